@@ -1,0 +1,91 @@
+"""The parent's side: the command and the environment that get hotlap into a script."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.attach.channel import Config
+from hotlap.plan import Plan
+from hotlap.techniques import ProcessTarget, registry
+
+SITE = Path(__file__).parent / "site"
+
+TRACKERS_OFF = {
+    "WANDB_MODE": "disabled",
+    "MLFLOW_TRACKING_URI": "file:/tmp/hotlap-mlflow",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "TRACKIO_DISABLED": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Environment of a trial: nobody's dashboard should show runs that were only measurements."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A training script as the user starts it.
+
+    Exactly one of `path` and `module` is given.
+    """
+
+    path: str | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+    python: str = sys.executable
+    cwd: str = ""
+    """Working folder, the current one if empty."""
+
+    def command(self) -> list[str]:
+        """Return the command line, as if the user had typed it."""
+        target = ["-m", self.module] if self.module else [str(self.path)]
+        return [self.python, *target, *self.args]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.cwd or os.getcwd())
+
+    def __str__(self) -> str:
+        target = f"-m {self.module}" if self.module else str(self.path)
+        return " ".join([target, *self.args])
+
+
+def environment(
+    config: Config, base: Mapping[str, str], *, trial: bool, seed: int | None = None
+) -> dict[str, str]:
+    """Return the environment that attaches to a script started in it.
+
+    Args:
+        config: what the attached process is told.
+        base: the environment that the user would start the script in.
+        trial: True for a measurement: trackers are off.
+        seed: fixes Python's hash order where the script itself is not repeatable.
+    """
+    result = dict(base)
+    if trial:
+        result |= TRACKERS_OFF
+    if seed is not None:
+        result["PYTHONHASHSEED"] = str(seed)
+    _process_seam(config, result)
+    if "PYTHONPATH" in base:
+        result["HOTLAP_PYTHONPATH"] = base["PYTHONPATH"]
+    result["PYTHONPATH"] = os.pathsep.join(
+        [str(SITE), *([base["PYTHONPATH"]] if base.get("PYTHONPATH") else [])]
+    )
+    result["HOTLAP_ATTACH"] = config.to_text()
+    return result
+
+
+def _process_seam(config: Config, environment: dict[str, str]) -> None:
+    plan = Plan(config.plan)
+    target = ProcessTarget(environment)
+    for name, technique in registry(config.techniques).items():
+        if name in plan.techniques and technique.seam == "process":
+            technique.apply(target, technique.options(plan.techniques[name]))
+
+
+def plan_data(plan: Plan) -> dict[str, dict[str, object]]:
+    """Return a plan as the plain data that a `Config` carries."""
+    return json.loads(json.dumps({k: dict(v) for k, v in plan.techniques.items()}))

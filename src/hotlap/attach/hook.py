@@ -1,0 +1,54 @@
+"""Waits for `import torch` in the script's process, then starts the session."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from hotlap.attach.channel import Channel, Config
+
+
+class _AfterTorch(MetaPathFinder):
+    """Finds torch as usual, once, and calls `then` when it has been imported."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        del path, target
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec("torch")
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self.then()
+
+        # The loader belongs to this one spec, so nobody else's import sees the change.
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install(text: str) -> None:
+    """Say that the process was reached, and wait for torch.
+
+    Args:
+        text: the configuration as JSON, see `channel.Config`.
+    """
+    config = Config.from_text(text)
+    channel = Channel(config.fd)
+    channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
+
+    def start() -> None:
+        from hotlap.attach import session
+
+        session.start(config, channel)
+
+    sys.meta_path.insert(0, _AfterTorch(start))

@@ -1,0 +1,115 @@
+"""A clock that gives every instant of a run to exactly one phase."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotlap.trace.schema import PHASES
+
+OTHER = len(PHASES) - 1
+
+
+class PhaseClock:
+    """Host time, in ns, by phase.
+
+    `mark_boundary` ends a step provisionally: what follows belongs to the next one, unless another
+    boundary comes before `take`.
+    """
+
+    name = "host"
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.current = OTHER
+        self._now = now
+        self._last = now()
+        self._before = [0] * len(PHASES)
+        self._since = [0] * len(PHASES)
+        self._outer = OTHER
+
+    def enter(self, phase: int) -> None:
+        """From now on time belongs to `phase`."""
+        now = self._now()
+        self._since[self.current] += now - self._last
+        self._last = now
+        self.current = phase
+
+    def enter_nested(self, phase: int) -> None:
+        """Like `enter`, until `leave_nested` goes back to what was before."""
+        self._outer = self.current
+        self.enter(phase)
+
+    def leave_nested(self) -> None:
+        self.enter(self._outer)
+
+    def mark_boundary(self) -> None:
+        """Everything up to now belongs to the step that is being made."""
+        self.enter(self.current)
+        for phase, ns in enumerate(self._since):
+            self._before[phase] += ns
+        self._since = [0] * len(PHASES)
+
+    def take(self) -> Any:
+        """Return the step up to its last boundary, ns by phase, and begin another."""
+        row = self._before
+        self._before = [0] * len(PHASES)
+        return row
+
+    def flush(self, rows: list[Any]) -> None:
+        """Replace what `take` returned by numbers, where they had to be waited for."""
+
+
+class DevicePhaseClock(PhaseClock):
+    """Device time by phase, from events that the device passes; nothing waits for it.
+
+    A phase is the time between two events in the stream's own order, so a device that idles while
+    the host decodes shows as `data`.
+    """
+
+    name = "device"
+
+    def __init__(self, event: Callable[[], Any]) -> None:
+        super().__init__()
+        self._event = event
+        self._marks: list[tuple[int, Any]] = [(OTHER, self._record())]
+        self._boundary = 0
+
+    def _record(self) -> Any:
+        event = self._event()
+        event.record()
+        return event
+
+    def enter(self, phase: int) -> None:
+        self.current = phase
+        self._marks.append((phase, self._record()))
+
+    def mark_boundary(self) -> None:
+        self.enter(self.current)
+        self._boundary = len(self._marks) - 1
+
+    def take(self) -> list[tuple[int, Any]]:
+        marks = self._marks[: self._boundary + 1]
+        self._marks = self._marks[self._boundary :]
+        self._boundary = 0
+        return marks
+
+    def flush(self, rows: list[Any]) -> None:
+        for position, marks in enumerate(rows):
+            if marks and isinstance(marks[0], tuple):
+                marks[-1][1].synchronize()
+                rows[position] = _device_row(marks)
+
+
+def _device_row(marks: list[tuple[int, Any]]) -> list[int]:
+    row = [0] * len(PHASES)
+    for (phase, begin), (_, end) in zip(marks, marks[1:], strict=False):
+        row[phase] += int(begin.elapsed_time(end) * 1e6)
+    return row
+
+
+def phase_clock() -> PhaseClock:
+    """Return the clock for this process: the device's where there is one, else the host's."""
+    if torch.cuda.is_available():
+        return DevicePhaseClock(lambda: torch.cuda.Event(enable_timing=True))
+    return PhaseClock()

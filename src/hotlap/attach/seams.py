@@ -1,0 +1,255 @@
+"""The only place that assigns to torch's classes.
+
+Methods are patched on classes, never names in modules, because `from torch... import ...` copies
+names. Every patch calls what it replaced, and does nothing else once `listener` is None.
+"""
+
+import os
+import weakref
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader as _dataloader
+
+
+class Listener:
+    """What an attached session may listen to; every method may be left as it is."""
+
+    wants_phases = False
+    """True to be told of batches, forwards and backwards, not only of iterators and steps."""
+    wants_roots = False
+    """True to be asked which modules are trained, before their first forward."""
+
+    def iterator_wanted(self, loader: Any) -> None:
+        """A DataLoader is about to make an iterator."""
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        """A DataLoader has made an iterator."""
+
+    def batch_begins(self, iterator: Any) -> None:
+        """The script asks for a batch."""
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        """A batch is about to be handed to the script; return it, or another one."""
+        del iterator
+        return batch
+
+    def root_wanted(self, module: Any) -> bool:
+        """Is this outermost module, called in training, one that an optimizer trains?"""
+        del module
+        return False
+
+    def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A training forward of a root begins; return its positional inputs, or others."""
+        del root
+        return inputs
+
+    def forward_ends(self, root: Any) -> None:
+        """The outermost forward of a root has returned."""
+
+    def backward_begins(self, loss: Any) -> None:
+        """The outermost backward begins."""
+
+    def backward_ends(self) -> None:
+        """The outermost backward has returned."""
+
+    def zeroing_begins(self) -> None:
+        """Gradients are about to be zeroed."""
+
+    def zeroing_ends(self) -> None:
+        """Gradients have been zeroed."""
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An outermost optimizer step begins."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """An outermost optimizer step has returned."""
+
+
+class _State:
+    listener: Listener | None = None
+    optimizers: list[weakref.ref[Any]] = []  # noqa: RUF012 (one process, one list)
+    step_depth = 0
+    call_depth = 0
+    backward_depth = 0
+    root_classes: dict[type, Any] = {}  # noqa: RUF012
+    roots: set[int] = set()  # noqa: RUF012
+
+
+def install(listener: Listener) -> None:
+    """Patch what `listener` wants to hear of. To be called once per process."""
+    _State.listener = listener
+    os.register_at_fork(after_in_child=go_inert)
+    _patch_iterators()
+    _patch_optimizers()
+    register_optimizer_step_pre_hook(_step_begins)
+    register_optimizer_step_post_hook(_step_ends)
+    if listener.wants_phases:
+        _patch_batches()
+        _patch_backward()
+    if listener.wants_phases or listener.wants_roots:
+        _patch_modules()
+
+
+def go_inert() -> None:
+    """Leave every patch in place, and make each do nothing but call what it replaced."""
+    _State.listener = None
+
+
+def known_optimizers() -> list[Any]:
+    """Return the optimizers made so far, oldest first."""
+    return [optimizer for ref in _State.optimizers if (optimizer := ref()) is not None]
+
+
+def _patch_iterators() -> None:
+    original = _dataloader.DataLoader._get_iterator
+
+    def _get_iterator(self: Any) -> Any:
+        listener = _State.listener
+        if listener is None:
+            return original(self)
+        listener.iterator_wanted(self)
+        iterator = original(self)
+        listener.iterator_made(self, iterator)
+        return iterator
+
+    _dataloader.DataLoader._get_iterator = _get_iterator
+
+
+def _patch_batches() -> None:
+    original = _dataloader._BaseDataLoaderIter.__next__
+
+    def __next__(self: Any) -> Any:
+        listener = _State.listener
+        if listener is None:
+            return original(self)
+        listener.batch_begins(self)
+        # Also when it raises StopIteration: the wait for it was a wait for data.
+        try:
+            batch = original(self)
+        except BaseException:
+            listener.batch_ends(self, None)
+            raise
+        return listener.batch_ends(self, batch)
+
+    _dataloader._BaseDataLoaderIter.__next__ = __next__
+
+
+def _patch_backward() -> None:
+    original = torch.Tensor.backward
+
+    def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _State.listener
+        if listener is None or torch.compiler.is_compiling() or _State.backward_depth:
+            return original(self, *args, **kwargs)
+        _State.backward_depth += 1
+        listener.backward_begins(self)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _State.backward_depth -= 1
+            listener.backward_ends()
+
+    torch.Tensor.backward = backward
+
+
+def _patch_optimizers() -> None:
+    original = torch.optim.Optimizer.__init__
+    zero_grad = torch.optim.Optimizer.zero_grad
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if _State.listener is not None:
+            _State.optimizers.append(weakref.ref(self))
+
+    def zeroing(self: Any, *args: Any, **kwargs: Any) -> None:
+        listener = _State.listener
+        if listener is None:
+            return zero_grad(self, *args, **kwargs)
+        listener.zeroing_begins()
+        try:
+            return zero_grad(self, *args, **kwargs)
+        finally:
+            listener.zeroing_ends()
+
+    torch.optim.Optimizer.__init__ = __init__
+    if _State.listener is not None and _State.listener.wants_phases:
+        torch.optim.Optimizer.zero_grad = zeroing
+
+
+def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
+    del args, kwargs
+    # A subclass that overrides `step` and calls the inherited one fires the hooks twice.
+    _State.step_depth += 1
+    if _State.listener is not None and _State.step_depth == 1:
+        _State.listener.step_begins(optimizer)
+
+
+def _step_ends(optimizer: Any, args: Any, kwargs: Any) -> None:
+    del args, kwargs
+    _State.step_depth -= 1
+    if _State.listener is not None and _State.step_depth == 0:
+        _State.listener.step_ends(optimizer)
+
+
+def _patch_modules() -> None:
+    """Look at outermost module calls until the first step; then only roots' classes stay patched.
+
+    A wrapper for every module call would cost more than many a small layer.
+    """
+    original = torch.nn.Module.__call__
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _State.listener
+        if listener is None or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        outermost = _State.call_depth == 0 and self.training and torch.is_grad_enabled()
+        if outermost and id(self) not in _State.roots and listener.root_wanted(self):
+            _State.roots.add(id(self))
+            if listener.wants_phases:
+                _patch_root_class(type(self))
+                return type(self).__call__(self, *args, **kwargs)
+        _State.call_depth += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _State.call_depth -= 1
+
+    torch.nn.Module.__call__ = __call__
+    _State.root_classes[torch.nn.Module] = (original, __call__)
+
+
+def stop_looking_for_roots() -> None:
+    """Take the wrapper off `nn.Module`, unless somebody has wrapped it again meanwhile."""
+    original, ours = _State.root_classes.get(torch.nn.Module, (None, None))
+    if original is not None and torch.nn.Module.__call__ is ours:
+        torch.nn.Module.__call__ = original
+        del _State.root_classes[torch.nn.Module]
+
+
+def _patch_root_class(kind: type) -> None:
+    if kind in _State.root_classes:
+        return
+    original = kind.__call__
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _State.listener
+        if (
+            listener is None
+            or torch.compiler.is_compiling()
+            or id(self) not in _State.roots
+            or not (self.training and torch.is_grad_enabled())
+        ):
+            return original(self, *args, **kwargs)
+        args = listener.forward_begins(self, args)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            listener.forward_ends(self)
+
+    kind.__call__ = __call__
+    _State.root_classes[kind] = (original, __call__)

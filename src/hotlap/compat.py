@@ -1,0 +1,44 @@
+"""Every private name of torch that hotlap touches, each with a probe.
+
+An unknown torch, one that lacks a name, is observed as far as it can be and never changed.
+"""
+
+import importlib
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """One name, where it lives, and what hotlap loses without it."""
+
+    module: str
+    path: str
+    needed_for: str
+
+
+NAMES = (
+    PrivateName("torch.utils.data.dataloader", "DataLoader._get_iterator", "feed"),
+    PrivateName("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", "observe"),
+    PrivateName("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch", "feed"),
+    PrivateName("torch.optim.optimizer", "register_optimizer_step_pre_hook", "optimizer"),
+    PrivateName("torch.optim.optimizer", "register_optimizer_step_post_hook", "observe"),
+    PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
+    PrivateName("torch.nn", "Module.__call__", "model"),
+)
+
+
+def missing() -> list[PrivateName]:
+    """Return the names that this torch does not have. Imports torch."""
+    absent = []
+    for name in NAMES:
+        try:
+            value: object = importlib.import_module(name.module)
+        except ImportError:
+            absent.append(name)
+            continue
+        for part in name.path.split("."):
+            value = getattr(value, part, None)
+            if value is None:
+                absent.append(name)
+                break
+    return absent

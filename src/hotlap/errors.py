@@ -1,0 +1,75 @@
+"""Every exception that hotlap raises, in one tree.
+
+    HotlapError
+    |-- UsageError (ValueError)     something the user gave is wrong; command exit code 2
+    |   |-- PlanError               a plan file or a technique's options
+    |   |-- UnknownName             a technique, finding, mistake or error that does not exist
+    |   `-- MissingFile             a script, plan or data set that is not there
+    `-- RunError                    the user's input was fine, the work could not be done; exit code 1
+        |-- AttachError             the script ran, but hotlap could not get into it
+        |-- TrialError              a trial crashed, hung, grew too large or never trained
+        `-- ScratchError            the copy-on-write view of the files could not be made
+
+A message says what was given, what is allowed, and what to do, in that order.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class HotlapError(Exception):
+    """Base of every error that hotlap raises on purpose."""
+
+
+class UsageError(HotlapError, ValueError):
+    """What the user gave is wrong. Raised before any process starts and any file is written."""
+
+
+class PlanError(UsageError):
+    """A plan names something that does not exist, or gives it a value that is not allowed."""
+
+
+class UnknownName(UsageError):
+    """A name that is not in the list it was looked up in."""
+
+
+class MissingFile(UsageError):
+    """A file that was named and is not there."""
+
+
+class RunError(HotlapError):
+    """The work could not be done, though nothing that the user gave was wrong."""
+
+
+class AttachError(RunError):
+    """The script's process never confirmed that hotlap is inside it."""
+
+
+class TrialError(RunError):
+    """A trial ended without a measurement.
+
+    Attributes:
+        reason: one of ``crashed``, ``timeout``, ``memory``, ``no_training``, ``ended_early``.
+        output: the last lines that the script printed, standard error included.
+    """
+
+    def __init__(self, message: str, *, reason: str, output: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.output = output
+
+
+class ScratchError(RunError):
+    """The copy-on-write view of the files could not be set up."""
+
+
+def unknown_name(given: str, known: Iterable[str], what: str) -> str:
+    """Return the sentence that says what was given, what is known, and the nearest right name.
+
+    >>> unknown_name("residant", ["resident", "threads"], "technique")
+    "technique 'residant' is not known. Known: resident, threads. Did you mean 'resident'?"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"{what} '{given}' is not known. Known: {', '.join(names)}.{hint}"

@@ -1,0 +1,133 @@
+"""Is a sample the same however often, and in whatever state of the process, it is read?
+
+A data set may only be kept in memory if it is. What is looked at: the global random states of
+Python, numpy and torch around every first read, generators that the data set owns, attributes that
+change between epochs, and samples read again under other global states.
+"""
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+_OTHER_SEED = 0x5EED
+_MAX_WALK = 2000
+
+
+def global_random_states() -> tuple[Any, Any, torch.Tensor]:
+    """Return the states of Python's, numpy's (if loaded) and torch's global generators."""
+    numpy = sys.modules.get("numpy")
+    numpy_state = None
+    if numpy is not None and "numpy.random" in sys.modules:
+        numpy_state = numpy.random.get_state(legacy=False)
+    return random.getstate(), numpy_state, torch.get_rng_state()
+
+
+def moved(before: tuple[Any, Any, torch.Tensor]) -> str | None:
+    """Name the global generator that has been drawn from since `before`, or return None."""
+    python_state, numpy_state, torch_state = global_random_states()
+    if python_state != before[0]:
+        return "Python's random"
+    if numpy_state is not None and before[1] is not None:
+        old, new = before[1]["state"], numpy_state["state"]
+        if old["pos"] != new["pos"] or not (old["key"] == new["key"]).all():
+            return "numpy.random"
+    if not torch.equal(torch_state, before[2]):
+        return "torch's random"
+    return None
+
+
+def restore(states: tuple[Any, Any, torch.Tensor]) -> None:
+    """Put the global generators back into `states`."""
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy"].random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+@contextmanager
+def other_random_states() -> Iterator[None]:
+    """Run a block under other global random states, and put the old ones back."""
+    states = global_random_states()
+    random.seed(_OTHER_SEED)
+    if states[1] is not None:
+        sys.modules["numpy"].random.seed(_OTHER_SEED)
+    torch.default_generator.manual_seed(_OTHER_SEED)
+    try:
+        yield
+    finally:
+        restore(states)
+
+
+def own_generator(dataset: Any) -> str | None:
+    """Return the attribute path of a random generator that the data set owns, or None."""
+    kinds: list[type] = [random.Random, torch.Generator]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy.random" in sys.modules:
+        kinds += [numpy.random.Generator, numpy.random.RandomState]
+    for path, value in _walk(dataset):
+        if isinstance(value, tuple(kinds)):
+            return path
+    return None
+
+
+def _walk(root: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (path, object) of what hangs on an object, breadth first, arrays and code left out."""
+    queue: list[tuple[str, Any]] = [(type(root).__name__, root)]
+    seen: set[int] = set()
+    while queue and len(seen) < _MAX_WALK:
+        path, value = queue.pop(0)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield path, value
+        if isinstance(value, (str, bytes, int, float, torch.Tensor, ModuleType, type)):
+            continue
+        if isinstance(value, FunctionType | MethodType):
+            continue
+        queue.extend(_children(path, value))
+
+
+def _children(path: str, value: Any) -> list[tuple[str, Any]]:
+    # A list of a million file names cannot hold many generators: the first few show the pattern.
+    if isinstance(value, list | tuple):
+        return [(f"{path}[{i}]", item) for i, item in enumerate(value[:32])]
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", item) for key, item in list(value.items())[:64]]
+    attributes = getattr(value, "__dict__", None)
+    return [(f"{path}.{name}", item) for name, item in attributes.items()] if attributes else []
+
+
+def fingerprint(dataset: Any) -> dict[str, Any]:
+    """Return the data set's attributes, wrapped data sets included: values of scalars, else ids.
+
+    Two equal fingerprints mean that nobody rebound an attribute (`set_epoch`, another transform).
+    """
+    marks: dict[str, Any] = {}
+    queue: list[tuple[str, Any]] = [("", dataset)]
+    while queue:
+        prefix, current = queue.pop()
+        for name, value in getattr(current, "__dict__", {}).items():
+            plain = isinstance(value, str | bytes | int | float | bool | type(None))
+            marks[f"{prefix}{name}"] = value if plain else id(value)
+            if name == "dataset" and hasattr(value, "__getitem__"):
+                queue.append((f"{prefix}{name}.", value))
+    return marks
+
+
+def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Compare two tensors bit by bit (NaN equals itself), dtype and shape included."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return torch.equal(_as_bytes(left), _as_bytes(right))
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+Read = Callable[[Any], Any]

@@ -1,0 +1,163 @@
+"""Races: live processes that train in turns, each pair of neighbours under the same conditions."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from hotlap.errors import HotlapError, TrialError
+from hotlap.lab.statistics import Ratio, Spread, noise_floor, paired_ratio, spread
+from hotlap.lab.trial import Lab, Trial
+from hotlap.plan import Plan
+
+_READY_S = 180.0
+_SLOWEST_STEP_S = 60.0
+_SKIPPED_SHARE = 0.15
+_SKIPPED_AT_LEAST = 2
+_WARM_UP = (5, 15)
+"""Steps of the two turns that do not count."""
+
+
+@dataclass
+class Arm:
+    """One way to run the script, in a race."""
+
+    name: str
+    plan: Plan
+    lab: Lab
+    turns_ms: list[float] = field(default_factory=list)
+    """ms per step, one a round; the first steps of each turn are left out (cold caches)."""
+    setup_s: float = 0.0
+    """From process start to the gate, filling included."""
+    techniques: list[dict[str, str]] = field(default_factory=list)
+    failed: str | None = None
+    trial: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Race:
+    """What came out of a race."""
+
+    arms: Mapping[str, Arm]
+    twins: tuple[str, ...]
+    """Names of the arms that are the same plain run."""
+    rounds: int
+    steps_per_turn: int
+
+    def ratio(self, name: str) -> Ratio:
+        """Return how many times faster that arm is than the plain run, round by round."""
+        return paired_ratio(self.base_ms, self.arms[name].turns_ms)
+
+    @property
+    def base_ms(self) -> list[float]:
+        """The plain run's ms per step, one a round: the median over its twins."""
+        columns = [self.arms[name].turns_ms for name in self.twins]
+        return [median(row) for row in zip(*columns, strict=True)]
+
+    @property
+    def floor(self) -> float:
+        """The noise floor: the largest |ratio - 1| between two twins."""
+        return noise_floor([self.arms[name].turns_ms for name in self.twins])
+
+    def spread(self, name: str) -> Spread:
+        return spread(self.arms[name].turns_ms)
+
+
+def race(
+    arms: Sequence[Arm],
+    *,
+    twins: Sequence[str],
+    rounds: int,
+    turn_s: float,
+    deadline: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Race:
+    """Let the arms train in turns, forwards and backwards through their list.
+
+    Args:
+        arms: what takes part; the twins among them are the baseline.
+        twins: names of the arms that are the plain run; two or more give a noise floor.
+        rounds: turns of each arm.
+        turn_s: seconds that a turn of the slowest arm should take.
+        deadline: stop after the round in which `time.monotonic()` passes this; None for never.
+        progress: called with a short text now and then.
+
+    Raises:
+        TrialError: the plain run itself cannot be measured. An arm of another plan that fails is
+            left out and says why in `failed`.
+    """
+    for arm in arms:
+        _start(arm, must=arm.name in twins)
+        progress(f"{arm.name}: ready after {arm.setup_s:.1f} s")
+    live = [arm for arm in arms if arm.failed is None]
+    steps = _steps_per_turn(live, twins, turn_s)
+    done = 0
+    try:
+        for number in range(rounds):
+            order = live if number % 2 == 0 else list(reversed(live))
+            for arm in order:
+                if arm.failed is None:
+                    _turn(arm, steps, must=arm.name in twins)
+            live = [arm for arm in live if arm.failed is None]
+            done += 1
+            progress(f"round {done} of {rounds}")
+            if deadline is not None and done >= 2 and time.monotonic() > deadline:
+                break
+    finally:
+        for arm in arms:
+            if arm.trial is not None:
+                arm.trial.kill()
+    return Race({arm.name: arm for arm in live}, tuple(twins), done, steps)
+
+
+def _start(arm: Arm, *, must: bool) -> None:
+    try:
+        arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
+        arm.setup_s = arm.trial.message(["ready"], _READY_S)["setup_s"]
+        arm.trial.pause()
+    except HotlapError as error:
+        _fail(arm, error, must)
+
+
+def _fail(arm: Arm, error: HotlapError, must: bool) -> None:
+    if must:
+        raise error
+    arm.failed = str(error).splitlines()[0]
+    if arm.trial is not None:
+        arm.trial.kill()
+
+
+def _turn(arm: Arm, steps: int, *, must: bool) -> None:
+    try:
+        arm.turns_ms.append(_take_turn(arm, steps)["ms_per_step"])
+    except HotlapError as error:
+        _fail(arm, error, must)
+
+
+def _take_turn(arm: Arm, steps: int) -> dict[str, Any]:
+    trial = arm.trial
+    assert trial is not None
+    skip = min(steps - 1, max(_SKIPPED_AT_LEAST, round(steps * _SKIPPED_SHARE)))
+    trial.resume()
+    trial.send("turn", steps=steps, skip=skip)
+    message = trial.message(["turn"], max(30.0, steps * _SLOWEST_STEP_S))
+    trial.pause()
+    arm.techniques = message["techniques"]
+    return {**message, "ms_per_step": message["ms"] / message["steps"]}
+
+
+def _steps_per_turn(live: Sequence[Arm], twins: Sequence[str], turn_s: float) -> int:
+    """Let every arm warm up, and return the steps that take the plain run `turn_s`."""
+    plain_ms = 1.0
+    for arm in live:
+        try:
+            # A process's first steps are several times slower: only the second turn says anything.
+            for steps in _WARM_UP:
+                arm_ms = _take_turn(arm, steps)["ms_per_step"]
+        except TrialError as error:
+            _fail(arm, error, must=arm.name in twins)
+            continue
+        if arm.name == twins[0]:
+            plain_ms = arm_ms
+    return max(4, min(2000, round(turn_s * 1000 / plain_ms)))

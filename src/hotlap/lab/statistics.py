@@ -1,0 +1,94 @@
+"""Paired ratios, their intervals, and the noise that a claim must exceed. No torch in here."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+BLOCK = 2
+"""Neighbouring rounds that are drawn together: on shared hosts they are alike, and drawing single
+rounds made intervals too narrow."""
+RESAMPLES = 2000
+COVERAGE = 0.95
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster B is than A: the median of paired ratios, with its interval."""
+
+    median: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median in ms, with the interval of the median."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+def paired_ratio(base_ms: Sequence[float], other_ms: Sequence[float]) -> Ratio:
+    """Return base / other by pairs, so that a machine that drifts slows both.
+
+    Args:
+        base_ms: ms per step of the baseline, one a round.
+        other_ms: ms per step of the other, same rounds.
+
+    Raises:
+        ValueError: the two differ in length, or hold nothing.
+    """
+    if len(base_ms) != len(other_ms) or not base_ms:
+        raise ValueError(f"{len(base_ms)} and {len(other_ms)} rounds cannot be paired")
+    ratios = [base / other for base, other in zip(base_ms, other_ms, strict=True)]
+    low, high = interval(ratios)
+    return Ratio(median(ratios), low, high, len(ratios))
+
+
+def spread(values_ms: Sequence[float]) -> Spread:
+    """Return the median of ms per step, with its interval."""
+    low, high = interval(values_ms)
+    return Spread(median(values_ms), low, high, len(values_ms))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the bootstrap interval of the median over blocks of neighbours, reproducibly."""
+    count = len(values)
+    if count < 2 * BLOCK:
+        return min(values), max(values)
+    generator = random.Random(count)
+    starts = range(count - BLOCK + 1)
+    medians = []
+    for _ in range(RESAMPLES):
+        drawn: list[float] = []
+        while len(drawn) < count:
+            start = generator.choice(starts)
+            drawn.extend(values[start : start + BLOCK])
+        medians.append(median(drawn[:count]))
+    medians.sort()
+    tail = (1 - COVERAGE) / 2
+    return medians[int(tail * RESAMPLES)], medians[int((1 - tail) * RESAMPLES) - 1]
+
+
+def noise_floor(twins_ms: Sequence[Sequence[float]]) -> float:
+    """Return the largest |ratio - 1| between any two of several identical runs.
+
+    Args:
+        twins_ms: per twin, ms per step by round. At least two twins.
+    """
+    if len(twins_ms) < 2:
+        raise ValueError("a noise floor needs at least two identical runs")
+    return max(
+        abs(paired_ratio(twins_ms[a], twins_ms[b]).median - 1)
+        for a in range(len(twins_ms))
+        for b in range(a + 1, len(twins_ms))
+    )
+
+
+def is_gain(ratio: Ratio, floor: float) -> bool:
+    """True if even the lower end of the interval lies above what identical runs differ by."""
+    return ratio.low > 1 + floor

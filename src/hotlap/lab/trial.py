@@ -1,0 +1,270 @@
+"""One trial: the script in a fresh process, on a copy-on-write view, watched and limited."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hotlap.attach.channel import Channel, Config, Role
+from hotlap.attach.entry import Script, environment, plan_data
+from hotlap.errors import AttachError, TrialError
+from hotlap.lab.scratch import Protection, Scratch
+from hotlap.plan import Plan
+
+_OUTPUT_KEPT = 64 * 1024
+_WATCH_S = 0.5
+_ATTACH_S = 60.0
+"""Seconds that a script may take until it has imported torch."""
+_EXCHANGE = "hotlap-lab-"
+
+
+@dataclass
+class Lab:
+    """Where trials of one script are held: its view of the files, its limits, what they share.
+
+    A context manager; leaving it ends every trial that still lives.
+    """
+
+    script: Script
+    hide: tuple[str, ...] = ()
+    """Patterns of files that trials must not see, such as the script's own checkpoint."""
+    techniques: tuple[str, ...] = ()
+    """Techniques from outside, as `module:NAME`."""
+    inject_seed: int | None = None
+    memory_bytes: int = field(default_factory=lambda: int(psutil.virtual_memory().available * 0.8))
+    """A trial whose processes together hold more resident memory is ended."""
+    protection: Protection | None = None
+    """How the files are protected; found out if None."""
+
+    def __enter__(self) -> "Lab":
+        _remove_stale_exchanges()
+        self.exchange = Path(tempfile.mkdtemp(prefix=f"{_EXCHANGE}{os.getpid()}-"))
+        self.scratch = Scratch(
+            self.script.folder,
+            passthrough=(self.exchange,),
+            hide=self.hide,
+            protection=self.protection,
+        )
+        self.scratch.__enter__()
+        self.trials: list[Trial] = []
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="hotlap-watch", daemon=True)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closed.set()
+        self._watcher.join()
+        for trial in self.trials:
+            trial.kill()
+        self.scratch.__exit__(None, None, None)
+        shutil.rmtree(self.exchange, ignore_errors=True)
+
+    def start(
+        self, role: Role, plan: Plan | None = None, *, fill_ahead: bool = False, **options: Any
+    ) -> "Trial":
+        """Start a trial.
+
+        Args:
+            role: what it does, see `hotlap.attach`.
+            plan: what is applied to it, nothing if None.
+            fill_ahead: let the feed reach its steady state at once.
+            options: what the role needs.
+        """
+        trial = Trial(self, role, plan or Plan({}), fill_ahead=fill_ahead, options=options)
+        self.trials.append(trial)
+        return trial
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_S):
+            for trial in list(self.trials):
+                if trial.alive and trial.resident_bytes() > self.memory_bytes:
+                    trial.end_with(
+                        "memory",
+                        f"its processes held more than {self.memory_bytes / 2**20:.0f} MiB",
+                    )
+
+
+class Trial:
+    """A live process of the script with hotlap inside, playing one role."""
+
+    def __init__(
+        self, lab: Lab, role: Role, plan: Plan, *, fill_ahead: bool, options: Mapping[str, Any]
+    ) -> None:
+        self.lab = lab
+        self.plan = plan
+        self.role = role
+        self.started = time.monotonic()
+        self.torch: dict[str, Any] | None = None
+        self.report: dict[str, Any] | None = None
+        self._ended_why: tuple[str, str] | None = None
+        ours, theirs = socket.socketpair()
+        config = Config(
+            role,
+            fd=theirs.fileno(),
+            plan=plan_data(plan),
+            techniques=lab.techniques,
+            inject_seed=lab.inject_seed,
+            fill_ahead=fill_ahead,
+            options={"started": self.started, **options},
+        )
+        self._process = lab.scratch.popen(
+            lab.script.command(),
+            env=environment(config, os.environ, trial=True, seed=lab.inject_seed),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs.fileno(),),
+        )
+        theirs.close()
+        self.channel = Channel(ours.detach())
+        self._output = bytearray()
+        self.output_bytes = 0
+        self._drain = threading.Thread(target=self._read_output, name="hotlap-out", daemon=True)
+        self._drain.start()
+        self._attached = False
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """The last lines that the script printed, standard error included."""
+        return self._output.decode(errors="replace")
+
+    def message(self, kinds: Sequence[str], timeout_s: float) -> dict[str, Any]:
+        """Return the next message of one of `kinds`.
+
+        Raises:
+            TrialError: the script ended, crashed, or took longer than `timeout_s`.
+            AttachError: it ended, and hotlap had never been inside it.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                message = self.channel.receive(max(0.001, deadline - time.monotonic()))
+            except TimeoutError:
+                self.kill()
+                raise self._error("timeout", f"gave no answer in {timeout_s:.0f} s") from None
+            if message is None:
+                raise self._ended()
+            kind = message["kind"]
+            if kind == "attached":
+                self._attached = True
+            elif kind == "torch":
+                self.torch = message
+            elif kind == "report":
+                self.report = message
+            elif kind == "failed":
+                self.kill()
+                raise TrialError(
+                    f"hotlap failed inside the script: {message['error']}",
+                    reason="crashed",
+                    output=message["traceback"],
+                )
+            if kind in kinds:
+                return message
+
+    def send(self, kind: str, **values: Any) -> None:
+        self.channel.send(kind, **values)
+
+    def pause(self) -> None:
+        """Stop every process of the trial, loader workers too."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End every process of the trial. Does nothing if it has ended."""
+        if self.alive:
+            self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._drain.join(timeout=5)
+        self.channel.close()
+
+    def end_with(self, reason: str, why: str) -> None:
+        """End the trial for a reason that `message` will then give."""
+        self._ended_why = (reason, why)
+        self._signal(signal.SIGKILL)
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of all its processes, in bytes."""
+        try:
+            process = psutil.Process(self._process.pid)
+            family = [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return 0
+        total = 0
+        for member in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += member.memory_info().rss
+        return total
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _read_output(self) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        while chunk := stream.read1(1 << 16):
+            self.output_bytes += len(chunk)
+            self._output += chunk
+            if len(self._output) > 2 * _OUTPUT_KEPT:
+                del self._output[:-_OUTPUT_KEPT]
+
+    def _ended(self) -> Exception:
+        code = self._process.wait()
+        self._drain.join(timeout=5)
+        if self._ended_why is not None:
+            return self._error(*self._ended_why)
+        if code != 0:
+            return self._error("crashed", f"ended with exit code {code}")
+        if not self._attached:
+            return AttachError(
+                f"hotlap never got into `{self.lab.script}`: its Python was started without the "
+                "environment that hotlap gave it (flags -I, -E or -S do that). Start it without."
+            )
+        if self.torch is None:
+            return self._error("no_training", "ended without importing torch")
+        if self.report is not None and self.report["steps"] == 0:
+            return self._error("no_training", "ended without a step of a torch optimizer")
+        return self._error("ended_early", "came to its own end before the measurement")
+
+    def _error(self, reason: str, why: str) -> TrialError:
+        tail = self.output.strip()
+        lines = "\n".join(tail.splitlines()[-15:])
+        text = f"`{self.lab.script}` {why}."
+        if lines:
+            text += f" Its last output:\n{lines}"
+        return TrialError(text, reason=reason, output=tail)
+
+
+def observe(lab: Lab, plan: Plan | None = None, *, timeout_s: float, **options: Any) -> dict[str, Any]:
+    """Run one trial to its report and return it. Used for every role but `race`."""
+    role: Role = options.pop("role", "observe")
+    trial = lab.start(role, plan, **options)
+    try:
+        return trial.message(["report"], timeout_s)
+    finally:
+        trial.kill()
+
+
+def _remove_stale_exchanges() -> None:
+    """Remove what a hotlap that was killed could not remove itself."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_EXCHANGE}*"):
+        pid = folder.name.removeprefix(_EXCHANGE).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,239 @@
+"""Is what a plan learns the same? Four checks, kept apart because none sees what the others see.
+
+    fed        what reached the model: digests of every batch equal the plain run's
+    numbers    the task's numbers: every hyperparameter and the count of updates equal at each step
+    gradient   at sampled steps, from the same weights and batch, against a float64 repetition
+    update     at sampled steps, the optimizer's update repeated in float64 with the plain numbers
+
+`exact` needs more and needs none of the last two: losses and weights bit-equal at every step. Where
+a check could not be made the verdict is `unproven`; where one failed it is `changed`.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median, pstdev
+from typing import Any
+
+from hotlap.techniques import Numerics
+
+TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
+"""From best to worst."""
+CHECKS = ("fed", "numbers", "gradient", "update", "losses")
+
+GRADIENT_FLOOR = 2e-5
+"""Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
+GRADIENT_FACTOR = 8.0
+"""How much larger than the plain run's own error a gradient's may be: sums in another order."""
+SLOPE_MARGIN = 1e-4
+UPDATE_LIMIT = 1e-4
+"""Relative error of an update. Honest ones were seen at 3e-6; a learning rate x1.0005 gives 5e-4."""
+LOSS_SIGMAS = 4.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `passed`, `failed`, or `not_made`, and what it rests on."""
+
+    name: str
+    state: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is proven of a plan."""
+
+    tier: str
+    evidence: str
+    horizon_steps: int
+    checks: tuple[Check, ...] = field(default_factory=tuple)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        return tuple(check.name for check in self.checks if check.state == "failed")
+
+
+Record = Mapping[str, Any]
+
+
+def repeats_itself(first: Record, second: Record) -> str | None:
+    """Return what differs between two plain runs, or None if they are bit-equal."""
+    for key, words in (("fed", "batches"), ("loss_digests", "losses"), ("weights", "weights")):
+        position = _first_difference(first[key], second[key])
+        if position is not None:
+            return f"{words} (first at {position + 1})"
+    return None
+
+
+def judge(
+    plain: Record,
+    other: Record,
+    *,
+    claimed: Numerics,
+    plain_repeats: str | None,
+    reference: Sequence[Mapping[str, Any]] = (),
+    reference_problem: str = "",
+    checks: Collection[str] = CHECKS,
+) -> Verdict:
+    """Give a verdict on a run under a plan.
+
+    Args:
+        plain: record of a plain run, see `attach.capture`.
+        other: record of a run under the plan, over the same horizon.
+        claimed: the weakest numerics that the plan's techniques claim.
+        plain_repeats: what differed between two plain runs, None if nothing.
+        reference: results of repeating the other run's samples, see `attach.replay`.
+        reference_problem: why there are none.
+        checks: the checks to make; leaving one out makes the verdict `unproven` at best, unless
+            the run is bit-equal. Tests leave one out to show that it is the one that sees.
+    """
+    horizon = min(len(plain["weights"]), len(other["weights"]))
+    made = []
+    if "fed" in checks:
+        made.append(_fed(plain, other, plain_repeats))
+    if "numbers" in checks:
+        made.append(_numbers(plain, other))
+    equal = _bit_equal(plain, other, plain_repeats)
+    if equal.state == "passed" and all(check.state == "passed" for check in made):
+        tier = claimed.best_verdict
+        return Verdict(tier, equal.evidence, horizon, (*made, equal))
+    if "gradient" in checks:
+        made.append(_gradient(reference, reference_problem))
+    if "update" in checks:
+        made.append(_update(reference, reference_problem))
+    if "losses" in checks:
+        made.append(_losses(plain, other))
+    return _conclude(made, claimed, horizon)
+
+
+def _conclude(made: Sequence[Check], claimed: Numerics, horizon: int) -> Verdict:
+    failed = [check for check in made if check.state == "failed"]
+    if failed:
+        return Verdict("changed", _join(failed), horizon, tuple(made))
+    open_checks = [check for check in made if check.state == "not_made"]
+    left_out = sorted(set(CHECKS) - {check.name for check in made})
+    if open_checks or left_out:
+        words = _join(open_checks) or f"not checked: {', '.join(left_out)}"
+        return Verdict("unproven", words, horizon, tuple(made))
+    tier = "rounding" if claimed in (Numerics.EXACT, Numerics.ROUNDING) else "unproven"
+    if claimed is Numerics.CHANGES:
+        tier = "changed"
+    return Verdict(tier, _join(made), horizon, tuple(made))
+
+
+def _join(checks: Sequence[Check]) -> str:
+    return "; ".join(f"{check.name}: {check.evidence}" for check in checks)
+
+
+def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
+    for position, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return position
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+def _fed(plain: Record, other: Record, plain_repeats: str | None) -> Check:
+    if plain_repeats is not None and plain_repeats.startswith("batches"):
+        return Check("fed", "not_made", f"two plain runs differ in their {plain_repeats}")
+    for key, words in (("fed", "batch"), ("inputs", "model input")):
+        # A loader that works ahead may have handed out one batch more when the run was stopped.
+        count = min(len(plain[key]), len(other[key]))
+        if abs(len(plain[key]) - len(other[key])) > 1:
+            words = f"{len(other[key])} in place of {len(plain[key])} {words}s"
+            return Check("fed", "failed", f"{words} over the same number of steps")
+        position = _first_difference(plain[key][:count], other[key][:count])
+        if position is not None:
+            return Check("fed", "failed", f"{words} {position + 1} is not the plain run's")
+    if not plain["fed"] and not plain["inputs"]:
+        return Check("fed", "not_made", "no batch was seen")
+    return Check("fed", "passed", f"{len(plain['fed'])} batches have equal digests")
+
+
+def _numbers(plain: Record, other: Record) -> Check:
+    position = _first_difference(plain["numbers"], other["numbers"])
+    if position is not None:
+        words = _changed_number(plain["numbers"], other["numbers"], position)
+        return Check("numbers", "failed", words)
+    still = _idle_updates(other["weights"])
+    plain_still = _idle_updates(plain["weights"])
+    if still != plain_still:
+        step = next(iter(sorted(set(still) ^ set(plain_still))))
+        words = f"{len(still)} updates moved no weight, {len(plain_still)} in the plain run"
+        return Check("numbers", "failed", f"{words} (first: step {step})")
+    words = f"{len(other['numbers'])} updates with equal hyperparameters, each moved the weights"
+    return Check("numbers", "passed", words)
+
+
+def _idle_updates(weights: Sequence[str]) -> list[int]:
+    return [step + 1 for step in range(1, len(weights)) if weights[step] == weights[step - 1]]
+
+
+def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -> str:
+    if position >= len(plain) or position >= len(other):
+        return f"{len(other)} updates in place of {len(plain)}"
+    before, after = json.loads(plain[position]), json.loads(other[position])
+    for old, new in zip(before, after, strict=False):
+        for key in old:
+            if old[key] != new.get(key):
+                return f"at step {position + 1} {key} is {new.get(key)}, in the plain run {old[key]}"
+    return f"at step {position + 1} the parameter groups differ"
+
+
+def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check:
+    if plain_repeats is not None:
+        return Check("bits", "not_made", f"two plain runs differ in their {plain_repeats}")
+    for key, words in (("loss_digests", "loss"), ("weights", "weights")):
+        position = _first_difference(plain[key], other[key])
+        if position is not None:
+            return Check("bits", "failed", f"{words} differ from step {position + 1} on")
+    count = len(plain["weights"])
+    words = f"losses and weights bit-equal to the plain run's after each of {count} steps"
+    return Check("bits", "passed", words)
+
+
+def _gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
+    if not reference:
+        return Check("gradient", "not_made", problem or "no step could be repeated")
+    errors = [row["gradient_error"] for row in reference]
+    allowed = [
+        max(GRADIENT_FLOOR, GRADIENT_FACTOR * row.get("plain_error", 0.0)) for row in reference
+    ]
+    slopes = [abs(row["gradient_slope"] - 1) for row in reference]
+    words = (
+        f"error {median(errors):.1e} of its length against {reference[0]['dtype']} at "
+        f"{len(reference)} sampled steps, slope off by {max(slopes):.1e}"
+    )
+    # One unit that rounds to the other side of zero moves a gradient visibly: judge the median.
+    if median(errors) > median(allowed) or fmean(slopes) > SLOPE_MARGIN:
+        return Check("gradient", "failed", words)
+    return Check("gradient", "passed", words)
+
+
+def _update(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
+    errors = [
+        row["update_error"] for row in reference if row.get("update_error") is not None
+    ]
+    if not errors:
+        return Check("update", "not_made", problem or "no update could be repeated")
+    words = f"error at most {max(errors):.1e} of its length at {len(errors)} sampled steps"
+    state = "failed" if max(errors) > UPDATE_LIMIT else "passed"
+    return Check("update", state, words)
+
+
+def _losses(plain: Record, other: Record) -> Check:
+    count = min(len(plain["losses"]), len(other["losses"]))
+    if count < 8:
+        return Check("losses", "not_made", f"only {count} losses were seen")
+    half = slice(count // 2, count)
+    ours, theirs = other["losses"][half], plain["losses"][half]
+    if not all(abs(value) < float("inf") for value in ours):
+        return Check("losses", "failed", "a loss is not finite")
+    noise = pstdev(theirs) / len(theirs) ** 0.5
+    shift = fmean(ours) - fmean(theirs)
+    words = f"mean of the later half off by {shift:+.1e}, noise of that mean {noise:.1e}"
+    state = "failed" if abs(shift) > LOSS_SIGMAS * noise + 1e-6 * abs(fmean(theirs)) else "passed"
+    return Check("losses", state, words)

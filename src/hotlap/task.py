@@ -1,0 +1,83 @@
+"""What is learned, as far as it was seen from outside.
+
+A script that nobody edited has no `Task` record; what techniques and rules need to know of it is
+collected while it runs and handed on as `TaskFacts`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """One DataLoader that the script iterates over."""
+
+    dataset: str
+    """Qualified class name of the data set."""
+    length: int | None
+    """Samples in the data set, if it has a length."""
+    batch_size: int | None
+    num_workers: int
+    map_style: bool
+    plain_collate: bool
+    """True if batches are made by torch's default collation."""
+    training: bool
+    """True if a step of an optimizer followed its batches."""
+    where: str
+    """`file:line` of the loop that asks for the batches."""
+    getitem: str
+    """`file:line` of the data set's `__getitem__`."""
+    batches: int | None
+    """Batches in one pass, if known."""
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """One optimizer that took steps."""
+
+    name: str
+    """Qualified class name."""
+    implementation: str
+    """`default`, `foreach`, `fused` or `custom` (a step of the user's own)."""
+    parameters: int
+    """Number of parameter tensors."""
+    elements: int
+    """Number of scalars in them."""
+    where: str
+    """`file:line` of the call to `step`."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What an observed run showed of the task."""
+
+    device: str = "cpu"
+    threads: int = 0
+    """Intra-op threads that torch used, 0 if unknown."""
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """Class name of a module -> how often it occurs in the trained model."""
+    loaders: tuple[LoaderFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    steps_per_epoch: int | None = None
+    planned_steps: int | None = None
+    """Optimizer steps of the whole run the user planned, None if it could not be seen."""
+    planned_why: str = ""
+    """How `planned_steps` was found, or why it was not."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "TaskFacts":
+        """Read back what `to_json` wrote."""
+        rest = {k: v for k, v in data.items() if k not in ("loaders", "optimizers")}
+        return cls(
+            loaders=tuple(LoaderFacts(**row) for row in data.get("loaders", ())),
+            optimizers=tuple(OptimizerFacts(**row) for row in data.get("optimizers", ())),
+            **rest,
+        )
+
+    @property
+    def training_loaders(self) -> tuple[LoaderFacts, ...]:
+        return tuple(loader for loader in self.loaders if loader.training)

@@ -1,0 +1,150 @@
+"""The techniques, their order, and what a plan may say of them.
+
+Declarations import without torch; `apply` and `proof` import it when they are called.
+"""
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, get_args, get_origin, get_type_hints
+
+from hotlap.errors import PlanError, UnknownName, UsageError, unknown_name
+from hotlap.plan import Plan
+from hotlap.techniques.record import (
+    FeedTarget,
+    ModelTarget,
+    Numerics,
+    OptimizerTarget,
+    ProcessTarget,
+    Proof,
+    Refusal,
+    Technique,
+)
+
+ORDER: tuple[str, ...] = (
+    # The environment must be complete before the process starts.
+    "threads",
+    # Worker processes before resident rows: resident refuses a loader that has workers, so that a
+    # sample is not held once in the parent and again in every worker.
+    "workers",
+    "resident",
+    # The layout of the weights before the optimizer sees them: its state takes their layout.
+    "channels_last",
+    "optimizer",
+)
+
+__all__ = [
+    "ORDER",
+    "FeedTarget",
+    "ModelTarget",
+    "Numerics",
+    "OptimizerTarget",
+    "ProcessTarget",
+    "Proof",
+    "Refusal",
+    "Technique",
+    "check",
+    "get",
+    "load",
+    "numerics_of",
+    "registry",
+]
+
+
+def get(name: str) -> Technique:
+    """Return the built-in technique of that name.
+
+    Raises:
+        UnknownName: there is none; the message lists what there is.
+    """
+    if name not in ORDER:
+        raise UnknownName(unknown_name(name, ORDER, "technique"))
+    return importlib.import_module(f"hotlap.techniques.{name}").TECHNIQUE
+
+
+def registry(extra: Iterable[str] = ()) -> dict[str, Technique]:
+    """Return name -> technique in the order in which they are applied, `extra` ones last.
+
+    Args:
+        extra: techniques from outside, as `module:NAME`.
+    """
+    found = {name: get(name) for name in ORDER}
+    for spec in extra:
+        technique = load(spec)
+        found[technique.name] = technique
+    return found
+
+
+def load(spec: str) -> Technique:
+    """Import a technique from outside, given as `module:NAME`.
+
+    Raises:
+        UsageError: the text has another form, or names no `Technique`.
+    """
+    module_name, _, attribute = spec.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(
+            f"technique '{spec}' is not of the form module:NAME. Allowed: an importable module, a "
+            "colon, and the name of a Technique in it."
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"technique '{spec}': no module '{error.name}' can be imported. Put its folder on "
+            "PYTHONPATH."
+        ) from error
+    technique = getattr(module, attribute, None)
+    if not isinstance(technique, Technique):
+        raise UsageError(
+            f"technique '{spec}': '{attribute}' in '{module_name}' is "
+            f"{'missing' if technique is None else type(technique).__name__}, not a Technique."
+        )
+    return technique
+
+
+def check(plan: Plan, known: Mapping[str, Technique] | None = None) -> None:
+    """Raise `PlanError` if the plan names an unknown technique or option, or a wrong value."""
+    known = registry() if known is None else known
+    for name, values in plan.techniques.items():
+        if name not in known:
+            raise PlanError(unknown_name(name, known, "technique"))
+        _check_options(name, known[name], values)
+
+
+def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -> None:
+    hints = get_type_hints(technique.Options)
+    for key, value in values.items():
+        if key not in hints:
+            allowed = list(hints) or ["(none)"]
+            raise PlanError(unknown_name(key, allowed, f"option of technique '{name}'"))
+        if get_origin(hints[key]) is not None and value not in get_args(hints[key]):
+            words = unknown_name(str(value), map(str, get_args(hints[key])), "value")
+            raise PlanError(f"technique '{name}', option '{key}': {words}")
+        if get_origin(hints[key]) is None and type(value) is not hints[key]:
+            raise PlanError(
+                f"technique '{name}', option '{key}': {value!r} is {type(value).__name__}. "
+                f"Allowed: {hints[key].__name__}."
+            )
+    missing = [
+        f.name
+        for f in fields(technique.Options)
+        if f.name not in values and f.default is MISSING and f.default_factory is MISSING
+    ]
+    if missing:
+        raise PlanError(f"technique '{name}' needs the option '{missing[0]}'.")
+    try:
+        technique.options(values)
+    except ValueError as error:
+        raise PlanError(f"technique '{name}': {error}") from error
+
+
+def numerics_of(plan: Plan, known: Mapping[str, Technique] | None = None) -> Numerics:
+    """Return the weakest numerics that the plan's techniques claim; `exact` for an empty plan."""
+    known = registry() if known is None else known
+    ranks = list(Numerics)
+    claimed = [
+        known[name].numerics(known[name].options(values))
+        for name, values in plan.techniques.items()
+    ]
+    return max(claimed, key=ranks.index, default=Numerics.EXACT)

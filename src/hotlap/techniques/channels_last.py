@@ -1,0 +1,81 @@
+"""Channels-last memory format for convolution models.
+
+What it does   stores 4-D weights channels last before the first forward; convolutions then give
+               channels-last activations without copies between layouts.
+When it helps  convolutions on GPUs with tensor cores, and on CPUs with a good oneDNN path.
+When it hurts  models with operators that fall back to the default layout: copies come back, twice.
+Numerics       rounding: other kernels, another order of sums.
+Measured       benchmarks/results, task lecture.
+Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not any(name.endswith("Conv2d") for name in task.layers):
+        return "the model has no 2-D convolution"
+    return None
+
+
+def apply(target: ModelTarget, options: Options) -> ModelTarget:
+    del options
+    import torch
+
+    convolutions = [m for m in target.module.modules() if isinstance(m, torch.nn.Conv2d)]
+    if not convolutions:
+        raise Refusal("the model has no 2-D convolution")
+    target.module.to(memory_format=torch.channels_last)
+    # State that a checkpoint brought in keeps the old layout, and fused kernels walk memory, not
+    # strides: parameter and state must lie alike.
+    for optimizer in target.optimizers:
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, torch.Tensor) and parameter.dim() == 4:
+                for key, value in state.items():
+                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                        state[key] = value.contiguous(memory_format=torch.channels_last)
+    notes = target.notes
+
+    def look(module: Any, args: Any, output: Any) -> None:
+        del module, args
+        notes["output_is_channels_last"] = output.is_contiguous(memory_format=torch.channels_last)
+        handle.remove()
+
+    handle = convolutions[-1].register_forward_hook(look)
+    return target
+
+
+def proof(target: ModelTarget, options: Options) -> Proof:
+    del options
+    seen = target.notes.get("output_is_channels_last")
+    if seen is None:
+        return Proof("no_effect", "no convolution ran")
+    if not seen:
+        return Proof("no_effect", "the last convolution gave its output in the default layout")
+    return Proof("applied", "the last convolution gave its output channels last")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({},)
+
+
+TECHNIQUE = Technique(
+    "channels_last", "model", Options, numerics, why_not, apply, proof, candidates
+)

@@ -1,0 +1,142 @@
+"""Another implementation of the same torch optimizer.
+
+What it does   runs the script's optimizer through torch's `foreach` or `fused` implementation. It is
+               switched on at the start of each step and off at its end, so that state dicts,
+               checkpoints and printed optimizers stay those of the plain run.
+When it helps  many small parameters, or an optimizer step that is a large part of the step.
+When it hurts  hardly ever; `foreach` needs some memory for intermediate lists on a GPU.
+Numerics       foreach: exact on a CPU (the same operations in the same order). fused: rounding (one
+               kernel with its own order of operations).
+Measured       benchmarks/results, task lecture.
+Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, OptimizerTarget, Proof, Refusal, Technique
+
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+_FOREACH = (
+    *_FUSED,
+    "Adadelta",
+    "Adamax",
+    "ASGD",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+)
+_ELSEWHERE = "the optimizer is {}, torch has {} only for {}"
+
+
+@dataclass(frozen=True)
+class Options:
+    implementation: Literal["foreach", "fused"]
+    """`foreach`: one call per operation for all parameters; `fused`: one kernel for the step."""
+
+
+def numerics(options: Options) -> Numerics:
+    return Numerics.EXACT if options.implementation == "foreach" else Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host
+    supported = _supported(options)
+    for optimizer in task.optimizers:
+        if optimizer.implementation == options.implementation:
+            return f"the script asks for {options.implementation} itself"
+        if optimizer.implementation in ("foreach", "fused"):
+            return f"the script asks for {optimizer.implementation}, which is kept"
+        module, _, name = optimizer.name.rpartition(".")
+        if module.startswith("torch.optim") and name in supported:
+            return None
+    if not task.optimizers:
+        return "no optimizer of torch.optim took a step"
+    return _ELSEWHERE.format(
+        task.optimizers[0].name, options.implementation, ", ".join(supported)
+    )
+
+
+def _supported(options: Options) -> tuple[str, ...]:
+    return _FOREACH if options.implementation == "foreach" else _FUSED
+
+
+def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
+    import torch
+
+    optimizer = target.optimizer
+    kind = type(optimizer)
+    if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _supported(options):
+        raise Refusal(
+            _ELSEWHERE.format(
+                f"{kind.__module__}.{kind.__qualname__}",
+                options.implementation,
+                ", ".join(_supported(options)),
+            )
+        )
+    for group in optimizer.param_groups:
+        if group.get("foreach") is not None or group.get("fused") is not None:
+            raise Refusal("the script chooses the implementation itself")
+        if group.get("differentiable") or group.get("capturable"):
+            raise Refusal("the optimizer is differentiable or capturable")
+        if options.implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
+            raise Refusal("the learning rate is a tensor, which foreach does not take")
+        if not all(p.is_floating_point() and p.layout == torch.strided for p in group["params"]):
+            raise Refusal("a parameter is complex, sparse or not floating point")
+    _switch(optimizer, options.implementation)
+    return target
+
+
+def _switch(optimizer: Any, implementation: str) -> None:
+    other = "foreach" if implementation == "fused" else "fused"
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        for group in optimizer.param_groups:
+            group[implementation] = True
+            # Left at None, torch fills in its own default beside the one that is asked for.
+            group[other] = False
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        for group in optimizer.param_groups:
+            group[implementation] = None
+            group[other] = None
+
+    if implementation == "fused":
+        _place_step_counters(optimizer)
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+def _place_step_counters(optimizer: Any) -> None:
+    """Put counters that a checkpoint brought in where fused kernels want them: by the parameter."""
+    import torch
+
+    for parameter, state in optimizer.state.items():
+        step = state.get("step") if isinstance(state, dict) else None
+        if isinstance(step, torch.Tensor) and step.device != parameter.device:
+            state["step"] = step.to(parameter.device, dtype=torch.float32)
+
+
+def proof(target: OptimizerTarget, options: Options) -> Proof:
+    if not target.operators:
+        return Proof("no_effect", "no second step was seen")
+    mark = "_foreach_" if options.implementation == "foreach" else "_fused_"
+    ran = sorted(name for name in target.operators if mark in name)
+    if not ran:
+        return Proof("no_effect", f"the step ran {len(target.operators)} operators, none {mark}*")
+    return Proof("applied", f"the step ran {ran[0]}" + (f" and {len(ran) - 1} more" if ran[1:] else ""))
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({"implementation": "foreach"}, {"implementation": "fused"})
+
+
+TECHNIQUE = Technique(
+    "optimizer", "optimizer", Options, numerics, why_not, apply, proof, candidates
+)

@@ -1,0 +1,99 @@
+"""Samples are decoded once, kept in memory, and gathered by batch.
+
+What it does   keeps each sample as the first epoch reads it; later epochs gather whole batches from
+               memory, in the order and with the random draws of the script's own DataLoader.
+When it helps  decoding or per-item Python costs more than the model, and the data set fits.
+When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory.
+Numerics       exact: the same bytes in the same order. A data set that draws random numbers
+               (augmentation), owns a generator, or gives another sample when read again is refused.
+Measured       benchmarks/results, task lecture.
+Source         torch.utils.data internals; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    max_mib: int = 8192
+    """Refuse a data set that takes more MiB than this in memory. Half of the free memory is
+    another limit, whatever is said here."""
+
+    def __post_init__(self) -> None:
+        if self.max_mib < 1:
+            raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    loaders = task.training_loaders
+    if not loaders:
+        return "no DataLoader feeds the training loop"
+    if not any(loader.map_style for loader in loaders):
+        return "the data set is a stream (iterable), it has no samples that could be kept"
+    if not any(loader.map_style and loader.plain_collate for loader in loaders):
+        return "batches are made by a collate function of the script's own"
+    if all(loader.num_workers > 0 for loader in loaders):
+        return "the loader uses worker processes"
+    return None
+
+
+def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    from torch.utils.data import default_collate
+
+    from hotlap.feed.resident import ResidentRows
+
+    loader = target.loader
+    if loader.num_workers > 0:
+        raise Refusal("the loader uses worker processes")
+    if loader.collate_fn is not default_collate:
+        raise Refusal("batches are made by a collate function of the script's own")
+    if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
+        raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
+    rows = ResidentRows(loader.dataset, options.max_mib * 2**20)
+    target.notes["resident"] = rows
+
+    def serve(read: Any) -> Any:
+        fetch = rows.bind(read)
+        if target.fill_ahead:
+            rows.fill()
+        return fetch
+
+    target.fetchers.append(serve)
+    return target
+
+
+def proof(target: FeedTarget, options: Options) -> Proof:
+    del options
+    rows = target.notes.get("resident")
+    if rows is None:
+        return Proof("no_effect", "no loader took it")
+    if rows.refused is not None:
+        return Proof("refused", rows.refused)
+    if rows.served == 0:
+        return Proof("no_effect", f"one epoch only: {rows.read_batches} batches read, none again")
+    return Proof(
+        "applied",
+        f"{rows.served} batches served from {rows.bytes / 2**20:.0f} MiB, "
+        f"{rows.read_batches} read by the data set",
+    )
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({},)
+
+
+TECHNIQUE = Technique(
+    "resident", "feed", Options, numerics, why_not, apply, proof, candidates
+)

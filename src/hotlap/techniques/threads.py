@@ -1,0 +1,67 @@
+"""Another number of threads for torch's own operators.
+
+What it does   sets OMP_NUM_THREADS and MKL_NUM_THREADS before the process starts.
+When it helps  small layers, where threads wait for each other longer than they compute; a machine
+               that others use as well (two threads on cores that are not free can be 50 times
+               slower than one).
+When it hurts  large layers on free cores.
+Numerics       rounding: sums are split among threads, another number splits them otherwise.
+Measured       benchmarks/results, task lecture.
+Source         PyTorch documentation, CPU threading; OpenMP 5.2, OMP_NUM_THREADS.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Technique
+
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Options:
+    count: int
+    """Intra-op threads."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= 1024:
+            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 1024.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    if options.count > host.cores:
+        return f"only {host.cores} cores are usable"
+    if task.threads == options.count:
+        return f"the script runs with {options.count} already"
+    return None
+
+
+def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
+    for variable in _VARIABLES:
+        target.environment[variable] = str(options.count)
+    return target
+
+
+def proof(target: ProcessTarget, options: Options) -> Proof:
+    del target
+    import torch
+
+    threads = torch.get_num_threads()
+    if threads != options.count:
+        return Proof("no_effect", f"torch uses {threads} threads: the script sets them itself")
+    return Proof("applied", f"torch uses {threads} threads")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    counts = {1, max(1, int(host.cores) // 2), int(host.cores)} - {task.threads}
+    return tuple({"count": count} for count in sorted(counts))
+
+
+TECHNIQUE = Technique("threads", "process", Options, numerics, why_not, apply, proof, candidates)

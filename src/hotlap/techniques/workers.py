@@ -1,0 +1,89 @@
+"""Batches are made by worker processes, ahead of the training loop.
+
+What it does   gives a DataLoader without workers some, started anew each epoch as torch does.
+When it helps  decoding costs much, the data set does not fit in memory, and cores are free.
+When it hurts  every core already computes; tiny epochs (starting workers costs some 20 ms each).
+Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
+               and so do its draws. A data set that draws is refused (its draws would move into the
+               workers).
+Measured       benchmarks/results, task lecture.
+Source         torch.utils.data documentation, multi-process loading.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    count: int
+    """Worker processes per loader."""
+    prefetch: int = 2
+    """Batches that each worker keeps ready."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= 256:
+            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 256.")
+        if not 1 <= self.prefetch <= 64:
+            raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not task.training_loaders:
+        return "no DataLoader feeds the training loop"
+    if all(loader.num_workers > 0 for loader in task.training_loaders):
+        return "the loader has worker processes already"
+    if not any(loader.map_style for loader in task.training_loaders):
+        return "a stream (iterable data set) would be read once by every worker"
+    return None
+
+
+def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    from hotlap.feed import fixed
+
+    loader = target.loader
+    if loader.num_workers > 0:
+        raise Refusal("the loader has worker processes already")
+    if not hasattr(loader.dataset, "__getitem__"):
+        raise Refusal("a stream (iterable data set) would be read once by every worker")
+    owner = fixed.own_generator(loader.dataset)
+    if owner is not None:
+        raise Refusal(f"the data set holds a random generator of its own ({owner})")
+    states = fixed.global_random_states()
+    loader.dataset[0]
+    drawn = fixed.moved(states)
+    if drawn is not None:
+        fixed.restore(states)
+        raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
+    loader.num_workers = options.count
+    loader.prefetch_factor = options.prefetch
+    target.notes["workers"] = loader
+    return target
+
+
+def proof(target: FeedTarget, options: Options) -> Proof:
+    loader = target.notes.get("workers")
+    started = target.notes.get("worker_processes", 0)
+    if loader is None or started == 0:
+        return Proof("no_effect", "no worker process was started")
+    return Proof("applied", f"{started} worker processes started, {options.count} asked for")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task
+    cores = max(1, int(host.cores))
+    counts = sorted({1, cores, max(1, cores // 2)}, reverse=True)
+    return tuple({"count": count} for count in counts[:2])
+
+
+TECHNIQUE = Technique("workers", "feed", Options, numerics, why_not, apply, proof, candidates)

@@ -1,0 +1,109 @@
+"""What an observed run is recorded as. No torch in here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median, quantiles
+from typing import Any
+
+from hotlap.task import TaskFacts
+
+PHASES = ("data", "h2d", "forward", "backward", "optimizer", "other")
+"""Every instant of a step belongs to exactly one of these.
+
+`data`: waiting for a DataLoader, evaluation's included. `h2d`: copies from host to device.
+`forward`: from the call of the trained model to the start of backward, the loss included.
+`backward`, `optimizer` (`zero_grad` included), `other`: whatever remains.
+"""
+
+
+@dataclass(frozen=True)
+class HotLine:
+    """A line of the user's code, and the share of one phase's time that was spent below it."""
+
+    phase: str
+    where: str
+    share: float
+    """0 to 1."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """How steps were recognised, and how sure that is."""
+
+    kind: str
+    confidence: str
+    """`high`, `medium` or `low`."""
+    votes: Mapping[str, int]
+    """Signal -> how many it counted over the same window."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One observed run of a script, up to where it was stopped."""
+
+    steps: Sequence[Sequence[float]]
+    """One row a step: ms in each of `PHASES`. They add up to the step."""
+    epoch_starts: Sequence[int]
+    """Number of steps done when the training loader made an iterator."""
+    facts: TaskFacts
+    anchor: Anchor
+    setup_s: float
+    """From the process's start to the first batch of training."""
+    lines: Sequence[HotLine] = field(default_factory=tuple)
+    losses: Sequence[float] = field(default_factory=tuple)
+    ended: str = "limit"
+    """`limit` where hotlap stopped it, `script` where the script came to its own end."""
+    clock: str = "host"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Trace":
+        """Read back what `to_json` wrote."""
+        return cls(
+            steps=tuple(tuple(row) for row in data["steps"]),
+            epoch_starts=tuple(data["epoch_starts"]),
+            facts=TaskFacts.from_json(data["facts"]),
+            anchor=Anchor(**data["anchor"]),
+            setup_s=data["setup_s"],
+            lines=tuple(HotLine(**row) for row in data["lines"]),
+            losses=tuple(data["losses"]),
+            ended=data["ended"],
+            clock=data["clock"],
+        )
+
+    def window(self) -> range:
+        """Return the steps to average over: whole epochs where there are any, else all but the first.
+
+        The first step of a run allocates and warms up, so it is left out; a whole epoch, its
+        evaluation and its start included, is what the user pays again and again.
+        """
+        starts = [start for start in self.epoch_starts if start < len(self.steps)]
+        if len(starts) >= 2:
+            # A step's record ends with its optimizer step, so what comes between two epochs is in
+            # the first record of the later one: whole periods run from second step to second step.
+            return range(starts[0] + 1, min(starts[-1] + 1, len(self.steps)))
+        return range(min(1, len(self.steps) - 1), len(self.steps))
+
+    @property
+    def covers_whole_periods(self) -> bool:
+        """True if evaluation and epoch starts are in the mean."""
+        return len([start for start in self.epoch_starts if start < len(self.steps)]) >= 2
+
+    def phase_means(self) -> dict[str, float]:
+        """Return phase -> ms of the mean step."""
+        rows = [self.steps[i] for i in self.window()]
+        return {name: fmean(row[k] for row in rows) for k, name in enumerate(PHASES)}
+
+    def step_ms(self) -> dict[str, float]:
+        """Return median, mean, low and high (5th and 95th percentile) and n of a step, in ms."""
+        totals = [sum(self.steps[i]) for i in self.window()]
+        cuts = quantiles(totals, n=20) if len(totals) > 1 else [totals[0]] * 19
+        return {
+            "median": median(totals),
+            "mean": fmean(totals),
+            "low": cuts[0],
+            "high": cuts[-1],
+            "n": len(totals),
+        }

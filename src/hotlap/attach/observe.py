@@ -62,6 +62,7 @@ class ObserveRole(RunRole):
         iterator._hotlap_loader = known
 
     def batch_begins(self, iterator: Any) -> None:
+        self._training_begins()
         self.clock.enter(DATA)
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and not known.where:
@@ -72,16 +73,21 @@ class ObserveRole(RunRole):
         if known is not None and batch is not None:
             known.batches += 1
             self._last_loader = known
-        if self.setup_s == 0.0:
-            self.setup_s = time.monotonic() - self.config.options["started"]
         self.clock.enter(OTHER)
         return batch
+
+    def _training_begins(self) -> None:
+        """Everything before the first batch, or the first forward, is set-up."""
+        if self.setup_s == 0.0:
+            self.setup_s = time.monotonic() - self.config.options["started"]
+            self.clock.reset()
 
     def root_found(self, module: Any) -> None:
         self._roots.append(module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
+        self._training_begins()
         self.clock.enter(FORWARD)
         return inputs
 

@@ -50,6 +50,12 @@ class PhaseClock:
             self._before[phase] += ns
         self._since = [0] * len(PHASES)
 
+    def reset(self) -> None:
+        """Forget what has been measured: the run begins now."""
+        self._last = self._now()
+        self._before = [0] * len(PHASES)
+        self._since = [0] * len(PHASES)
+
     def take(self) -> Any:
         """Return the step up to its last boundary, ns by phase, and begin another."""
         row = self._before
@@ -87,6 +93,10 @@ class DevicePhaseClock(PhaseClock):
     def mark_boundary(self) -> None:
         self.enter(self.current)
         self._boundary = len(self._marks) - 1
+
+    def reset(self) -> None:
+        self._marks = [(self.current, self._record())]
+        self._boundary = 0
 
     def take(self) -> list[tuple[int, Any]]:
         marks = self._marks[: self._boundary + 1]

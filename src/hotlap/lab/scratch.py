@@ -6,7 +6,7 @@ class Protection:
     unprotected: tuple = ()
     reason: str | None = None
 class Scratch:
-    def __init__(self, cwd, *, passthrough=(), hide=(), protection=None): self.cwd = cwd
+    def __init__(self, cwd, *, passthrough=(), hide=(), protection=None): self.cwd = cwd; self.protection = Protection()
     def __enter__(self): return self
     def __exit__(self, *a): pass
     def popen(self, argv, *, env, stdout, stderr, pass_fds=()):

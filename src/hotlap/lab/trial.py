@@ -63,6 +63,11 @@ class Lab:
         self._watcher.start()
         return self
 
+    @property
+    def unprotected(self) -> tuple[str, ...]:
+        """What a trial could still change, in words; empty if nothing."""
+        return self.scratch.protection.unprotected
+
     def __exit__(self, *exc: object) -> None:
         self._closed.set()
         self._watcher.join()

@@ -1,0 +1,98 @@
+"""The command line. One file per command, and no logic in any of them."""
+
+import importlib
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from hotlap.errors import HotlapError, UnknownName, UsageError, unknown_name
+
+COMMANDS: dict[str, str] = {
+    "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
+}
+"""Command -> one line on it. `hotlap.cli.NAME` holds its `COMMAND`, and is imported if it is run."""
+
+_DEFECT = (
+    "This is a defect of hotlap, not of what you gave it. Please report it with the lines above."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Args:
+        argv: the tokens behind `hotlap`, those of this process if None.
+
+    Returns:
+        What the command returns; 2 if something that the user gave is wrong, 1 for anything else
+        that went wrong.
+    """
+    _print_whatever_comes()
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    name = f"hotlap {tokens[0]}" if tokens and tokens[0] in COMMANDS else "hotlap"
+    try:
+        return _dispatch(tokens)
+    except UsageError as error:
+        _complain(f"{name}: {error}\n`{name} --help` shows what is allowed.")
+        return 2
+    except HotlapError as error:
+        _complain(f"{name}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        _complain(f"{name}: interrupted.")
+        return 1
+    except BrokenPipeError:
+        # The reader went away; without this Python complains once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception:
+        _complain(f"{traceback.format_exc()}{name}: {_DEFECT}")
+        return 1
+
+
+def _dispatch(tokens: Sequence[str]) -> int:
+    if not tokens or tokens[0] in ("--help", "-h", "--version"):
+        _root(tokens or ["--help"])
+        return 0
+    if tokens[0] not in COMMANDS:
+        what = "option" if tokens[0].startswith("-") else "command"
+        raise UnknownName(unknown_name(tokens[0], COMMANDS, what))
+    from hotlap.cli.command import invoke
+
+    command = importlib.import_module(f"hotlap.cli.{tokens[0]}").COMMAND
+    return invoke(command, tokens[1:])
+
+
+def _root(tokens: Sequence[str]) -> None:
+    from cyclopts import App
+
+    import hotlap
+    from hotlap.cli.command import EXIT_CODES
+
+    app = App(
+        name="hotlap",
+        help="Makes PyTorch training fast, and proves it.",
+        help_format="plaintext",
+        help_epilogue="Examples:\n  hotlap env\n  hotlap COMMAND --help\n\n"
+        f"Exit codes: {EXIT_CODES}",
+        version=hotlap.__version__,
+        result_action="return_value",
+    )
+    for name, summary in COMMANDS.items():
+        app.command(f"hotlap.cli.{name}:COMMAND", name=name, help=summary)
+    app(list(tokens[:1]))
+
+
+def _print_whatever_comes() -> None:
+    """A character that the terminal's encoding lacks is shown escaped instead of ending the run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _complain(text: str) -> None:
+    from hotlap.report.terminal import printable
+
+    sys.stderr.write(printable(text) + "\n")

@@ -1,0 +1,93 @@
+"""What a command is, and how its command line is read."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter, Token
+
+from hotlap.cli.target import Target, parse_duration, split
+from hotlap.errors import UsageError
+
+EXIT_CODES = (
+    "0: done. 2: something that you gave is wrong; nothing was started. 1: anything else went wrong."
+)
+
+JsonFlag = Annotated[
+    bool,
+    Parameter(
+        name="--json",
+        help="Print one JSON document on standard output, and nothing else there.",
+    ),
+]
+"""The `--json` of every command that reports something."""
+
+
+def _duration(kind: Any, tokens: Sequence[Token]) -> float:
+    del kind
+    return parse_duration(tokens[0].value)
+
+
+Duration = Annotated[float, Parameter(converter=_duration, n_tokens=1)]
+"""An option that is given as `90`, `90s`, `2m` or `1h`; the function gets seconds."""
+
+ScriptTarget = Annotated[Target, Parameter(parse=False)]
+"""The script of a command with `takes_script`; the parameter must be named `target`."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the command line; each module of a command holds one, named `COMMAND`."""
+
+    name: str
+    function: Callable[..., int]
+    """Its parameters are the options, its docstring is the help; it returns the exit code."""
+    examples: tuple[str, ...]
+    """Command lines that work, each with what it does behind a `#`."""
+    takes_script: bool = False
+    """True if `SCRIPT [ARGS]` follows: the function then has a keyword `target: ScriptTarget`."""
+    exit_codes: str = EXIT_CODES
+
+
+def app_of(command: Command) -> App:
+    """Return the parser of one command."""
+    arguments = " [OPTIONS] SCRIPT [ARGS]" if command.takes_script else None
+    lines = "\n".join(f"  {line}" for line in command.examples)
+    app = App(
+        name=f"hotlap {command.name}",
+        usage=f"Usage: hotlap {command.name}{arguments}" if arguments else None,
+        help_format="plaintext",
+        help_epilogue=f"Examples:\n{lines}\n\nExit codes: {command.exit_codes}",
+        version_flags=[],
+        default_parameter=Parameter(negative=""),
+        result_action="return_value",
+    )
+    app.default(command.function)
+    return app
+
+
+def options_of(app: App) -> dict[str, bool]:
+    """Return each long option of a command -> True if a value follows it."""
+    options = {"--help": False}
+    for argument in app.assemble_argument_collection():
+        if argument.parse:
+            takes_value = argument.token_count()[0] > 0
+            options |= {name: takes_value for name in argument.names if name.startswith("--")}
+    return options
+
+
+def invoke(command: Command, argv: Sequence[str]) -> int:
+    """Read the tokens behind a command's name, run the command, and return its exit code.
+
+    Raises:
+        UsageError: the command line is wrong.
+    """
+    app = app_of(command)
+    own, script = split(argv, options_of(app)) if command.takes_script else (list(argv), [])
+    try:
+        function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        raise UsageError(str(error)) from error
+    if "target" in unread:
+        bound.arguments["target"] = Target.parse(script).resolve()
+    return function(*bound.args, **bound.kwargs) or 0

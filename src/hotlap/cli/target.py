@@ -1,0 +1,168 @@
+"""Whose token is it? Command lines of the form `hotlap COMMAND [OPTIONS] SCRIPT [ARGS]`."""
+
+import difflib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.errors import MissingFile, UsageError
+
+_FORMS = "Allowed: the path of a Python script, or `-m MODULE`."
+_DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>s|m|h)?")
+_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A training script as it was typed: exactly one of `script` and `module`, and its arguments."""
+
+    script: str | None = None
+    module: str | None = None
+    args: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, tokens: Sequence[str]) -> "Target":
+        """Read the script's part of a command line, see `split`.
+
+        Raises:
+            UsageError: there is no script in it.
+        """
+        if not tokens:
+            raise UsageError(f"no SCRIPT was given. {_FORMS}")
+        if tokens[0] != "-m":
+            return cls(script=tokens[0], args=tuple(tokens[1:]))
+        if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
+            given = f"'{tokens[1]}'" if len(tokens) > 1 else "nothing"
+            raise UsageError(f"-m was given {given}. Allowed: the name of a module, as in `-m pkg.train`.")
+        return cls(module=tokens[1], args=tuple(tokens[2:]))
+
+    def resolve(self, *, own_interpreter: bool = True) -> "Target":
+        """Return the same target after a look whether it is there. Nothing of it is run.
+
+        Args:
+            own_interpreter: False if another Python than this one will run it; then nothing is
+                known of where it finds modules.
+
+        Raises:
+            MissingFile: there is no such file, or no such top-level module.
+            UsageError: the file is something that Python does not run.
+        """
+        if self.script is not None:
+            _check_script(self.script)
+        elif self.module is not None and own_interpreter:
+            _check_module(self.module)
+        return self
+
+    def __str__(self) -> str:
+        return " ".join([f"-m {self.module}" if self.module else str(self.script), *self.args])
+
+
+def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Split the tokens behind a command's name into hotlap's own and the script's.
+
+    Before SCRIPT every token is hotlap's. Behind it those are that are exactly a long option of
+    this command, with its value; all others are the script's. Behind `--` everything is the
+    script's. `--help` behind SCRIPT is the script's.
+
+    Args:
+        argv: the tokens.
+        options: long option of this command, as `--budget` -> True if a value follows it.
+
+    Returns:
+        hotlap's tokens, and the script's: its path, or `-m` and a module, and its arguments.
+
+    >>> split(["train.py", "--epochs", "10", "--budget", "2m"], {"--budget": True})
+    (['--budget', '2m'], ['train.py', '--epochs', '10'])
+    """
+    own: list[str] = []
+    script: list[str] = []
+    position = 0
+    while position < len(argv):
+        token = argv[position]
+        position += 1
+        if token == "--":
+            return own, [*script, *argv[position:]]
+        name, equals, _ = token.partition("=")
+        if name in options and not (script and name == "--help"):
+            own.append(token)
+            if options[name] and not equals and position < len(argv):
+                own.append(argv[position])
+                position += 1
+        elif script or token == "-m" or not token.startswith("-"):
+            script.append(token)
+            if len(script) == 1 and token == "-m" and position < len(argv):
+                script.append(argv[position])
+                position += 1
+        else:
+            own.append(token)
+    return own, script
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds that a text such as `90`, `90s`, `2m` or `1h` names.
+
+    Raises:
+        UsageError: the text is no duration, or none above zero.
+    """
+    match = _DURATION.fullmatch(text)
+    seconds = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
+    if not 0 < seconds < 1e9:
+        raise UsageError(
+            f"'{text}' is not a duration. Allowed: a number above 0, alone or with s, m or h, as in "
+            "`90`, `90s`, `2m`, `1h`."
+        )
+    return seconds
+
+
+def _check_script(script: str) -> None:
+    path = Path(script)
+    if path.is_dir():
+        if (path / "__main__.py").is_file():
+            return
+        raise UsageError(f"'{script}' is a folder without a __main__.py. {_FORMS}")
+    if path.is_file():
+        if path.suffix == ".ipynb":
+            raise UsageError(
+                f"'{script}' is a notebook, which is not taken yet. {_FORMS} "
+                "`jupyter nbconvert --to script` makes one of it."
+            )
+        return
+    if path.exists():
+        raise UsageError(f"'{script}' is not a regular file. {_FORMS}")
+    if os.sep not in script and shutil.which(script):
+        raise UsageError(
+            f"'{script}' is a command, which is not taken yet. {_FORMS} Give the script that it starts."
+        )
+    raise MissingFile(f"script '{script}' is not there. {_FORMS}{_nearest_file(path)}")
+
+
+def _nearest_file(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" There is no folder '{path.parent}' either."
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, sorted(names), n=1, cutoff=0.5)
+    return f" Did you mean '{path.parent / near[0]}'?" if near else ""
+
+
+def _check_module(module: str) -> None:
+    # Only the first part: to look for the others, Python would have to run the package.
+    top = module.partition(".")[0]
+    if importlib.machinery.PathFinder.find_spec(top, [os.getcwd()]) is not None:
+        return
+    try:
+        found = importlib.util.find_spec(top) is not None
+    except ValueError:
+        found = True
+    if not found:
+        raise MissingFile(
+            f"module '{module}' is not there: neither the current folder nor this Python's path "
+            f"holds '{top}'. Allowed: what `python -m {module}` would run here."
+        )

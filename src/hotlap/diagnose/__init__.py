@@ -1,0 +1,1 @@
+"""Why is it slow? Rules nominate, trials convict, and each cause carries its measured cost."""

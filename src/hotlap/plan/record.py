@@ -1,0 +1,145 @@
+"""Plan: how training is executed, as plain data.
+
+Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.errors import PlanError
+
+Option = bool | int | float | str
+"""What an option of a technique may be."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_WORD = re.compile(r"[A-Za-z0-9 _.,+-]{0,64}")
+
+
+@dataclass(frozen=True, init=False)
+class Plan:
+    """The techniques that a run is executed with, and their options.
+
+    Plans are equal if they say the same, whatever order it was said in; `1`, `1.0` and `true` are
+    not the same.
+
+    >>> plan = Plan({"optimizer": {"implementation": "foreach"}}).with_technique("resident")
+    >>> plan.techniques
+    {'optimizer': {'implementation': 'foreach'}, 'resident': {}}
+    """
+
+    canonical: str
+    """The plan as JSON with sorted keys: what is compared and hashed."""
+
+    def __init__(self, techniques: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Make a plan from technique -> option -> value.
+
+        Raises:
+            PlanError: a name is no plain word, or a value is not a bool, finite number or plain
+                text of at most 64 characters.
+        """
+        plain = {name: _plain_options(name, given) for name, given in (techniques or {}).items()}
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        object.__setattr__(self, "canonical", text)
+
+    @property
+    def techniques(self) -> dict[str, dict[str, Option]]:
+        """Technique -> option -> value, sorted by name. A copy: changing it leaves the plan."""
+        return json.loads(self.canonical)
+
+    @property
+    def hash(self) -> str:
+        """Twelve hexadecimal digits that name the plan."""
+        return hashlib.sha256(self.canonical.encode()).hexdigest()[:12]
+
+    def with_technique(self, name: str, /, **options: Option) -> "Plan":
+        """Return the plan with this technique in it, in place of one of the same name."""
+        return Plan({**self.techniques, name: options})
+
+    def without(self, name: str) -> "Plan":
+        """Return the plan without this technique; the same plan if it was not in it."""
+        return Plan({key: value for key, value in self.techniques.items() if key != name})
+
+    def diff(self, other: "Plan") -> tuple[str, ...]:
+        """Return one line for each thing to do to make `other` of this plan; none if equal.
+
+        >>> Plan({"resident": {}}).diff(Plan({"threads": {"count": 2}}))
+        ('- resident', '+ threads (count = 2)')
+        """
+        mine, theirs = self.techniques, other.techniques
+        lines: list[str] = []
+        for name in sorted(mine.keys() | theirs.keys()):
+            if name not in theirs:
+                lines.append(f"- {name}{_in_words(mine[name])}")
+            elif name not in mine:
+                lines.append(f"+ {name}{_in_words(theirs[name])}")
+            else:
+                lines.extend(_changed_options(name, mine[name], theirs[name]))
+        return tuple(lines)
+
+    def __str__(self) -> str:
+        parts = [f"{name}{_in_words(options)}" for name, options in self.techniques.items()]
+        return ", ".join(parts) or "(plain)"
+
+    def __repr__(self) -> str:
+        return f"Plan({self.techniques!r})"
+
+    def __bool__(self) -> bool:
+        return self.canonical != "{}"
+
+
+def _plain_options(name: str, given: Any) -> dict[str, Option]:
+    what = f"technique '{name}'"
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise PlanError(f"{what} is not a name. Allowed: letters, digits, '_' and '-'.")
+    if not isinstance(given, Mapping):
+        raise PlanError(f"{what} = {given!r} is not allowed. Allowed: a table of options.")
+    for key, value in given.items():
+        if not isinstance(key, str) or not _NAME.fullmatch(key):
+            raise PlanError(
+                f"{what}: option '{key}' is not a name. Allowed: letters, digits, '_' and '-'."
+            )
+        _check_value(value, f"{what}, option '{key}'")
+    return dict(given)
+
+
+def _check_value(value: Any, what: str) -> None:
+    allowed = "Allowed: true, false, a number, or a plain word."
+    if type(value) not in (bool, int, float, str):
+        raise PlanError(f"{what}: {value!r} is {type(value).__name__}. {allowed}")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise PlanError(f"{what}: {value} is too large. Allowed: 64-bit whole numbers.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PlanError(f"{what}: {value} is not allowed. Allowed: finite numbers.")
+    # Neither '/' nor '$' nor ':' is a letter of a plain word: no path, variable or import fits in.
+    if isinstance(value, str) and not _WORD.fullmatch(value):
+        raise PlanError(
+            f"{what}: {value!r} is not a plain word. Allowed: at most 64 letters, digits, spaces "
+            "and . , _ + -"
+        )
+
+
+def _in_words(options: Mapping[str, Option]) -> str:
+    if not options:
+        return ""
+    return f" ({', '.join(f'{key} = {_word(value)}' for key, value in sorted(options.items()))})"
+
+
+def _word(value: Option) -> str:
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+def _changed_options(
+    name: str, mine: Mapping[str, Option], theirs: Mapping[str, Option]
+) -> list[str]:
+    lines: list[str] = []
+    for key in sorted(mine.keys() | theirs.keys()):
+        before = _word(mine[key]) if key in mine else "(not set)"
+        after = _word(theirs[key]) if key in theirs else "(not set)"
+        if before != after:
+            lines.append(f"~ {name}: {key} = {before} -> {after}")
+    return lines

@@ -1,0 +1,51 @@
+"""The one JSON document that a command with `--json` prints."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from os import PathLike, fspath
+from typing import Any, TextIO
+
+SCHEMA = 1
+
+
+def document(data: Mapping[str, Any]) -> str:
+    """Return a JSON document with `"schema": 1` first.
+
+    Numbers that JSON does not have (infinities, not-a-number) become null; records become objects,
+    paths text.
+
+    Raises:
+        TypeError: something in it is no data.
+    """
+    return json.dumps({"schema": SCHEMA, **_plain(data)}, indent=2, allow_nan=False)
+
+
+def write(data: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """Print a document, on standard output if `stream` is None."""
+    out = sys.stdout if stream is None else stream
+    out.write(document(data) + "\n")
+    out.flush()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(value.to_json() if hasattr(value, "to_json") else asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Set):
+        return sorted(_plain(item) for item in value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [_plain(item) for item in value]
+    if isinstance(value, PathLike):
+        return str(fspath(value))
+    raise TypeError(f"{value!r} is {type(value).__name__}, which is no data for JSON.")

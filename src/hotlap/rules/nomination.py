@@ -1,0 +1,30 @@
+"""What a rule says: something that may be slow, where, and what could be tried against it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.plan import Plan
+
+
+@dataclass(frozen=True)
+class Nomination:
+    """A suspicion, with the plans whose trial decides."""
+
+    rule: str
+    kind: str
+    """`speed` or `memory`."""
+    where: str
+    """`file:line` in the user's code."""
+    evidence: str
+    remedies: tuple[Plan, ...]
+    """Tried in this order; the one that gains most is proposed."""
+    advice: Mapping[str, str]
+    """Technique -> what a user who edits the script could do in its place."""
+    at_most_ms: float
+    """Per step; the time that a perfect remedy could take away, as the trace shows it."""
+    bound: Plan | None = None
+    """A plan that only measures what a perfect remedy would give."""
+
+
+Facts = Mapping[str, Any]

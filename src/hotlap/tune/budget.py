@@ -1,0 +1,37 @@
+"""The seconds that a tuning may take, and what each part of it is expected to need."""
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Budget:
+    """A clock that runs out.
+
+    Args:
+        seconds: how long everything may take together.
+    """
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+    not_reached: list[str] = field(default_factory=list)
+    """What was left out because it would not have fitted, in words."""
+
+    @property
+    def spent(self) -> float:
+        return time.monotonic() - self.started
+
+    @property
+    def left(self) -> float:
+        return self.seconds - self.spent
+
+    def deadline(self, keep_s: float) -> float:
+        """Return the moment, as `time.monotonic()` counts, at which only `keep_s` are left."""
+        return self.started + self.seconds - keep_s
+
+    def affords(self, what: str, needed_s: float, keep_s: float = 0.0) -> bool:
+        """True if `needed_s` fit and `keep_s` remain; else `what` is noted as not reached."""
+        if self.left - keep_s >= needed_s:
+            return True
+        self.not_reached.append(f"{what} (about {needed_s:.0f} s, {max(0, self.left):.0f} s left)")
+        return False

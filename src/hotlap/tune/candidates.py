@@ -1,0 +1,122 @@
+"""Which techniques are worth a trial on this script and host, and what they make together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.lab.statistics import Ratio
+from hotlap.plan import Plan
+from hotlap.task import TaskFacts
+from hotlap.techniques import Numerics, Technique
+
+_RANKS = list(Numerics)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One technique with options, to be tried."""
+
+    technique: str
+    options: Mapping[str, Any]
+    numerics: Numerics
+
+    @property
+    def name(self) -> str:
+        words = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.technique}({words})" if words else self.technique
+
+    def plan(self) -> Plan:
+        return Plan({self.technique: dict(self.options)})
+
+
+def nominate(
+    facts: TaskFacts, host: Any, known: Mapping[str, Technique], weakest: Numerics
+) -> tuple[list[Candidate], dict[str, str]]:
+    """Return the candidates, and technique -> reason for those that cannot serve.
+
+    Args:
+        facts: what the observed run showed.
+        host: where it runs.
+        known: the techniques by name, in order.
+        weakest: leave out whatever claims less than this.
+    """
+    found: list[Candidate] = []
+    refused: dict[str, str] = {}
+    for name, technique in known.items():
+        reasons = []
+        for values in technique.candidates(facts, host):
+            options = technique.options(values)
+            claims = technique.numerics(options)
+            reason = technique.why_not(facts, host, options)
+            if reason is None and _RANKS.index(claims) > _RANKS.index(weakest):
+                reason = f"its numerics are `{claims}`, only `{weakest}` or better is accepted"
+            if reason is None:
+                found.append(Candidate(name, dict(values), claims))
+            else:
+                reasons.append(reason)
+        if not any(candidate.technique == name for candidate in found):
+            refused[name] = reasons[0] if reasons else "it has nothing to try on this host"
+    return found, refused
+
+
+def combine(candidates: Sequence[Candidate]) -> Plan:
+    """Return the plan that holds all of them, the last word for a technique that comes twice."""
+    return Plan({candidate.technique: dict(candidate.options) for candidate in candidates})
+
+
+def combinations(
+    singles: Mapping[Candidate, Ratio], gains: Sequence[Candidate], limit: int
+) -> dict[str, Plan]:
+    """Return the plans worth a second race, the most promising first.
+
+    For each kind of numerics: the best option of every technique that gained, together; then the
+    same with one of them taken out, and with one added that gained nothing alone (what is hidden
+    behind a slow feed shows only when the feed is fast).
+
+    Args:
+        singles: what each candidate gave alone.
+        gains: those whose gain lies above the noise, the largest first.
+        limit: plans at most.
+    """
+    plans: dict[str, Plan] = {}
+    full: list[Candidate] = []
+    for numerics in (Numerics.EXACT, Numerics.ROUNDING):
+        allowed = [c for c in gains if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
+        chosen = _best_of_each(allowed)
+        if chosen and _name(chosen) not in plans:
+            plans[_name(chosen)] = combine(chosen)
+            full = chosen
+    hidden = sorted(
+        (c for c in singles if c not in gains), key=lambda c: singles[c].median, reverse=True
+    )
+    variants = []
+    for base in (full, [c for c in full if c.numerics is Numerics.EXACT]):
+        variants += [
+            [*[c for c in base if c.technique != extra.technique], extra]
+            for extra in hidden
+            if base and not _excludes(base, extra)
+        ]
+        variants += [[c for c in base if c is not out] for out in base if len(base) > 1]
+    for variant in variants:
+        if len(plans) < limit:
+            plans.setdefault(_name(variant), combine(variant))
+    return plans
+
+
+def _excludes(base: Sequence[Candidate], extra: Candidate) -> bool:
+    # A loader has either rows in memory or workers; each refuses the other.
+    names = {candidate.technique for candidate in base} | {extra.technique}
+    return {"resident", "workers"} <= names
+
+
+def _best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
+    chosen: list[Candidate] = []
+    for candidate in candidates:
+        taken = any(c.technique == candidate.technique for c in chosen)
+        if not taken and not _excludes(chosen, candidate):
+            chosen.append(candidate)
+    return chosen
+
+
+def _name(candidates: Sequence[Candidate]) -> str:
+    return " + ".join(sorted(candidate.name for candidate in candidates))

@@ -1,0 +1,410 @@
+"""The tuning itself: observe, nominate, race, combine, race again, prove, predict."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotlap.errors import HotlapError, UsageError
+from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
+from hotlap.lab.pairs import Arm, Race, race
+from hotlap.lab.proving import Prover
+from hotlap.lab.statistics import Ratio, Spread, is_gain, paired_ratio, spread
+from hotlap.lab.trial import Lab
+from hotlap.lab.verdict import TIERS, Verdict
+from hotlap.plan import Plan
+from hotlap.techniques import Numerics, Technique, numerics_of, registry
+from hotlap.trace.schema import Trace
+from hotlap.tune.budget import Budget
+from hotlap.tune.candidates import Candidate, combinations, nominate
+
+ACCEPT = ("exact", "rounding", "statistical")
+_WEAKEST = {
+    "exact": Numerics.EXACT,
+    "rounding": Numerics.ROUNDING,
+    "statistical": Numerics.STREAM,
+}
+_TWINS = ("plain", "plain again", "plain once more")
+_TURN_S = 0.4
+_OBSERVE_SHARE = 0.2
+_PROVE_SHARE = 0.35
+_MOST_PLANS = 6
+_MIN_HORIZON = 64
+_MAX_HORIZON = 2000
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One plan that was tried, and what it gave."""
+
+    plan: Plan
+    round: int
+    speedup: Ratio | None
+    ms: Spread | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The fastest plan of one tier."""
+
+    tier: str
+    plan: Plan
+    speedup: Ratio
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found."""
+
+    script: str
+    plan: Plan
+    verdict: Verdict
+    speedup: Ratio
+    baseline_ms: Spread
+    best_ms: Spread
+    floor: float
+    whole_run: Mapping[str, WholeRun]
+    planned_steps: int | None
+    ladder: tuple[Rung, ...]
+    trials: tuple[TrialRow, ...]
+    techniques: tuple[Mapping[str, str], ...]
+    not_reached: tuple[str, ...]
+    unprotected: tuple[str, ...]
+    seconds: float
+    trace: Trace
+    notes: tuple[str, ...] = ()
+
+    @property
+    def gained(self) -> bool:
+        return bool(self.plan.techniques)
+
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class _Tuner:
+    """What the parts of one tuning share."""
+
+    lab: Lab
+    host: Any
+    known: Mapping[str, Technique]
+    accept: str
+    budget: Budget
+    progress: Progress
+    trials: list[TrialRow] = field(default_factory=list)
+    states: dict[str, dict[str, str]] = field(default_factory=dict)
+    floor: float = 0.0
+
+
+def tune(
+    lab: Lab,
+    host: Any,
+    *,
+    budget_s: float,
+    accept: str = "rounding",
+    only: Sequence[str] | None = None,
+    progress: Progress = lambda text: None,
+) -> Tuning:
+    """Find the fastest plan for the lab's script whose verdict is at least `accept`.
+
+    Args:
+        lab: an entered `Lab`.
+        host: the `Host` it runs on.
+        budget_s: seconds that everything may take together.
+        accept: `exact`, `rounding` or `statistical`.
+        only: names of the techniques that may be used, all if None.
+        progress: called with a line now and then.
+
+    Raises:
+        UsageError: `accept` or a name in `only` is not known.
+        TrialError: the plain script itself cannot be measured.
+    """
+    if accept not in ACCEPT:
+        raise UsageError(f"accept='{accept}' is not known. Known: {', '.join(ACCEPT)}.")
+    known = registry(lab.techniques)
+    for name in only or ():
+        if name not in known:
+            raise UsageError(f"technique '{name}' is not known. Known: {', '.join(known)}.")
+    if only is not None:
+        known = {name: known[name] for name in known if name in only}
+    tuner = _Tuner(lab, host, known, accept, Budget(budget_s), progress)
+    return _tune(tuner)
+
+
+def _tune(tuner: _Tuner) -> Tuning:
+    budget = tuner.budget
+    tuner.progress("watching the plain script")
+    seen = watch(tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1)
+    candidates, refused = nominate(
+        seen.trace.facts, tuner.host, tuner.known, _WEAKEST[tuner.accept]
+    )
+    for name, reason in refused.items():
+        tuner.states[name] = {"name": name, "state": "refused", "why": reason}
+    first = _first_race(tuner, seen, candidates)
+    second = _second_race(tuner, seen, candidates, first) if first else None
+    rungs = _prove(tuner, seen, second) if second else []
+    return _conclude(tuner, seen, first, second, rungs)
+
+
+def _first_race(
+    tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate]
+) -> Race | None:
+    """Race every candidate alone against the plain run."""
+    if not candidates:
+        return None
+    tuner.progress(f"{len(candidates)} techniques alone, in turns with the plain script")
+    affordable = _arms_that_fit(tuner, seen, len(candidates), share=0.5)
+    for left_out in candidates[affordable:]:
+        tuner.budget.not_reached.append(f"{left_out.name} alone")
+    arms = [Arm(candidate.name, candidate.plan(), tuner.lab) for candidate in candidates]
+    result = _race(tuner, arms[:affordable], rounds=8, keep=0.55, number=1)
+    for candidate in candidates:
+        arm = next(arm for arm in arms if arm.name == candidate.name)
+        _note_state(tuner, candidate, arm, result)
+    return result
+
+
+def _arms_that_fit(tuner: _Tuner, seen: Observation, wanted: int, share: float) -> int:
+    """Return how many arms can start and take four turns in a share of what is left."""
+    step_s = seen.trace.step_ms()["median"] / 1e3
+    turn = max(_TURN_S, 5 * step_s)
+    arm_s = 0.7 * seen.trace.setup_s + 20 * step_s + 4 * turn
+    fits = int(tuner.budget.left * share / arm_s) - 2
+    return max(1, min(wanted, fits))
+
+
+def _race(
+    tuner: _Tuner, arms: Sequence[Arm], *, rounds: int, keep: float, number: int, twins: int = 3
+) -> Race:
+    names = _TWINS[:twins]
+    plain = [Arm(name, Plan({}), tuner.lab) for name in names]
+    # The twins stand between the others, not beside each other: neighbours are alike.
+    mixed = _spread_out(plain, list(arms))
+    result = race(
+        mixed,
+        twins=names,
+        rounds=rounds,
+        turn_s=_TURN_S,
+        deadline=tuner.budget.deadline(tuner.budget.seconds * keep),
+        progress=tuner.progress,
+    )
+    tuner.floor = max(tuner.floor, result.floor) if number > 1 else result.floor
+    for arm in arms:
+        done = arm.name in result.arms
+        tuner.trials.append(
+            TrialRow(
+                arm.plan,
+                number,
+                result.ratio(arm.name) if done else None,
+                result.spread(arm.name) if done else None,
+                arm.failed or "",
+            )
+        )
+    return result
+
+
+def _spread_out(plain: list[Arm], others: list[Arm]) -> list[Arm]:
+    mixed = list(others)
+    gap = max(1, (len(others) + len(plain) - 1) // max(1, len(plain) - 1))
+    for position, twin in enumerate(plain):
+        mixed.insert(min(len(mixed), position * gap), twin)
+    return mixed
+
+
+def _note_state(tuner: _Tuner, candidate: Candidate, arm: Arm, result: Race) -> None:
+    name = candidate.technique
+    proof = next((row for row in arm.techniques if row["name"] == name), None)
+    if arm.failed is not None:
+        row = {"name": name, "state": "refused", "why": arm.failed}
+    elif arm.name not in result.arms or proof is None:
+        row = {"name": name, "state": "no_effect", "why": "not tried: out of budget"}
+    elif proof["state"] != "applied":
+        row = dict(proof)
+    else:
+        ratio = result.ratio(arm.name)
+        words = f"{candidate.name} alone: {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+        if not is_gain(ratio, result.floor):
+            words += f", not above what identical runs differ by ({result.floor:.1%})"
+        row = {"name": name, "state": "no_effect", "why": words}
+    known = tuner.states.get(name)
+    # Of two options of one technique the better-looking one speaks, here the first that worked.
+    if known is None or known["state"] == "refused":
+        tuner.states[name] = row
+
+
+def _second_race(
+    tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate], first: Race
+) -> Race | None:
+    """Race the combinations that the first race suggests."""
+    raced = {c: first.ratio(c.name) for c in candidates if c.name in first.arms}
+    effective = {
+        c: ratio
+        for c, ratio in raced.items()
+        if all(row["state"] == "applied" for row in first.arms[c.name].techniques)
+    }
+    gains = sorted(
+        (c for c, ratio in effective.items() if is_gain(ratio, first.floor)),
+        key=lambda c: effective[c].median,
+        reverse=True,
+    )
+    if not gains:
+        return None
+    fits = _arms_that_fit(tuner, seen, _MOST_PLANS, share=0.45)
+    plans = combinations(effective, gains, limit=fits)
+    tuner.progress(f"{len(plans)} plans, in turns with the plain script")
+    arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()]
+    return _race(tuner, arms, rounds=14, keep=_PROVE_SHARE + 0.1, number=2)
+
+
+def _prove(tuner: _Tuner, seen: Observation, final: Race) -> list[Rung]:
+    """Give verdicts to the fastest plan of each tier, and to the next one where it fails."""
+    horizon, fill_ahead = _horizon(tuner, seen)
+    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=fill_ahead)
+    tuner.progress(f"proving over {horizon} steps: the plain script, twice")
+    prover.run_plain()
+    rungs: list[Rung] = []
+    for tier in ("exact", "rounding", "statistical"):
+        if TIERS.index(tier) > TIERS.index(tuner.accept):
+            break
+        rung = _prove_tier(tuner, prover, final, tier, rungs)
+        if rung is not None:
+            rungs.append(rung)
+    return rungs
+
+
+def _prove_tier(
+    tuner: _Tuner, prover: Prover, final: Race, tier: str, rungs: Sequence[Rung]
+) -> Rung | None:
+    run_s = prover.steps * 0.002 + 3.0
+    for name in _fastest_first(final, tuner.floor):
+        plan = final.arms[name].plan
+        claimed = numerics_of(plan, tuner.known)
+        if not plan.techniques or claimed.best_verdict != tier:
+            continue
+        best = max((rung.speedup.median for rung in rungs), default=0.0)
+        if final.ratio(name).median <= best:
+            return None
+        if not tuner.budget.affords(f"a verdict on {name}", run_s):
+            return None
+        tuner.progress(f"proving {name}")
+        try:
+            verdict = prover.prove(plan)
+        except HotlapError as error:
+            verdict = Verdict("unproven", str(error).splitlines()[0], 0)
+        if TIERS.index(verdict.tier) <= TIERS.index(tier):
+            return Rung(verdict.tier, plan, final.ratio(name), verdict)
+        for technique in plan.techniques:
+            tuner.states[technique] = {
+                "name": technique,
+                "state": "refused",
+                "why": f"verdict `{verdict.tier}` on {name}: {verdict.evidence}",
+            }
+    return None
+
+
+def _fastest_first(final: Race, floor: float) -> list[str]:
+    """Return the arms that gained, the fastest first; of two that tie, the one with less in it."""
+    names = [name for name in final.arms if name not in final.twins]
+    names = [name for name in names if is_gain(final.ratio(name), floor)]
+    names.sort(key=lambda name: final.ratio(name).median, reverse=True)
+    ordered: list[str] = []
+    for name in names:
+        arm = final.arms[name]
+        position = len(ordered)
+        while position > 0:
+            ahead = final.arms[ordered[position - 1]]
+            lead = paired_ratio(arm.turns_ms, ahead.turns_ms)
+            if lead.low > 1 or len(arm.plan.techniques) >= len(ahead.plan.techniques):
+                break
+            position -= 1
+        ordered.insert(position, name)
+    return ordered
+
+
+def _horizon(tuner: _Tuner, seen: Observation) -> tuple[int, bool]:
+    """Return the steps to follow, and whether samples must be in memory from the start.
+
+    A little more than an epoch shows both how an epoch is read and how the next one is served.
+    """
+    trace = seen.trace
+    step_s = trace.step_ms()["mean"] / 1e3 * 1.15
+    runs = 2 + 2 * len(TIERS[:2])
+    seconds = tuner.budget.left * 0.75 - runs * (trace.setup_s + 1.0)
+    fits = max(_MIN_HORIZON, int(seconds / (4 * step_s)))
+    epoch = trace.facts.steps_per_epoch
+    if epoch is not None and epoch + _MIN_HORIZON <= min(fits, _MAX_HORIZON):
+        return epoch + _MIN_HORIZON, False
+    return min(fits, _MAX_HORIZON), True
+
+
+def _conclude(
+    tuner: _Tuner,
+    seen: Observation,
+    first: Race | None,
+    second: Race | None,
+    rungs: Sequence[Rung],
+) -> Tuning:
+    final = second or first
+    accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
+    best = max(accepted, key=lambda rung: rung.speedup.median, default=None)
+    baseline = _baseline(seen, final)
+    planned = seen.trace.facts.planned_steps
+    whole = {"baseline": predict_whole_run(seen.trace, planned)}
+    if best is None:
+        plan, verdict = Plan({}), Verdict("exact", "the plain script, nothing is changed", 0)
+        ratio, best_ms = Ratio(1.0, 1.0, 1.0, baseline.n), baseline
+        whole["best"] = whole["baseline"]
+    else:
+        assert final is not None
+        plan, verdict, ratio = best.plan, best.verdict, best.speedup
+        best_ms = next(final.spread(n) for n, arm in final.arms.items() if arm.plan == plan)
+        whole["best"] = _whole_run_under(tuner, seen, best, whole["baseline"], best_ms.median)
+    return Tuning(
+        script=str(tuner.lab.script),
+        plan=plan,
+        verdict=verdict,
+        speedup=ratio,
+        baseline_ms=baseline,
+        best_ms=best_ms,
+        floor=tuner.floor,
+        whole_run=whole,
+        planned_steps=planned,
+        ladder=tuple(rungs),
+        trials=tuple(tuner.trials),
+        techniques=tuple(tuner.states[name] for name in tuner.known if name in tuner.states),
+        not_reached=tuple(tuner.budget.not_reached),
+        unprotected=tuner.lab.unprotected,
+        seconds=tuner.budget.spent,
+        trace=seen.trace,
+    )
+
+
+def _baseline(seen: Observation, final: Race | None) -> Spread:
+    if final is not None:
+        return spread(final.base_ms)
+    step = seen.trace.step_ms()
+    return Spread(step["median"], step["low"], step["high"], int(step["n"]))
+
+
+def _whole_run_under(
+    tuner: _Tuner, seen: Observation, best: Rung, plain: WholeRun, steady_ms: float
+) -> WholeRun:
+    """Run the plan as a user would, from its very start, and predict from that."""
+    epochs = len([s for s in seen.trace.epoch_starts if s < len(seen.trace.steps)])
+    needed = seen.trace.setup_s + 3.0
+    if epochs >= 2:
+        period_s = sum(sum(row) for row in seen.trace.steps) / 1e3
+        needed += period_s * (1 + 1 / max(1.0, best.speedup.median))
+    spare = max(0.0, tuner.budget.left - 1.0)
+    if spare < min(needed, 15.0):
+        tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
+        if plain.seconds is None:
+            return plain
+        return WholeRun(plain.seconds / best.speedup.median, "the plain run's, divided by the speed-up")
+    tuner.progress("watching the plan from its very start")
+    own = watch(tuner.lab, best.plan, seconds=max(3.0, spare - seen.trace.setup_s - 1.5), epochs=2)
+    for row in own.techniques:
+        tuner.states[row["name"]] = dict(row)
+    return predict_whole_run(own.trace, seen.trace.facts.planned_steps, steady_ms)

@@ -34,6 +34,17 @@ class Outcome:
     failure: str | None = None
     """Why the plan was not applied, if it was not."""
 
+    def problems(self, script: Script) -> list[str]:
+        """Return, a line each, why the run was plain although a plan was to be applied."""
+        if os.environ.get("HOTLAP_OFF"):
+            return []
+        if not self.attached:
+            return [
+                f"hotlap never got into `{script}`, the run was plain: its Python was started "
+                "without the environment that hotlap gave it (flags -I, -E or -S do that)"
+            ]
+        return [f"the plan was not applied: {self.failure}"] if self.failure else []
+
 
 def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
     """Return the plan without every technique that claims less than `exact`."""

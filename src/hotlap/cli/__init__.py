@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from hotlap.errors import HotlapError, UnknownName, UsageError, unknown_name
 
 COMMANDS: dict[str, str] = {
+    "diagnose": "Why is it slow? Where each millisecond of a step goes, and what each cause costs.",
+    "tune": "Find the fastest plan by measured trials, prove it, and write the plan file.",
+    "run": "Run an unedited script under a plan.",
+    "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
 }
-"""Command -> one line on it. `hotlap.cli.NAME` holds its `COMMAND`, and is imported if it is run."""
+"""Command -> one line on it. `hotlap.cli.NAME` holds its `COMMAND`; it is imported to be run."""
 
 _DEFECT = (
     "This is a defect of hotlap, not of what you gave it. Please report it with the lines above."

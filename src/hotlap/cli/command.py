@@ -9,9 +9,7 @@ from cyclopts import App, CycloptsError, Parameter, Token
 from hotlap.cli.target import Target, parse_duration, split
 from hotlap.errors import UsageError
 
-EXIT_CODES = (
-    "0: done. 2: something that you gave is wrong; nothing was started. 1: anything else went wrong."
-)
+EXIT_CODES = "0: done. 2: something you gave is wrong, nothing was started. 1: anything else."
 
 JsonFlag = Annotated[
     bool,

@@ -13,13 +13,13 @@ from pathlib import Path
 from hotlap.errors import MissingFile, UsageError
 
 _FORMS = "Allowed: the path of a Python script, or `-m MODULE`."
-_DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>s|m|h)?")
+_DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>s|m|h)?", re.ASCII)
 _SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A training script as it was typed: exactly one of `script` and `module`, and its arguments."""
+    """A training script as it was typed: one of `script` and `module`, and its arguments."""
 
     script: str | None = None
     module: str | None = None
@@ -38,7 +38,9 @@ class Target:
             return cls(script=tokens[0], args=tuple(tokens[1:]))
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
             given = f"'{tokens[1]}'" if len(tokens) > 1 else "nothing"
-            raise UsageError(f"-m was given {given}. Allowed: the name of a module, as in `-m pkg.train`.")
+            raise UsageError(
+                f"-m was given {given}. Allowed: the name of a module, as in `-m pkg.train`."
+            )
         return cls(module=tokens[1], args=tuple(tokens[2:]))
 
     def resolve(self, *, own_interpreter: bool = True) -> "Target":
@@ -113,8 +115,8 @@ def parse_duration(text: str) -> float:
     seconds = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
     if not 0 < seconds < 1e9:
         raise UsageError(
-            f"'{text}' is not a duration. Allowed: a number above 0, alone or with s, m or h, as in "
-            "`90`, `90s`, `2m`, `1h`."
+            f"'{text}' is not a duration. Allowed: a number above 0, alone or with s, m or h, "
+            "as in `90`, `90s`, `2m`, `1h`."
         )
     return seconds
 
@@ -136,7 +138,8 @@ def _check_script(script: str) -> None:
         raise UsageError(f"'{script}' is not a regular file. {_FORMS}")
     if os.sep not in script and shutil.which(script):
         raise UsageError(
-            f"'{script}' is a command, which is not taken yet. {_FORMS} Give the script that it starts."
+            f"'{script}' is a command, which is not taken yet. {_FORMS} "
+            "Give the script that it starts."
         )
     raise MissingFile(f"script '{script}' is not there. {_FORMS}{_nearest_file(path)}")
 

@@ -121,6 +121,7 @@ def diagnose(
         twins=_TWINS,
         rounds=_ROUNDS,
         turn_s=_TURN_S,
+        planned_steps=trace.facts.planned_steps,
         progress=progress,
     )
     return _conclude(lab, trace, nominations, switches, result)

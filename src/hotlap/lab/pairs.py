@@ -16,8 +16,10 @@ _READY_S = 180.0
 _SLOWEST_STEP_S = 60.0
 _SKIPPED_SHARE = 0.15
 _SKIPPED_AT_LEAST = 2
-_WARM_UP = (5, 15)
-"""Steps of the two turns that do not count."""
+_WARM_UP = (5, 30)
+"""Steps of the turns that do not count."""
+_SHORTEST_TURN = 4
+_ENOUGH_ROUNDS = 6
 
 
 @dataclass
@@ -72,6 +74,7 @@ def race(
     rounds: int,
     turn_s: float,
     deadline: float | None = None,
+    planned_steps: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Race:
     """Let the arms train in turns, forwards and backwards through their list.
@@ -82,6 +85,7 @@ def race(
         rounds: turns of each arm.
         turn_s: seconds that a turn of the slowest arm should take.
         deadline: stop after the round in which `time.monotonic()` passes this; None for never.
+        planned_steps: steps of the whole run, if known: turns are made to fit.
         progress: called with a short text now and then.
 
     Raises:
@@ -90,24 +94,43 @@ def race(
     """
     _start_all(arms, twins, progress)
     live = [arm for arm in arms if arm.failed is None]
-    steps = _steps_per_turn(live, twins, turn_s)
-    done = 0
     try:
-        for number in range(rounds):
-            order = live if number % 2 == 0 else list(reversed(live))
-            for arm in order:
-                if arm.failed is None:
-                    _turn(arm, steps, must=arm.name in twins)
-            live = [arm for arm in live if arm.failed is None]
-            done += 1
-            progress(f"round {done} of {rounds}")
-            if deadline is not None and done >= 2 and time.monotonic() > deadline:
-                break
+        steps = _steps_per_turn(live, twins, turn_s, rounds, planned_steps)
+        done = _take_rounds(live, twins, steps, rounds, deadline, progress)
     finally:
         for arm in arms:
             if arm.trial is not None:
                 arm.trial.kill()
-    return Race({arm.name: arm for arm in live}, tuple(twins), done, steps)
+    for arm in live:
+        # A round that not everybody finished pairs nothing.
+        del arm.turns_ms[done:]
+    kept = {arm.name: arm for arm in live if arm.failed is None}
+    return Race(kept, tuple(twins), done, steps)
+
+
+def _take_rounds(
+    live: Sequence[Arm],
+    twins: Sequence[str],
+    steps: int,
+    rounds: int,
+    deadline: float | None,
+    progress: Callable[[str], None],
+) -> int:
+    """Return the number of rounds that every arm finished."""
+    for number in range(rounds):
+        order = live if number % 2 == 0 else list(reversed(live))
+        for arm in order:
+            if arm.failed is None:
+                try:
+                    _turn(arm, steps, must=arm.name in twins)
+                except TrialError as error:
+                    if error.reason == "ended_early" and number >= _ENOUGH_ROUNDS:
+                        return number
+                    raise
+        progress(f"round {number + 1} of {rounds}")
+        if deadline is not None and number >= 1 and time.monotonic() > deadline:
+            return number + 1
+    return rounds
 
 
 def _start_all(
@@ -172,12 +195,18 @@ def _take_turn(arm: Arm, steps: int) -> dict[str, Any]:
     return {**message, "ms_per_step": message["ms"] / message["steps"]}
 
 
-def _steps_per_turn(live: Sequence[Arm], twins: Sequence[str], turn_s: float) -> int:
+def _steps_per_turn(
+    live: Sequence[Arm],
+    twins: Sequence[str],
+    turn_s: float,
+    rounds: int,
+    planned_steps: int | None,
+) -> int:
     """Let every arm warm up, and return the steps that take the plain run `turn_s`."""
     plain_ms = 1.0
     for arm in live:
         try:
-            # A process's first steps are several times slower: only the second turn says anything.
+            # A process's first steps are several times slower: only the last turn says anything.
             for steps in _WARM_UP:
                 arm_ms = _take_turn(arm, steps)["ms_per_step"]
         except TrialError as error:
@@ -185,4 +214,14 @@ def _steps_per_turn(live: Sequence[Arm], twins: Sequence[str], turn_s: float) ->
             continue
         if arm.name == twins[0]:
             plain_ms = arm_ms
-    return max(4, min(2000, round(turn_s * 1000 / plain_ms)))
+    wanted = max(_SHORTEST_TURN, min(2000, round(turn_s * 1000 / plain_ms)))
+    if planned_steps is None:
+        return wanted
+    fits = (planned_steps - sum(_WARM_UP) - 1) // rounds
+    if fits < _SHORTEST_TURN:
+        raise TrialError(
+            f"`{live[0].lab.script}` takes {planned_steps} steps, which is too short to measure: "
+            f"{rounds} turns of {_SHORTEST_TURN} steps are needed. Give it more epochs.",
+            reason="ended_early",
+        )
+    return min(wanted, fits)

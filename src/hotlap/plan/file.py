@@ -22,12 +22,13 @@ SCHEMA = 1
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 SIZE_LIMIT = 64 * 1024
 """Bytes of the largest plan file that is read. A real one has less than two thousand."""
-TEXT_LIMIT = 400
-"""Characters of the longest text in a plan file."""
+TEXT_LIMIT = 1000
+"""Characters of the longest text in a plan file; what is longer is cut when it is written."""
 
 _HEADER = re.compile(
     r"# hotlap plan (?P<hash>[0-9a-f]{12})"
-    r"(: (?P<median>\d{1,6}\.\d\d)x \((?P<low>\d{1,6}\.\d\d) to (?P<high>\d{1,6}\.\d\d)\))?"
+    r"(: (?P<median>\d{1,6}\.\d\d)x \((?P<low>\d{1,6}\.\d\d) to (?P<high>\d{1,6}\.\d\d)\))?",
+    re.ASCII,
 )
 _TABLE = re.compile(r"\[techniques\.(?P<name>[A-Za-z0-9_-]+)\]")
 
@@ -60,8 +61,8 @@ class MeasuredOn:
     torch: str
 
     def __post_init__(self) -> None:
-        _check_text(self.cpu, "host.cpu")
-        _check_text(self.torch, "host.torch")
+        object.__setattr__(self, "cpu", _one_line(self.cpu))
+        object.__setattr__(self, "torch", _one_line(self.torch))
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class PlanVerdict:
                 f"verdict.horizon_steps = {self.horizon_steps!r} is not allowed. "
                 "Allowed: whole numbers from 0."
             )
-        _check_text(self.evidence, "verdict.evidence")
+        object.__setattr__(self, "evidence", _one_line(self.evidence))
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,8 @@ class PlanFile:
         if unused:
             known = self.plan.techniques
             raise PlanError(unknown_name(min(unused), known, "a note's technique"))
-        for name, note in self.notes.items():
-            _check_text(note, f"the note of technique '{name}'")
-        kept = {name: note for name, note in sorted(self.notes.items()) if note}
+        lines = {name: _one_line(note) for name, note in sorted(self.notes.items())}
+        kept = {name: note for name, note in lines.items() if note}
         object.__setattr__(self, "notes", kept)
         if self.measured is None:
             object.__setattr__(self, "measured", self.plan.hash)
@@ -187,6 +187,14 @@ class PlanFile:
             raise
 
 
+def _one_line(text: str) -> str:
+    """Return the text as a plan file can hold it: one line, printable, not too long."""
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(letter if letter.isprintable() else "?" for letter in line)
+    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3].rstrip() + "..."
+
+
 def _check_text(value: Any, what: str) -> None:
     if not isinstance(value, str):
         raise PlanError(f"{what} = {value!r} is {type(value).__name__}. Allowed: text.")
@@ -260,6 +268,8 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
     for key in keys:
         if key not in values:
             raise PlanError(f"[{name}] lacks the key '{key}'. It has: {', '.join(keys)}.")
+        if key != "horizon_steps":
+            _check_text(values[key], f"{name}.{key}")
     return kind(**values)
 
 
@@ -290,5 +300,6 @@ def _read_notes(text: str, plan: Plan) -> dict[str, str]:
             continue
         if table and table["name"] in known and comment:
             notes[table["name"]] = " ".join(comment)
+            _check_text(notes[table["name"]], f"the comment above [techniques.{table['name']}]")
         comment = []
     return notes

@@ -51,6 +51,10 @@ class Plan:
         """Technique -> option -> value, sorted by name. A copy: changing it leaves the plan."""
         return json.loads(self.canonical)
 
+    def to_json(self) -> dict[str, dict[str, Option]]:
+        """Return what `Plan` takes."""
+        return self.techniques
+
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name the plan."""
@@ -130,7 +134,9 @@ def _in_words(options: Mapping[str, Option]) -> str:
 
 
 def _word(value: Option) -> str:
-    return value if isinstance(value, str) and value else json.dumps(value)
+    # Text that could be taken for a number or a boolean is quoted.
+    plain = isinstance(value, str) and value[:1].isalpha() and value not in ("true", "false")
+    return str(value) if plain else json.dumps(value)
 
 
 def _changed_options(

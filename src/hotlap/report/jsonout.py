@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike, fspath
 from typing import Any, TextIO
@@ -39,7 +39,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(value.to_json() if hasattr(value, "to_json") else asdict(value))
+        to_json = getattr(value, "to_json", None)
+        if to_json is not None:
+            return _plain(to_json())
+        # Not `asdict`: it would not ask the records inside for their `to_json`.
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Set):

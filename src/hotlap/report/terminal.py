@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def _is_harmless(letter: str) -> bool:
-    return letter in _KEPT or letter.isprintable() or letter.isspace() and ord(letter) > 0x9F
+    return letter in _KEPT or letter.isprintable() or (letter.isspace() and ord(letter) > 0x9F)
 
 
 def _escaped(letter: str) -> str:

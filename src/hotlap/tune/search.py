@@ -1,10 +1,12 @@
 """The tuning itself: observe, nominate, race, combine, race again, prove, predict."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from hotlap.errors import HotlapError, UsageError
+from hotlap.errors import HotlapError, UsageError, unknown_name
 from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
 from hotlap.lab.pairs import Arm, Race, race
 from hotlap.lab.proving import Prover
@@ -13,9 +15,9 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of, registry
-from hotlap.trace.schema import Trace
 from hotlap.tune.budget import Budget
 from hotlap.tune.candidates import Candidate, combinations, nominate
+from hotlap.tune.result import Rung, TrialRow, Tuning
 
 ACCEPT = ("exact", "rounding", "statistical")
 _WEAKEST = {
@@ -30,54 +32,6 @@ _PROVE_SHARE = 0.35
 _MOST_PLANS = 6
 _MIN_HORIZON = 64
 _MAX_HORIZON = 2000
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    """One plan that was tried, and what it gave."""
-
-    plan: Plan
-    round: int
-    speedup: Ratio | None
-    ms: Spread | None
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """The fastest plan of one tier."""
-
-    tier: str
-    plan: Plan
-    speedup: Ratio
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a tuning found."""
-
-    script: str
-    plan: Plan
-    verdict: Verdict
-    speedup: Ratio
-    baseline_ms: Spread
-    best_ms: Spread
-    floor: float
-    whole_run: Mapping[str, WholeRun]
-    planned_steps: int | None
-    ladder: tuple[Rung, ...]
-    trials: tuple[TrialRow, ...]
-    techniques: tuple[Mapping[str, str], ...]
-    not_reached: tuple[str, ...]
-    unprotected: tuple[str, ...]
-    seconds: float
-    trace: Trace
-    notes: tuple[str, ...] = ()
-
-    @property
-    def gained(self) -> bool:
-        return bool(self.plan.techniques)
 
 
 Progress = Callable[[str], None]
@@ -121,16 +75,33 @@ def tune(
         UsageError: `accept` or a name in `only` is not known.
         TrialError: the plain script itself cannot be measured.
     """
-    if accept not in ACCEPT:
-        raise UsageError(f"accept='{accept}' is not known. Known: {', '.join(ACCEPT)}.")
-    known = registry(lab.techniques)
-    for name in only or ():
-        if name not in known:
-            raise UsageError(f"technique '{name}' is not known. Known: {', '.join(known)}.")
+    known = check_request(accept, only or (), lab.techniques)
     if only is not None:
         known = {name: known[name] for name in known if name in only}
     tuner = _Tuner(lab, host, known, accept, Budget(budget_s), progress)
     return _tune(tuner)
+
+
+def check_request(
+    accept: str, only: Sequence[str], techniques: Sequence[str], out: Path | None = None
+) -> dict[str, Technique]:
+    """Refuse what cannot be asked for, before anything starts; return the known techniques.
+
+    Raises:
+        UsageError: a word is not known, or the plan could not be written.
+    """
+    if accept not in ACCEPT:
+        raise UsageError(unknown_name(accept, ACCEPT, "--accept"))
+    known = registry(techniques)
+    for name in only:
+        if name not in known:
+            raise UsageError(unknown_name(name, known, "technique"))
+    if out is not None and not os.access(out.parent, os.W_OK):
+        raise UsageError(
+            f"the plan cannot be written to '{out}': its folder is not there or not writable. "
+            "Allowed: --out FILE in a folder that is."
+        )
+    return known
 
 
 def _tune(tuner: _Tuner) -> Tuning:
@@ -159,7 +130,7 @@ def _first_race(
     for left_out in candidates[affordable:]:
         tuner.budget.not_reached.append(f"{left_out.name} alone")
     arms = [Arm(candidate.name, candidate.plan(), tuner.lab) for candidate in candidates]
-    result = _race(tuner, arms[:affordable], rounds=8, keep=0.55, number=1)
+    result = _race(tuner, seen, arms[:affordable], rounds=8, keep=0.55, number=1)
     for candidate in candidates:
         arm = next(arm for arm in arms if arm.name == candidate.name)
         _note_state(tuner, candidate, arm, result)
@@ -176,18 +147,24 @@ def _arms_that_fit(tuner: _Tuner, seen: Observation, wanted: int, share: float) 
 
 
 def _race(
-    tuner: _Tuner, arms: Sequence[Arm], *, rounds: int, keep: float, number: int, twins: int = 3
+    tuner: _Tuner,
+    seen: Observation,
+    arms: Sequence[Arm],
+    *,
+    rounds: int,
+    keep: float,
+    number: int,
 ) -> Race:
-    names = _TWINS[:twins]
-    plain = [Arm(name, Plan({}), tuner.lab) for name in names]
+    plain = [Arm(name, Plan({}), tuner.lab) for name in _TWINS]
     # The twins stand between the others, not beside each other: neighbours are alike.
     mixed = _spread_out(plain, list(arms))
     result = race(
         mixed,
-        twins=names,
+        twins=_TWINS,
         rounds=rounds,
         turn_s=_TURN_S,
         deadline=tuner.budget.deadline(tuner.budget.seconds * keep),
+        planned_steps=seen.trace.facts.planned_steps,
         progress=tuner.progress,
     )
     tuner.floor = max(tuner.floor, result.floor) if number > 1 else result.floor
@@ -255,7 +232,7 @@ def _second_race(
     plans = combinations(effective, gains, limit=fits)
     tuner.progress(f"{len(plans)} plans, in turns with the plain script")
     arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()]
-    return _race(tuner, arms, rounds=14, keep=_PROVE_SHARE + 0.1, number=2)
+    return _race(tuner, seen, arms, rounds=14, keep=_PROVE_SHARE + 0.1, number=2)
 
 
 def _prove(tuner: _Tuner, seen: Observation, final: Race) -> list[Rung]:

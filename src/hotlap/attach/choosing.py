@@ -1,0 +1,78 @@
+"""Which plan a run is made under, and the one line that says so."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import EXACT_PLAN, exact_part
+from hotlap.errors import MissingFile
+from hotlap.plan import Plan, PlanFile
+from hotlap.techniques import check
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A plan, and why this one."""
+
+    plan: Plan
+    line: str
+
+
+def plan_path(script: Script) -> Path:
+    """Return where the tuned plan of a script is kept."""
+    if script.path is not None:
+        return script.folder / Path(script.path).with_suffix(".plan.toml")
+    return script.folder / f"{script.module}.plan.toml"
+
+
+def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chosen:
+    """Return the plan to run under.
+
+    Args:
+        script: what will be run.
+        wanted: a plan file, `auto` for the script's tuned one, None for bit-exact techniques only.
+        cpu: this host's CPU.
+        torch: this host's torch.
+
+    Raises:
+        MissingFile: there is no such plan file.
+        PlanError: it holds what no plan holds.
+    """
+    if os.environ.get("HOTLAP_OFF"):
+        return Chosen(Plan(), "HOTLAP_OFF is set: running the plain script")
+    if wanted is None:
+        return Chosen(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
+    path = plan_path(script) if wanted == "auto" else Path(wanted)
+    if wanted == "auto" and not path.exists():
+        raise MissingFile(
+            f"--plan auto: there is no '{path}'. `hotlap tune {script}` writes it, or leave --plan out."
+        )
+    file = PlanFile.read(path)
+    check(file.plan)
+    strange = _strange(file, cpu, torch)
+    if strange:
+        plan = exact_part(file.plan)
+        return Chosen(plan, _line(plan, f"exact techniques of {path} only: {strange}"))
+    verdict = file.verdict
+    words = f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
+    return Chosen(file.plan, _line(file.plan, f"{words}, from {path}"))
+
+
+def _strange(file: PlanFile, cpu: str, torch: str) -> str:
+    """Return why the file's verdict says nothing here, empty if it does."""
+    if not file.is_as_measured:
+        return "the file was edited after it was measured"
+    if file.host is None or file.verdict is None:
+        return "it does not say where it was measured, or what was proven"
+    if file.host.cpu != cpu:
+        return f"it was measured on {file.host.cpu}, this is {cpu}"
+    if file.host.torch != torch:
+        return f"it was measured with torch {file.host.torch}, this is {torch}"
+    if file.verdict.tier in ("unproven", "changed"):
+        return f"its verdict is `{file.verdict.tier}`"
+    return ""
+
+
+def _line(plan: Plan, words: str) -> str:
+    return f"plan {plan.hash}: {plan} ({words})"

@@ -1,0 +1,37 @@
+"""`hotlap explain`: a technique, a finding, an error or a plan file, explained."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import Command, JsonFlag
+
+
+def explain(
+    name: Annotated[
+        str | None, Parameter(help="What to explain; everything is listed if left out.")
+    ] = None,
+    *,
+    json: JsonFlag = False,
+) -> int:
+    """Explain a technique, a finding, an error, or a plan file."""
+    from hotlap.report import explaining, jsonout
+    from hotlap.report.terminal import page_console
+
+    page = explaining.explain(name)
+    if json:
+        jsonout.write({"name": page.name, "kind": page.kind, "text": page.text})
+    else:
+        page_console().print(page.text)
+    return 0
+
+
+COMMAND = Command(
+    name="explain",
+    function=explain,
+    examples=(
+        "hotlap explain resident",
+        "hotlap explain per_item_decode",
+        "hotlap explain train.plan.toml",
+    ),
+)

@@ -1,0 +1,60 @@
+"""`hotlap run`: the unedited script, under a plan."""
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import Command, ScriptTarget
+from hotlap.cli.script import say, script_of
+
+
+def run(
+    *,
+    target: ScriptTarget,
+    plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
+    python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    dry: bool = False,
+) -> int:
+    """Run an unedited script under a plan.
+
+    Without --plan only techniques are used that leave every bit as it was, and the script's own
+    number of threads. HOTLAP_OFF=1 switches everything off.
+
+    Parameters
+    ----------
+    dry
+        Say what would be done, and do nothing.
+    """
+    from hotlap.attach.choosing import choose
+    from hotlap.attach.runner import run as run_script
+    from hotlap.host import Host
+    from hotlap.report.terminal import printable
+
+    script = script_of(target, python)
+    host = Host.detect()
+    chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "")
+    say(chosen.line)
+    if dry:
+        say("would run: " + " ".join(script.command()))
+        return 0
+    outcome = run_script(script, chosen.plan)
+    for row in outcome.techniques:
+        if row["state"] != "applied":
+            say(f"{row['name']}: {row['state']}, {printable(row['why'])}")
+    for line in outcome.problems(script):
+        say(line)
+    return outcome.exit_code
+
+
+COMMAND = Command(
+    name="run",
+    function=run,
+    takes_script=True,
+    examples=(
+        "hotlap run train.py --epochs 10",
+        "hotlap run --plan auto train.py --epochs 10",
+        "hotlap run --plan fast.toml -m package.train",
+    ),
+    exit_codes="those of the script; 2 if something that you gave is wrong, and nothing was started.",
+)

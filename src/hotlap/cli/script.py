@@ -1,0 +1,42 @@
+"""What the commands that take a script have in common."""
+
+import os
+import shutil
+import sys
+
+from hotlap.attach.entry import Script
+from hotlap.cli.target import Target
+from hotlap.errors import MissingFile
+from hotlap.lab.trial import Lab
+
+
+def script_of(target: Target, python: str) -> Script:
+    """Return the script as it is started in the current folder.
+
+    Raises:
+        MissingFile: there is no such Python.
+    """
+    if shutil.which(python) is None:
+        raise MissingFile(
+            f"--python '{python}' is not there, or cannot be run. Allowed: the path of a Python."
+        )
+    return Script(
+        path=target.script,
+        module=target.module,
+        args=target.args,
+        python=python,
+        cwd=os.getcwd(),
+    )
+
+
+def lab_of(script: Script, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()) -> Lab:
+    """Return the lab for a command's trials."""
+    return Lab(script, hide=hide, techniques=techniques)
+
+
+def say(text: str) -> None:
+    """Print one line of progress on standard error."""
+    from hotlap.report.terminal import printable
+
+    sys.stderr.write(f"hotlap: {printable(text)}\n")
+    sys.stderr.flush()

@@ -1,0 +1,85 @@
+"""`hotlap tune`: find the fastest plan, and prove it."""
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
+from hotlap.cli.script import lab_of, say, script_of
+
+NOTHING_TO_GAIN = 3
+NOT_PROVEN = 4
+
+
+def tune(
+    *,
+    target: ScriptTarget,
+    budget: Duration = 180.0,
+    accept: str = "rounding",
+    only: tuple[str, ...] = (),
+    technique: tuple[str, ...] = (),
+    out: Annotated[str | None, Parameter(help="Where the plan is written.")] = None,
+    hide: tuple[str, ...] = (),
+    python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    exit_code: bool = False,
+    json: JsonFlag = False,
+) -> int:
+    """Find the fastest plan by measured trials, prove it, and write the plan file.
+
+    The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
+    beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it.
+
+    Parameters
+    ----------
+    budget
+        How long everything may take together.
+    accept
+        The weakest verdict that is good enough: exact, rounding or statistical.
+    only
+        Use no other technique than this one; may be given several times.
+    technique
+        A technique from outside, as module:NAME; may be given several times.
+    hide
+        Pattern of files that trials must not see, such as the script's own checkpoint.
+    exit_code
+        End with 3 if there is nothing to gain, and with 4 if a gain could not be proven.
+    """
+    from pathlib import Path
+
+    from hotlap.attach.choosing import plan_path
+    from hotlap.host import Host
+    from hotlap.report import jsonout
+    from hotlap.report import tuning as text
+    from hotlap.report.terminal import page_console
+    from hotlap.tune.result import plan_file
+    from hotlap.tune.search import check_request
+    from hotlap.tune.search import tune as search
+
+    script = script_of(target, python)
+    path = Path(out) if out is not None else plan_path(script)
+    check_request(accept, only, technique, path)
+    host = Host.detect()
+    with lab_of(script, hide=hide, techniques=technique) as lab:
+        found = search(lab, host, budget_s=budget, accept=accept, only=only or None, progress=say)
+    plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
+    if json:
+        jsonout.write({**found.to_json(), "plan_file": str(path)})
+    else:
+        text.page(found, page_console())
+        page_console().print(f"\nPlan {found.plan.hash} written to {path}.")
+    if exit_code and not found.gained:
+        return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
+    return 0
+
+
+COMMAND = Command(
+    name="tune",
+    function=tune,
+    takes_script=True,
+    examples=(
+        "hotlap tune train.py --epochs 10 --budget 3m    # --epochs is the script's",
+        "hotlap tune --accept exact -m package.train",
+    ),
+    exit_codes=f"{EXIT_CODES} With --exit-code also 3: nothing to gain, 4: not proven.",
+)

@@ -1,0 +1,9 @@
+"""Host: where training is executed, as facts that can be faked. No torch in here.
+
+`hotlap.ceilings` measures what the machine can do; this package only asks the system.
+"""
+
+from hotlap.host.facts import Gpu, Host
+from hotlap.host.problems import Problem, problems
+
+__all__ = ["Gpu", "Host", "Problem", "problems"]

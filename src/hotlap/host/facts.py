@@ -1,0 +1,134 @@
+"""The facts of a machine, as plain data."""
+
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hotlap.host import probes
+
+FEATURES = (
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+    "asimd",
+    "sve",
+    "bf16",
+)
+"""Flags of `/proc/cpuinfo` that decide which kernels torch takes."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU that this process may use."""
+
+    index: int
+    """Position in nvidia-smi's list, not in CUDA's."""
+    uuid: str
+    name: str
+    memory_bytes: int
+    memory_free_bytes: int
+    compute_capability: str
+    """As `9.0`."""
+    driver: str
+
+
+@dataclass(frozen=True)
+class Host:
+    """Facts about one machine, as one process sees it."""
+
+    cpu: str = "unknown"
+    features: tuple[str, ...] = ()
+    """Those of `FEATURES` that the CPU has."""
+    cores: int = 1
+    """Cores that this process can keep busy: its affinity, and its control group's quota rounded
+    down."""
+    cores_total: int = 1
+    """Logical cores of the machine."""
+    cpu_quota: float | None = None
+    """Cores' worth of time that the control group allows, None without a limit."""
+    memory_bytes: int = 0
+    """Memory of the machine, or the control group's limit where that is smaller."""
+    memory_available_bytes: int = 0
+    shm_bytes: int | None = None
+    """Size of /dev/shm, None where there is none."""
+    torch: str | None = None
+    """Version of the installed torch, None if there is none."""
+    torch_cuda: str | None = None
+    """CUDA version that torch was built for, None for a build without CUDA."""
+    python: str = ""
+    compiler: str | None = None
+    """Path of the C++ compiler that torch.compile would call, None if there is none."""
+    compiler_version: str = ""
+    python_headers: bool = False
+    """True if Python.h is there, without which compiled CPU kernels cannot be built."""
+    gpus: tuple[Gpu, ...] = ()
+    load_1min: float | None = None
+    busy_cores: float = 0.0
+    """Cores that other processes kept busy while this was asked."""
+    stolen_cores: float = 0.0
+    """Cores' worth of time that the hypervisor gave to other machines meanwhile."""
+    omp_num_threads: str | None = None
+    """OMP_NUM_THREADS, as it is set."""
+    platform: str = ""
+    """`linux`, `darwin` or `win32`."""
+    system: str = ""
+    """Name and version of the system, for people."""
+
+    @classmethod
+    def detect(cls) -> "Host":
+        """Ask the system. Takes a tenth of a second, more where there is a GPU."""
+        busy, stolen = probes.other_load()
+        quota = probes.cpu_quota()
+        allowed = probes.affinity()
+        compiler = probes.compiler()
+        memory, available = probes.memory()
+        torch_version = probes.version("torch")
+        return cls(
+            cpu=probes.cpu_name(),
+            features=probes.features(FEATURES),
+            cores=max(1, min(allowed, int(quota) if quota is not None else allowed)),
+            cores_total=probes.core_count(),
+            cpu_quota=quota,
+            memory_bytes=memory,
+            memory_available_bytes=available,
+            shm_bytes=probes.shm_bytes(),
+            torch=torch_version,
+            torch_cuda=probes.torch_cuda() if torch_version else None,
+            python=platform.python_version(),
+            compiler=compiler,
+            compiler_version=probes.first_line([compiler, "--version"]) if compiler else "",
+            python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+            gpus=tuple(Gpu(**row) for row in probes.gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))),
+            load_1min=probes.load_average(),
+            busy_cores=busy,
+            stolen_cores=stolen,
+            omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+            platform=sys.platform,
+            system=platform.platform(),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads."""
+        data = asdict(self)
+        return {**data, "features": list(self.features), "gpus": list(data["gpus"])}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Host":
+        """Read back what `to_json` wrote. Keys of a newer hotlap are left out."""
+        known = {item.name for item in fields(cls)}
+        values = {key: value for key, value in data.items() if key in known}
+        values["features"] = tuple(values.get("features", ()))
+        values["gpus"] = tuple(Gpu(**gpu) for gpu in values.get("gpus", ()))
+        return cls(**values)

@@ -1,0 +1,252 @@
+"""Questions to the system. Each gives a plain answer, and a cautious one where it gets none."""
+
+import contextlib
+import csv
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+_SAMPLE_S = 0.1
+_TOOL_TIMEOUT_S = 10.0
+_MIB = 1024**2
+_UNLIMITED = 1 << 60
+"""A control group of version 1 without a memory limit says a number near 2**63."""
+_GPU_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
+
+
+def version(package: str) -> str | None:
+    """Return the version of an installed package without importing it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torch_cuda() -> str | None:
+    """Return the CUDA version that the installed torch was built for, without importing it."""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+        match = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", read(Path(str(path))), re.MULTILINE)
+        return match[1] if match else None
+    return None
+
+
+def core_count() -> int:
+    """Return the number of logical cores of the machine."""
+    return os.cpu_count() or 1
+
+
+def affinity() -> int:
+    """Return the number of logical cores that this process may be scheduled on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return core_count()
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> float | None:
+    """Return the cores' worth of time that this process's control groups allow.
+
+    Args:
+        root: where control groups are mounted.
+        own: content of /proc/self/cgroup, read if None.
+    """
+    quotas: list[float] = []
+    for folder in _groups(root, own, "cpu"):
+        words = read(folder / "cpu.max").split()
+        if len(words) == 2 and words[0].isdecimal():
+            quotas.append(int(words[0]) / int(words[1]))
+        quota, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
+        if quota.isdecimal() and period.isdecimal():
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def memory(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> tuple[int, int]:
+    """Return the bytes of memory there are, and those that are free, limits of groups included."""
+    import psutil
+
+    machine = psutil.virtual_memory()
+    total, available = machine.total, machine.available
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for folder in _groups(root, own, "memory"):
+        for limit_name, usage_name, cache_name in names:
+            limit, usage = read(folder / limit_name), read(folder / usage_name)
+            if limit.isdecimal() and int(limit) < _UNLIMITED:
+                # Pages of files count as used, though they are given back on demand.
+                cache = re.search(rf"^{cache_name} (\d+)", read(folder / "memory.stat"), re.M)
+                used = int(usage or 0) - (int(cache[1]) if cache else 0)
+                total = min(total, int(limit))
+                available = min(available, max(0, int(limit) - used))
+    return total, available
+
+
+def shm_bytes() -> int | None:
+    """Return the size of /dev/shm, None where there is none."""
+    try:
+        return shutil.disk_usage("/dev/shm").total
+    except OSError:
+        return None
+
+
+def cpu_name() -> str:
+    """Return the CPU's model name."""
+    match = re.search(r"^model name\s*: (.*)$", read(Path("/proc/cpuinfo")), re.MULTILINE)
+    if match:
+        return " ".join(match[1].split())
+    if sys.platform == "darwin":
+        return first_line(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def features(wanted: Collection[str]) -> tuple[str, ...]:
+    """Return those of the wanted CPU flags that the machine has, in their order."""
+    match = re.search(r"^(?:flags|Features)\s*: (.*)$", read(Path("/proc/cpuinfo")), re.MULTILINE)
+    flags = set(match[1].split()) if match else set()
+    return tuple(flag for flag in wanted if flag in flags)
+
+
+def compiler() -> str | None:
+    """Return the path of the C++ compiler that torch.compile calls on a CPU."""
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    return shutil.which(os.environ.get("CXX") or default)
+
+
+def load_average() -> float | None:
+    """Return the average number of runnable processes of the last minute."""
+    return None if sys.platform == "win32" else os.getloadavg()[0]
+
+
+def other_load(sample_s: float = _SAMPLE_S) -> tuple[float, float]:
+    """Return how many cores other processes keep busy, and how many the hypervisor took away."""
+    before, own_before = _busy_ticks(), time.process_time()
+    start = time.perf_counter()
+    time.sleep(sample_s)
+    after, own_after = _busy_ticks(), time.process_time()
+    if before is None or after is None:
+        return 0.0, 0.0
+    seconds = time.perf_counter() - start
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    busy = (after[0] - before[0]) / ticks_per_s / seconds
+    stolen = (after[1] - before[1]) / ticks_per_s / seconds
+    return max(0.0, busy - (own_after - own_before) / seconds), max(0.0, stolen)
+
+
+def gpus(visible: str | None) -> list[dict[str, Any]]:
+    """Return the NVIDIA GPUs that this process may use, by nvidia-smi; none without it.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
+    rows = [row for line in csv.reader(_output(command)) if (row := _gpu(line)) is not None]
+    return rows if visible is None else _visible(rows, visible)
+
+
+def first_line(command: Sequence[str]) -> str:
+    """Return the first line that a tool prints, empty if it fails."""
+    return next(iter(_output(command)), "").strip()
+
+
+def read(path: Path) -> str:
+    """Return a small file's text without its last newline, empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _output(command: Sequence[str]) -> list[str]:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TOOL_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def _groups(root: Path, own: str | None, controller: str) -> list[Path]:
+    """Return the folders of this process's control groups, up to the outermost that is seen.
+
+    A limit of any of them holds. Inside a container its own group is mounted as the root, and the
+    path that /proc names may not exist; then the root alone is asked.
+    """
+    folders: list[Path] = []
+    for line in (read(Path("/proc/self/cgroup")) if own is None else own).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            tops = [root, root / "unified"]
+        elif controller in controllers.split(","):
+            tops = [root / controllers, root / controller]
+        else:
+            continue
+        for top in tops:
+            inner = top / path.lstrip("/")
+            chain = [inner, *inner.parents]
+            folders += chain[: chain.index(top) + 1]
+    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
+
+
+def _busy_ticks() -> tuple[int, int] | None:
+    """Return the clock ticks that all cores worked, and those that were stolen, since the start."""
+    words = read(Path("/proc/stat")).partition("\n")[0].split()
+    if len(words) < 9 or words[0] != "cpu":
+        return None
+    user, nice, system, _idle, _waiting, interrupt, soft, stolen = map(int, words[1:9])
+    return user + nice + system + interrupt + soft, stolen
+
+
+def _gpu(line: Sequence[str]) -> dict[str, Any] | None:
+    cells = [cell.strip() for cell in line]
+    if len(cells) != len(_GPU_FIELDS.split(",")) or not cells[0].isdecimal():
+        return None
+    index, uuid, name, total, free, capability, driver = cells
+    return {
+        "index": int(index),
+        "uuid": uuid,
+        "name": name,
+        # Some devices share the machine's memory and answer `[N/A]`.
+        "memory_bytes": int(total) * _MIB if total.isdecimal() else 0,
+        "memory_free_bytes": int(free) * _MIB if free.isdecimal() else 0,
+        "compute_capability": capability,
+        "driver": driver,
+    }
+
+
+def _visible(rows: list[dict[str, Any]], visible: str) -> list[dict[str, Any]]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, up to its first wrong entry."""
+    chosen: list[dict[str, Any]] = []
+    for entry in (part.strip() for part in visible.split(",")):
+        if entry.startswith("MIG-"):
+            # A slice: nvidia-smi's query does not say of which GPU.
+            return rows
+        found = [
+            row
+            for row in rows
+            if (entry.isdecimal() and row["index"] == int(entry))
+            or (entry.startswith("GPU-") and row["uuid"].startswith(entry))
+        ]
+        if len(found) != 1 or found[0] in chosen:
+            break
+        chosen += found
+    return chosen

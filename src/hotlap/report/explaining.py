@@ -1,0 +1,92 @@
+"""The pages of `hotlap explain`: docstrings of techniques, rules and errors, and plan files."""
+
+import inspect
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from hotlap import errors
+from hotlap.errors import MissingFile, UnknownName, unknown_name
+from hotlap.plan import PlanFile
+from hotlap.rules import DOCS
+from hotlap.techniques import ORDER, check, get
+
+
+@dataclass(frozen=True)
+class Page:
+    """One explanation."""
+
+    name: str
+    kind: str
+    """`technique`, `finding`, `error`, `plan` or `list`."""
+    text: str
+
+
+def explain(name: str | None) -> Page:
+    """Return the page on a technique, a finding, an error or a plan file; a list if None.
+
+    Raises:
+        UnknownName: there is nothing of that name.
+        MissingFile: it looks like a plan file and is not there.
+    """
+    if name is None:
+        return Page("", "list", _everything())
+    if name in ORDER:
+        return Page(name, "technique", f"{name} (technique)\n\n{_technique(name)}")
+    if name in DOCS:
+        return Page(name, "finding", f"{name} (finding)\n\n{inspect.cleandoc(DOCS[name])}")
+    if name in _errors():
+        kind = _errors()[name]
+        return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
+    if name.endswith(".toml") or Path(name).is_file():
+        return Page(name, "plan", _plan(Path(name)))
+    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *_errors()], "name"))
+
+
+def _everything() -> str:
+    return "\n".join(
+        [
+            "Techniques: " + ", ".join(ORDER),
+            "Findings:   " + ", ".join(DOCS),
+            "Errors:     " + ", ".join(_errors()),
+            "Also the path of a plan file.",
+        ]
+    )
+
+
+def _errors() -> dict[str, type]:
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.HotlapError)
+    }
+
+
+def _technique(name: str) -> str:
+    technique = get(name)
+    module = inspect.getmodule(technique.apply)
+    lines = [inspect.getdoc(module) or "", "", "Options:"]
+    lines += [f"  {field.name}: {field.type}" for field in fields(technique.Options)] or ["  none"]
+    return "\n".join(lines)
+
+
+def _plan(path: Path) -> str:
+    if not path.is_file():
+        raise MissingFile(f"plan file '{path}' is not there. `hotlap tune SCRIPT` writes one.")
+    file = PlanFile.read(path)
+    check(file.plan)
+    lines = [f"Plan {file.plan.hash}: {file.plan}"]
+    if file.speedup is not None:
+        lines.append(f"Speed-up {file.speedup}")
+    if file.verdict is not None:
+        lines.append(
+            f"Verdict {file.verdict.tier} over {file.verdict.horizon_steps} steps: "
+            f"{file.verdict.evidence}"
+        )
+    if file.host is not None:
+        lines.append(f"Measured on {file.host.cpu}, torch {file.host.torch}")
+    if not file.is_as_measured:
+        lines.append("The file was edited after it was measured: the lines above are not of this plan.")
+    for name in file.plan.techniques:
+        head = (inspect.getdoc(inspect.getmodule(get(name).apply)) or "").splitlines()[0]
+        lines += ["", f"{name}: {head}", f"  {file.notes.get(name, '')}"]
+    return "\n".join(lines)

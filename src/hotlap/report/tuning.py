@@ -1,0 +1,82 @@
+"""A tuning as a page of text."""
+
+from rich.console import Console
+from rich.table import Table
+
+from hotlap.lab.statistics import Ratio
+from hotlap.report.terminal import printable
+from hotlap.tune.result import Tuning
+
+
+def page(tuning: Tuning, console: Console) -> None:
+    """Print what was found, what it gives, and what it rests on."""
+    _headline(tuning, console)
+    _ladder(tuning, console)
+    _techniques(tuning, console)
+    if tuning.not_reached:
+        console.print("\nNot reached within the budget:")
+        for line in tuning.not_reached:
+            console.print(f"  {line}")
+    _protection(tuning.unprotected, console)
+
+
+def _headline(tuning: Tuning, console: Console) -> None:
+    console.print(f"\n{printable(tuning.script)}")
+    if not tuning.gained:
+        console.print(
+            f"Nothing to gain: no plan was faster than the plain script by more than identical runs "
+            f"differ ({tuning.floor:.1%})."
+        )
+        return
+    base, best = tuning.baseline_ms, tuning.best_ms
+    console.print(
+        f"{in_words(tuning.speedup)} steady: {base.median:.2f} -> {best.median:.2f} ms per step, "
+        f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
+    )
+    whole = tuning.whole_run
+    before, after = whole["baseline"].seconds, whole["best"].seconds
+    if before is not None and after is not None:
+        console.print(
+            f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
+            f"predicted, set-up included."
+        )
+    else:
+        console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
+    console.print(
+        f"Verdict: {tuning.verdict.tier} over {tuning.verdict.horizon_steps} steps. "
+        f"{printable(tuning.verdict.evidence)}."
+    )
+
+
+def _ladder(tuning: Tuning, console: Console) -> None:
+    if not tuning.ladder:
+        return
+    table = Table(title="The fastest plan of each tier", title_justify="left", box=None)
+    for name in ("tier", "speed-up", "plan"):
+        table.add_column(name)
+    for rung in tuning.ladder:
+        table.add_row(rung.tier, in_words(rung.speedup), str(rung.plan))
+    console.print()
+    console.print(table)
+
+
+def _techniques(tuning: Tuning, console: Console) -> None:
+    table = Table(title="Techniques", title_justify="left", box=None)
+    for name in ("name", "state", "why"):
+        table.add_column(name)
+    for row in tuning.techniques:
+        table.add_row(row["name"], row["state"], printable(row["why"]))
+    console.print()
+    console.print(table)
+
+
+def _protection(unprotected: tuple[str, ...], console: Console) -> None:
+    if unprotected:
+        console.print("\nTrials could still have changed:")
+        for line in unprotected:
+            console.print(f"  {printable(line)}")
+
+
+def in_words(ratio: Ratio) -> str:
+    """Return `2.31x (2.20 to 2.41)`."""
+    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"

@@ -1,0 +1,131 @@
+"""What a tuning found, and the plan file that it leaves."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hotlap.lab.observing import WholeRun
+from hotlap.lab.statistics import Ratio, Spread
+from hotlap.lab.verdict import Verdict
+from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
+from hotlap.trace.schema import Trace
+
+_EVIDENCE_KEPT = 380
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One plan that was tried, and what it gave."""
+
+    plan: Plan
+    race: int
+    """1: alone; 2: in combination."""
+    speedup: Ratio | None
+    ms: Spread | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The fastest plan of one tier."""
+
+    tier: str
+    plan: Plan
+    speedup: Ratio
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found."""
+
+    script: str
+    plan: Plan
+    verdict: Verdict
+    speedup: Ratio
+    baseline_ms: Spread
+    best_ms: Spread
+    floor: float
+    whole_run: Mapping[str, WholeRun]
+    planned_steps: int | None
+    ladder: tuple[Rung, ...]
+    trials: tuple[TrialRow, ...]
+    techniques: tuple[Mapping[str, str], ...]
+    not_reached: tuple[str, ...]
+    unprotected: tuple[str, ...]
+    seconds: float
+    trace: Trace
+
+    @property
+    def gained(self) -> bool:
+        return bool(self.plan)
+
+    @property
+    def unproven(self) -> bool:
+        """True if something was faster, and could not be proven to learn the same."""
+        return not self.gained and any("verdict" in row["why"] for row in self.techniques)
+
+    @property
+    def accepted_rung(self) -> Rung | None:
+        """The rung that `plan` came from, None if nothing gained."""
+        return next((rung for rung in self.ladder if rung.plan == self.plan), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as the JSON that `hotlap tune --json` prints."""
+        return {
+            "script": self.script,
+            "plan": self.plan.techniques,
+            "plan_hash": self.plan.hash,
+            "baseline_ms": asdict(self.baseline_ms),
+            "best_ms": asdict(self.best_ms),
+            "speedup": asdict(self.speedup),
+            "noise_floor": self.floor,
+            "whole_run": {
+                "baseline_s": self.whole_run["baseline"].seconds,
+                "best_s": self.whole_run["best"].seconds,
+                "baseline_covers": self.whole_run["baseline"].covers,
+                "best_covers": self.whole_run["best"].covers,
+                "planned_steps": self.planned_steps,
+                "planned_why": self.trace.facts.planned_why,
+            },
+            "verdict": self.verdict.to_json(),
+            "ladder": [
+                {
+                    "tier": rung.tier,
+                    "plan": rung.plan.techniques,
+                    "speedup": asdict(rung.speedup),
+                    "verdict": rung.verdict.to_json(),
+                }
+                for rung in self.ladder
+            ],
+            "trials": [
+                {
+                    "plan": row.plan.techniques,
+                    "race": row.race,
+                    "speedup": None if row.speedup is None else asdict(row.speedup),
+                    "ms": None if row.ms is None else asdict(row.ms),
+                    "note": row.note,
+                }
+                for row in self.trials
+            ],
+            "techniques": [dict(row) for row in self.techniques],
+            "not_reached": list(self.not_reached),
+            "unprotected": list(self.unprotected),
+            "seconds": self.seconds,
+            "anchor": asdict(self.trace.anchor),
+        }
+
+
+def plan_file(tuning: Tuning, *, cpu: str, torch: str) -> PlanFile:
+    """Return the tuned plan with what it was measured on and what was proven of it."""
+    ratio = tuning.speedup
+    evidence = " ".join(tuning.verdict.evidence.split())[:_EVIDENCE_KEPT].strip()
+    states = {row["name"]: row["why"] for row in tuning.techniques}
+    notes = {name: states.get(name, "") for name in tuning.plan.techniques}
+    return PlanFile(
+        plan=tuning.plan,
+        host=MeasuredOn(cpu=cpu, torch=torch),
+        verdict=PlanVerdict(tuning.verdict.tier, evidence, tuning.verdict.horizon_steps),
+        speedup=Speedup(ratio.median, ratio.low, ratio.high),
+        notes={name: " ".join(note.split())[:_EVIDENCE_KEPT] for name, note in notes.items()},
+    )

@@ -1,0 +1,94 @@
+"""`hotlap env`."""
+
+import json
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from hotlap import cli
+from hotlap.ceilings import Ceilings, parse
+from hotlap.errors import RunError
+from hotlap.host import Gpu, Host, Problem
+from hotlap.report import environment
+from hotlap.report.terminal import page_console, printable
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+GPU = Gpu(0, "GPU-1", "NVIDIA H200", 140 << 30, 139 << 30, "9.0", "570.1")
+
+
+def test_json_is_the_only_thing_on_standard_output(hotlap: Run) -> None:
+    done = hotlap("env", "--json", "--quick")
+    assert done.returncode == 0
+    data = json.loads(done.stdout)
+    assert data["schema"] == 1
+    assert {"torch", "devices", "ceilings", "problems"} <= data.keys()
+    assert data["devices"][0]["kind"] == "cpu" and data["devices"][0]["cores"] >= 1
+    assert data["ceilings"] == []
+    assert Host.from_json(data["host"]).cores == data["devices"][0]["cores"]
+
+
+def test_measured_ceilings_are_plausible_and_quick(hotlap: Run) -> None:
+    done = hotlap("env", "--json")
+    assert "measuring" in done.stderr
+    (rate,) = [row for row in json.loads(done.stdout)["ceilings"] if row["device"] == "cpu"]
+    assert 0.1 < rate["fp32_gflops"] < 1e6
+    assert rate["bf16_gflops"] is None or 0.01 < rate["bf16_gflops"] < 1e6
+    assert 0.1 < rate["copy_gb_s"] < 1e5
+    assert rate["threads"] >= 1 and rate["busy_cores"] >= 0
+
+
+def test_ceilings_that_cannot_be_measured_are_a_problem_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> Ceilings:
+        raise RunError("the ceilings could not be measured: no luck")
+
+    monkeypatch.setattr("hotlap.cli.env.measure", fail)
+    assert cli.main(["env", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["ceilings"] == []
+    assert "no luck" in data["problems"][-1]["text"]
+
+
+def test_a_measuring_process_that_says_nothing_useful_is_an_error_with_its_last_line() -> None:
+    with pytest.raises(RunError, match="No module named 'torch'"):
+        parse(
+            "", "Traceback\nModuleNotFoundError: No module named 'torch'\n", busy_cores=0, seconds=1
+        )
+    with pytest.raises(RunError, match="it said nothing"):
+        parse("no json\n", "", busy_cores=0, seconds=1)
+
+
+def test_the_best_ceilings_seen_are_kept() -> None:
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
+    busy = Ceilings("cpu", 50.0, 80.0, 10.0, 2, 1.5, 3.0)
+    assert calm.best(busy) == Ceilings("cpu", 100.0, 80.0, 10.0, 2, 0.0, 3.0)
+
+
+def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["env", "now"]) == 2
+    assert "now" in capsys.readouterr().err
+
+
+def test_the_page_shows_gpus_and_problems(capsys: pytest.CaptureFixture[str]) -> None:
+    host = Host(cpu="Fast\x1b[31m", torch="2.13.0", torch_cuda="13.0", gpus=(GPU,))
+    rates = [Ceilings("cuda", 5e4, 7e5, None, 8, 0.0, 3.0)]
+    environment.show(page_console(), host, rates, [Problem("busy", "a [bold] text", "wait")])
+    out = capsys.readouterr().out
+    assert "NVIDIA H200" in out and "700,000 bfloat16" in out and "not measured GB/s" in out
+    assert "! a [bold] text" in out and "\x1b" not in out
+    assert environment.devices(host)[1]["name"] == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain ü\n\tx", "plain ü\n\tx"),
+        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        ("\u202eabc", "\\u202eabc"),
+        ("a\rb\x9b2J", "a\\rb\\x9b2J"),
+    ],
+)
+def test_no_control_character_reaches_the_terminal(given: str, shown: str) -> None:
+    assert printable(given) == shown

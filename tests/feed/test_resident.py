@@ -1,0 +1,195 @@
+"""Samples from memory are the ones that reading gives, or are not served from memory."""
+
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from hotlap.feed import fixed
+from hotlap.feed.resident import ResidentRows
+
+COUNT = 50
+
+
+class Numbered(Dataset):
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3, 2), float(index)), index
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: float
+
+
+class Structured(Numbered):
+    def __getitem__(self, index: int) -> Any:
+        return {"pair": Pair(torch.tensor([index]), index / 2), "flags": [index % 2 == 0]}
+
+
+class Augmented(Numbered):
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index + self.draw()])
+
+
+class OwnGenerator(Numbered):
+    def __init__(self) -> None:
+        self.transforms = [np.random.default_rng(0)]
+
+
+class Counting(Numbered):
+    """Gives another sample each time, by a state that no random generator shows."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        Counting.reads += 1
+        return torch.tensor([float(Counting.reads)])
+
+
+def rows_and_fetch(dataset: Dataset, max_bytes: int = 2**20) -> tuple[ResidentRows, Any]:
+    rows = ResidentRows(dataset, max_bytes)
+
+    def read(indices: list[int]) -> Any:
+        return default_collate([dataset[i] for i in indices])
+
+    return rows, lambda: rows.bind(read)
+
+
+def epoch(fetch: Any, size: int = 8) -> list[Any]:
+    order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(3)).tolist()
+    return [fetch(order[i : i + size]) for i in range(0, COUNT, size)]
+
+
+@pytest.mark.parametrize("kind", [Numbered, Structured])
+def test_the_second_epoch_is_the_first_bit_for_bit(kind: type) -> None:
+    rows, begin = rows_and_fetch(kind())
+    first, second = epoch(begin()), epoch(begin())
+    assert rows.refused is None
+    assert rows.served == len(second)
+    assert repr(first) == repr(second)
+    assert type(first[0]) is type(second[0])
+
+
+def test_a_changed_batch_does_not_change_what_is_kept() -> None:
+    rows, begin = rows_and_fetch(Numbered())
+    first = epoch(begin())
+    for inputs, _ in epoch(begin()):
+        inputs.zero_()
+    assert repr(epoch(begin())) == repr(first)
+    assert rows.refused is None
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (random.random, "Python's random"),
+        (np.random.random, "numpy.random"),
+        (lambda: torch.rand(1).item(), "torch's random"),
+    ],
+)
+def test_a_data_set_that_draws_is_refused_at_its_first_batch(draw: Any, name: str) -> None:
+    rows, begin = rows_and_fetch(Augmented(draw))
+    begin()([0, 1])
+    assert rows.refused == f"reading a sample draws from {name}"
+    assert rows.served == 0
+
+
+def test_reading_for_the_check_leaves_the_random_states_alone() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    before = fixed.global_random_states()
+    _, begin = rows_and_fetch(Numbered())
+    epoch(begin())
+    epoch(begin())
+    assert fixed.moved(before) is None
+
+
+def test_the_comparison_of_random_states_can_fail() -> None:
+    before = fixed.global_random_states()
+    random.random()
+    assert fixed.moved(before) == "Python's random"
+
+
+def test_a_data_set_with_a_generator_of_its_own_is_refused() -> None:
+    rows, _ = rows_and_fetch(OwnGenerator())
+    assert rows.refused is not None
+    assert "OwnGenerator.transforms[0]" in rows.refused
+
+
+def test_a_sample_that_differs_when_read_again_is_refused_before_any_is_served() -> None:
+    rows, begin = rows_and_fetch(Counting())
+    epoch(begin())
+    epoch(begin())
+    assert rows.refused is not None
+    assert "is not the same when it is read again" in rows.refused
+    assert rows.served == 0
+
+
+def test_an_attribute_that_changes_between_epochs_makes_samples_be_read_anew() -> None:
+    dataset = Numbered()
+    dataset.scale = 1.0
+    rows, begin = rows_and_fetch(dataset)
+    epoch(begin())
+    dataset.scale = 2.0
+    epoch(begin())
+    assert rows.served == 0
+    epoch(begin())
+    assert rows.served > 0
+
+
+def test_a_data_set_larger_than_allowed_is_refused_with_both_sizes() -> None:
+    rows, begin = rows_and_fetch(Numbered(), max_bytes=100)
+    begin()([0, 1])
+    assert rows.refused is not None
+    assert "MiB" in rows.refused
+
+
+def test_ragged_samples_are_refused() -> None:
+    class Ragged(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            return torch.zeros(1 + index // 10)
+
+    rows, begin = rows_and_fetch(Ragged())
+    fetch = begin()
+    fetch([0, 1])
+    fetch([10, 11])
+    assert rows.refused == "samples differ in shape, dtype or structure"
+
+
+def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
+    rows, begin = rows_and_fetch(Numbered())
+    fetch = begin()
+    before = fixed.global_random_states()
+    rows.fill()
+    assert fixed.moved(before) is None
+    assert rows.read_batches == 1
+    epoch(fetch)
+    assert rows.read_batches == 1
+
+
+def test_a_loader_gives_the_same_batches_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def batches(resident: bool) -> str:
+        torch.manual_seed(5)
+        loader = DataLoader(Numbered(), batch_size=8, shuffle=True)
+        rows = ResidentRows(loader.dataset, 2**20)
+        seen = []
+        for _ in range(3):
+            iterator = iter(loader)
+            if resident:
+                fetcher = iterator._dataset_fetcher
+                fetcher.fetch = rows.bind(fetcher.fetch)
+            seen += [*iterator, torch.rand(1)]
+        assert (rows.served > 0) is resident
+        return repr(seen)
+
+    assert batches(False) == batches(True)

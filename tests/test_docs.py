@@ -1,0 +1,70 @@
+"""What is documented, and that it says nothing that only its writers understand."""
+
+import ast
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+HEADINGS = ("What it does", "When it helps", "When it hurts", "Numerics", "Measured", "Source")
+NOT_TECHNIQUES = {"__init__", "record"}
+TEXT = {".py", ".md", ".toml", ".txt", ".cfg", ".html", ""}
+# Folders of one machine mean nothing to a reader; the pattern is split so that it is not one.
+PRIVATE = re.compile("/" + r"work/|\.\./" + r"shared|/tmp/" + r"venv|DESIGN" + r"\.md")
+
+
+def test_every_technique_has_the_fixed_headings(source: Path) -> None:
+    for path in sorted((source / "techniques").glob("*.py")):
+        if path.stem in NOT_TECHNIQUES:
+            continue
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        places = [text.find(f"\n{heading}") for heading in HEADINGS]
+        assert -1 not in places and places == sorted(places), f"{path}: headings {HEADINGS}"
+
+
+def test_decisions_are_one_row_each(root: Path) -> None:
+    lines = (root / "docs" / "decisions.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    assert len(rows) > 2
+    for row in rows:
+        cells = row.strip("|").split(" | ") if set(row) - set("|- ") else ["-"] * 3
+        assert len(cells) == 3 and all(cell.strip() for cell in cells), row
+
+
+def test_every_dependency_has_its_decision(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    decisions = (root / "docs" / "decisions.md").read_text()
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["demo"], *extras["dev"]]
+    for requirement in needed:
+        name = re.split(r"[<>=\[ ]", requirement)[0]
+        assert f"`{name}`" in decisions, f"{name} has no row in docs/decisions.md"
+
+
+def test_the_changelog_knows_this_version(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert f"## [{project['version']}]" in (root / "CHANGELOG.md").read_text()
+
+
+def test_results_that_are_cited_exist(root: Path) -> None:
+    pattern = re.compile(r"benchmarks/results/[\w.-]+\.md")
+    files = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "src").rglob("*.py")]
+    for path in files:
+        for cited in pattern.findall(path.read_text()):
+            assert (root / cited).is_file(), f"{path} cites {cited}"
+
+
+def test_no_file_names_a_place_that_only_one_machine_has(root: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for path in (root / name for name in listed.stdout.splitlines()):
+        if path.is_file() and path.suffix in TEXT:
+            assert not PRIVATE.search(path.read_text(errors="replace")), path

@@ -1,0 +1,20 @@
+"""The public names."""
+
+from types import ModuleType
+
+import hotlap
+
+
+def test_all_is_sorted_and_names_all_that_is_visible() -> None:
+    visible = [
+        name
+        for name, value in vars(hotlap).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
+    assert hotlap.__all__ == sorted(hotlap.__all__)
+    assert set(hotlap.__all__) == {*visible, "__version__"}
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    bare = [name for name in hotlap.__all__ if not (getattr(hotlap, name).__doc__ or "").strip()]
+    assert not bare

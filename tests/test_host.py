@@ -1,0 +1,181 @@
+"""Facts about a machine, and what is wrong with it."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.host import Gpu, Host, probes, problems
+
+GOOD = Host(
+    cpu="Fast",
+    features=("avx2",),
+    cores=8,
+    cores_total=8,
+    memory_bytes=32 << 30,
+    memory_available_bytes=30 << 30,
+    shm_bytes=16 << 30,
+    torch="2.13.0+cpu",
+    compiler="/usr/bin/g++",
+    python_headers=True,
+)
+GPU = Gpu(0, "GPU-1", "NVIDIA H200", 140 << 30, 139 << 30, "9.0", "570.1")
+
+
+def names(host: Host) -> list[str]:
+    return [problem.name for problem in problems(host)]
+
+
+def changed(**facts: object) -> Host:
+    return Host.from_json({**GOOD.to_json(), **facts})
+
+
+def test_this_machine_is_described() -> None:
+    host = Host.detect()
+    assert 1 <= host.cores <= host.cores_total
+    assert 0 < host.memory_available_bytes <= host.memory_bytes
+    assert host.torch and host.torch[0].isdigit()
+    assert host.python == sys.version.split()[0]
+    assert host.platform == sys.platform
+    assert 0 <= host.busy_cores <= host.cores_total + 0.5
+
+
+def test_facts_survive_json_and_know_nothing_of_newer_ones() -> None:
+    host = changed(gpus=[GPU.__dict__], torch_cuda="13.0")
+    assert host.gpus == (GPU,)
+    again = Host.from_json({**json.loads(json.dumps(host.to_json())), "newer": 1})
+    assert again == host and hash(again) == hash(host)
+
+
+def test_a_good_machine_has_no_problem() -> None:
+    assert names(GOOD) == []
+    assert names(changed(gpus=[GPU.__dict__], torch="2.13.0", torch_cuda="13.0")) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ({"torch": None}, "no_torch"),
+        ({"torch": "2.9.1"}, "old_torch"),
+        ({"gpus": [GPU.__dict__]}, "torch_without_cuda"),
+        ({"cores": 2, "cpu_quota": 2.5}, "few_cores"),
+        ({"busy_cores": 2.0}, "busy"),
+        ({"stolen_cores": 1.0}, "stolen"),
+        ({"omp_num_threads": "many"}, "threads"),
+        ({"omp_num_threads": "0"}, "threads"),
+        ({"omp_num_threads": "16"}, "threads"),
+        ({"omp_num_threads": "1"}, "threads"),
+        ({"compiler": None}, "no_compiler"),
+        ({"python_headers": False}, "no_python_headers"),
+        ({"shm_bytes": 64 << 20}, "little_shm"),
+        ({"memory_available_bytes": 100 << 20}, "little_memory"),
+    ],
+)
+def test_each_problem_is_found_alone_and_has_a_remedy(facts: dict[str, object], name: str) -> None:
+    (problem,) = problems(changed(**facts))
+    assert problem.name == name
+    assert problem.text.endswith(".") and len(problem.remedy) > 3
+
+
+@pytest.mark.parametrize("given", ["8", "4", "4,2"])
+def test_a_sensible_number_of_threads_is_no_problem(given: str) -> None:
+    assert names(changed(omp_num_threads=given)) == []
+
+
+def group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text + "\n")
+
+
+def test_the_tightest_quota_of_version_2_groups_holds(tmp_path: Path) -> None:
+    group(tmp_path, cpu__max="max 100000")
+    group(tmp_path / "jobs", cpu__max="150000 100000")
+    group(tmp_path / "jobs/mine", cpu__max="400000 100000")
+    assert probes.cpu_quota(tmp_path, "0::/jobs/mine") == 1.5
+    assert probes.cpu_quota(tmp_path, "0::/") is None
+    assert probes.cpu_quota(tmp_path, "0::/not/mounted") is None
+
+
+def test_the_quota_of_version_1_groups_holds(tmp_path: Path) -> None:
+    group(tmp_path / "cpu,cpuacct", cpu__cfs_quota_us="250000", cpu__cfs_period_us="100000")
+    group(tmp_path / "memory", cpu__cfs_quota_us="1", cpu__cfs_period_us="100000")
+    own = "4:memory:/\n3:cpu,cpuacct:/docker/0123"
+    assert probes.cpu_quota(tmp_path, own) == 2.5
+    group(tmp_path / "cpu,cpuacct", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    assert probes.cpu_quota(tmp_path, own) is None
+
+
+def test_a_groups_memory_limit_counts_and_its_cache_is_free(tmp_path: Path) -> None:
+    limit, usage = 64 << 20, 48 << 20
+    group(
+        tmp_path / "v2",
+        memory__max=str(limit),
+        memory__current=str(usage),
+        memory__stat=f"anon 1\ninactive_file {32 << 20}",
+    )
+    assert probes.memory(tmp_path / "v2", "0::/") == (limit, 48 << 20)
+    group(
+        tmp_path / "v1/memory",
+        memory__limit_in_bytes=str(limit),
+        memory__usage_in_bytes=str(usage),
+    )
+    assert probes.memory(tmp_path / "v1", "4:memory:/") == (limit, 16 << 20)
+    group(tmp_path / "v1/memory", memory__limit_in_bytes=str(2**63 - 4096))
+    assert probes.memory(tmp_path / "v1", "4:memory:/")[0] > limit
+
+
+SMI = """\
+cat <<'END'
+0, GPU-aaa1, NVIDIA H200, 143771, 143000, 9.0, 570.1
+1, GPU-bbb2, NVIDIA "X", [N/A], [N/A], 12.1, 570.1
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        (None, [0, 1]),
+        ("1,0", [1, 0]),
+        ("1", [1]),
+        ("0,7,1", [0]),
+        ("GPU-bbb", [1]),
+        ("GPU-bbb2,0", [1, 0]),
+        ("MIG-1234", [0, 1]),
+        ("", []),
+        ("-1", []),
+        ("0,0", [0]),
+    ],
+)
+def test_gpus_are_those_that_cuda_would_show(
+    visible: str | None, indices: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(tmp_path, SMI, monkeypatch)
+    found = [Gpu(**row) for row in probes.gpus(visible)]
+    assert [gpu.index for gpu in found] == indices
+    if visible is None:
+        assert found[0].memory_bytes == 143771 << 20 and found[1].memory_bytes == 0
+
+
+@pytest.mark.parametrize("body", ["exit 9", "echo 'No devices were found'", "echo; exit 0"])
+def test_an_nvidia_smi_that_fails_means_no_gpu(
+    body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(tmp_path, body, monkeypatch)
+    assert probes.gpus(None) == []
+
+
+def tool(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_no_tool_no_compiler_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert probes.gpus(None) == [] and probes.compiler() is None
+    assert probes.first_line(["no-such-tool"]) == ""

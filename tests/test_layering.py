@@ -1,0 +1,105 @@
+"""Imports point down only, and siblings do not import each other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+LAYERS = (
+    ("cli",),
+    ("demo",),
+    ("report",),
+    ("diagnose", "tune", "search"),
+    ("lab",),
+    ("engine", "attach"),
+    ("techniques",),
+    ("feed", "distributed", "checkpoint", "track", "rules"),
+    ("trace",),
+    ("task", "plan", "host", "ceilings", "compat"),
+    ("errors",),
+)
+"""From top to bottom."""
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MAY_IMPORT_ROOT = {"cli", "__main__"}
+"""Parts that may import `hotlap` itself, which imports all that is public."""
+
+
+def modules(source: Path) -> dict[str, Path]:
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path, known: set[str], *, inside: bool = True) -> Iterator[tuple[str, int]]:
+    """Give the modules of hotlap that a file imports, with the line.
+
+    `inside` tells whether imports inside functions count.
+    """
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree) if inside else tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "hotlap":
+                    yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute here"
+            module = node.module or ""
+            if module.partition(".")[0] != "hotlap":
+                continue
+            for alias in node.names:
+                inner = f"{module}.{alias.name}"
+                yield (inner if inner in known else module), node.lineno
+
+
+def part(module: str) -> str:
+    """Return the part of hotlap that a module belongs to, empty for hotlap itself."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_every_part_of_hotlap_has_a_layer(source: Path) -> None:
+    parts = {part(module) for module in modules(source)} - {"", "__main__", "_examples"}
+    assert parts <= LEVEL.keys(), f"not in LAYERS: {sorted(parts - LEVEL.keys())}"
+
+
+def test_imports_point_down_and_siblings_do_not_import_each_other(source: Path) -> None:
+    known = modules(source)
+    wrong = []
+    for module, path in known.items():
+        mine = part(module)
+        for other, line in imports(path, set(known)):
+            theirs = part(other)
+            if mine == "" or mine == theirs:
+                continue
+            if theirs == "":
+                allowed = mine in MAY_IMPORT_ROOT
+            else:
+                allowed = mine == "__main__" or LEVEL[mine] < LEVEL[theirs]
+            if not allowed:
+                wrong.append(f"{path}:{line}: {module} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_modules_import_each_other_in_a_circle(source: Path) -> None:
+    # Inside one part a function may import late what it chooses among, as a session its role.
+    known = modules(source)
+    graph = {
+        module: {name for name, _ in imports(path, set(known), inside=False) if name != module}
+        for module, path in known.items()
+    }
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, f"a circle of imports: {' -> '.join((*trail, module))}"
+        if module not in done:
+            for other in graph.get(module, ()):
+                visit(other, (*trail, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+
+
+def test_no_import_is_hidden_from_the_running_program(source: Path) -> None:
+    hidden = [str(path) for path in source.rglob("*.py") if "TYPE_CHECKING" in path.read_text()]
+    assert not hidden, "TYPE_CHECKING only hides circles: " + ", ".join(hidden)

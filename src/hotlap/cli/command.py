@@ -1,5 +1,6 @@
 """What a command is, and how its command line is read."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -26,7 +27,16 @@ def _duration(kind: Any, tokens: Sequence[Token]) -> float:
     return parse_duration(tokens[0].value)
 
 
-Duration = Annotated[float, Parameter(converter=_duration, n_tokens=1)]
+def _default_shown(value: Any) -> str | None:
+    return None if value is None or value is False or value == () else str(value)
+
+
+Duration = Annotated[
+    float,
+    Parameter(
+        converter=_duration, n_tokens=1, metavar="TIME", show_default=lambda value: f"{value:g}s"
+    ),
+]
 """An option that is given as `90`, `90s`, `2m` or `1h`; the function gets seconds."""
 
 ScriptTarget = Annotated[Target, Parameter(parse=False)]
@@ -54,14 +64,25 @@ def app_of(command: Command) -> App:
     app = App(
         name=f"hotlap {command.name}",
         usage=f"Usage: hotlap {command.name}{arguments}" if arguments else None,
+        help=_description(command.function),
         help_format="plaintext",
         help_epilogue=f"Examples:\n{lines}\n\nExit codes: {command.exit_codes}",
         version_flags=[],
-        default_parameter=Parameter(negative=""),
+        default_parameter=Parameter(negative="", show_default=_default_shown),
         result_action="return_value",
     )
     app.default(command.function)
     return app
+
+
+def _description(function: Callable[..., int]) -> str:
+    """Return a docstring's paragraphs before its parameters, each on one line."""
+    lines: list[str] = []
+    for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
+        if paragraph.startswith(("Parameters\n---", "Args:")):
+            break
+        lines.append(" ".join(paragraph.split()))
+    return "\n\n".join(lines)
 
 
 def options_of(app: App) -> dict[str, bool]:

@@ -149,7 +149,9 @@ def main() -> None:
             count += 1
         score = accuracy(step.model, test)
         seconds = time.perf_counter() - start
-        print(f"epoch {epoch}: loss {total / count:.6f}, test accuracy {score:.2f} %, {seconds:.1f} s")
+        print(
+            f"epoch {epoch}: loss {total / count:.6f}, test accuracy {score:.2f} %, {seconds:.1f} s"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Finds and reads FashionMNIST: 60,000 and 10,000 grey images of 28 x 28, ten kinds of clothing.
+"""Finds and reads FashionMNIST: 60,000 and 10,000 grey images, 28 x 28, ten kinds of clothing.
 
 `python data.py` says where it is found; `python data.py --fetch` downloads it into the user's cache.
 """
@@ -16,16 +16,18 @@ from pathlib import Path
 import numpy as np
 
 FILES = {
-    "train-images-idx3-ubyte.gz": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
-    "train-labels-idx1-ubyte.gz": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
-    "t10k-images-idx3-ubyte.gz": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
-    "t10k-labels-idx1-ubyte.gz": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
+    "train-images-idx3-ubyte": "b0564c3eedabfbf835052cff8503ea422014ce006caf5b757f851416ee8300c7",
+    "train-labels-idx1-ubyte": "0ae29f65d86684f32d1b9c85147786c547b9c6aebcaf235f0400a0cce308b056",
+    "t10k-images-idx3-ubyte": "cc1d090a38ace84dfa1aa66e3ada7c336ef481a96936906477e6dd344da56eaa",
+    "t10k-labels-idx1-ubyte": "8d3605d196f4be44669e46906da9733c8131fef761fdbfec72c424d5222f1a05",
 }
-"""Name of each file -> the SHA-256 that a download must have."""
+"""Name of each file -> the SHA-256 of its gzipped form, which a download must have."""
 
 ADDRESS = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotlap" / "fashion-mnist"
+CACHE = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hotlap" / "fashion-mnist"
+)
 DIGITS_IN_TRAINING = 1500
 
 
@@ -57,15 +59,15 @@ def load(folder: Path | None, *, train: bool) -> tuple[np.ndarray, np.ndarray]:
     if folder is None:
         return _digits(train=train)
     part = "train" if train else "t10k"
-    images = _read(folder, f"{part}-images-idx3-ubyte.gz", dimensions=3)
-    labels = _read(folder, f"{part}-labels-idx1-ubyte.gz", dimensions=1)
+    images = _read(folder, f"{part}-images-idx3-ubyte", dimensions=3)
+    labels = _read(folder, f"{part}-labels-idx1-ubyte", dimensions=1)
     if len(images) != len(labels):
         raise ValueError(f"{folder}: {len(images)} images but {len(labels)} labels ({part}).")
     return images, labels
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    for candidate in (folder / name, folder / name.removesuffix(".gz")):
+    for candidate in (folder / f"{name}.gz", folder / name):
         if candidate.is_file():
             return candidate
     return None
@@ -75,7 +77,7 @@ def _read(folder: Path, name: str, *, dimensions: int) -> np.ndarray:
     path = _file(folder, name)
     if path is None:
         raise FileNotFoundError(
-            f"'{folder}' holds neither {name} nor {name.removesuffix('.gz')}. Give the folder of "
+            f"'{folder}' holds neither {name}.gz nor {name}. Give the folder of "
             "the four FashionMNIST files, or leave --data out."
         )
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -118,13 +120,15 @@ def fetch() -> Path:
 
 
 def _download(name: str, digest: str) -> None:
-    with urllib.request.urlopen(ADDRESS + name, timeout=10) as answer:
+    with urllib.request.urlopen(f"{ADDRESS}{name}.gz", timeout=10) as answer:
         content = answer.read()
     if hashlib.sha256(content).hexdigest() != digest:
-        raise OSError(f"what came as {name} is not the file that was asked for: another SHA-256.")
+        raise OSError(
+            f"what came as {name}.gz is not the file that was asked for: another SHA-256."
+        )
     with tempfile.NamedTemporaryFile(dir=CACHE, delete=False) as part:
         part.write(content)
-    os.replace(part.name, CACHE / name)
+    os.replace(part.name, CACHE / f"{name}.gz")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Classify clothes (FashionMNIST), the way a first lecture on PyTorch does it.
 
-    python plain.py --model mlp --epochs 3
+python plain.py --model mlp --epochs 3
 """
 
 import argparse
@@ -98,7 +98,7 @@ def main() -> None:
     folder = args.data or find()
     if folder is None:
         print(
-            "FashionMNIST is not here: using scikit-learn's digits. `python data.py --fetch` gets it.",
+            "FashionMNIST is not here: using scikit-learn's digits. `data.py --fetch` gets it.",
             file=sys.stderr,
         )
 

@@ -3,7 +3,7 @@
     HotlapError
     |-- UsageError (ValueError)     something the user gave is wrong; command exit code 2
     |   |-- PlanError               a plan file or a technique's options
-    |   |-- UnknownName             a technique, finding, mistake or error that does not exist
+    |   |-- UnknownName             a technique, finding or error that does not exist
     |   `-- MissingFile             a script, plan or data set that is not there
     `-- RunError                    the user's input was fine, the work could not be done; exit code 1
         |-- AttachError             the script ran, but hotlap could not get into it

@@ -1,10 +1,19 @@
 """Ratios, intervals and the noise floor."""
 
 import random
+from statistics import median
 
 import pytest
 
-from hotlap.lab.statistics import Ratio, interval, is_gain, noise_floor, paired_ratio
+from hotlap.lab.statistics import (
+    SAFETY,
+    SMALLEST_FLOOR,
+    Ratio,
+    interval,
+    is_gain,
+    noise_floor,
+    paired_ratio,
+)
 
 
 def test_a_machine_that_drifts_does_not_move_the_paired_ratio() -> None:
@@ -28,26 +37,31 @@ def test_no_gain_below_the_floor() -> None:
     assert is_gain(Ratio(1.2, 1.06, 1.4, 10), floor=0.05)
 
 
-def test_the_floor_is_the_largest_difference_between_twins() -> None:
-    assert noise_floor([[1.0, 1.0], [1.1, 1.1], [1.0, 1.0]]) == pytest.approx(0.1)
+def test_the_floor_is_wider_than_the_largest_difference_between_twins() -> None:
+    floor = noise_floor([[1.0, 1.0], [1.1, 1.1], [1.0, 1.0]])
+    assert floor == pytest.approx(0.1 * SAFETY)
+    assert noise_floor([[1.0, 1.0], [1.0, 1.0]]) == SMALLEST_FLOOR
 
 
-def test_synthetic_duels_of_equals_claim_no_gain() -> None:
-    """Forty duels of identical, correlated runs; the floor comes from twins of the same kind."""
+def test_duels_of_equals_claim_no_gain_and_real_gains_are_claimed() -> None:
+    """Each process has a level of its own, and turns scatter; a claim needs two races."""
     generator = random.Random(7)
 
-    def run() -> list[float]:
-        level, turns = 1.0, []
-        for _ in range(10):
-            level += generator.gauss(0, 0.02)
-            turns.append(level * (1 + generator.gauss(0, 0.03)))
-        return turns
+    def run(speed: float = 1.0) -> list[float]:
+        level = generator.gauss(1, 0.03) / speed
+        return [level * (1 + generator.gauss(0, 0.03)) for _ in range(10)]
 
-    claims = 0
-    for _ in range(40):
-        twins = [run() for _ in range(3)]
-        claims += is_gain(paired_ratio(twins[0], run()), noise_floor(twins))
-    assert claims == 0
+    def claimed(speed: float) -> bool:
+        races = []
+        for _ in range(2):
+            twins = [run() for _ in range(3)]
+            base = [median(row) for row in zip(*twins, strict=True)]
+            races.append((paired_ratio(base, run(speed)), noise_floor(twins)))
+        floor = max(floor for _, floor in races)
+        return all(is_gain(ratio, floor) for ratio, _ in races)
+
+    assert sum(claimed(1.0) for _ in range(200)) == 0
+    assert sum(claimed(1.6) for _ in range(50)) == 50
 
 
 @pytest.mark.parametrize(("left", "right"), [([], []), ([1.0], [1.0, 2.0])])

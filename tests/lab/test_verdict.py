@@ -24,8 +24,12 @@ def record() -> dict[str, Any]:
 
 def repeated(**changes: float) -> list[dict[str, Any]]:
     row = {
-        "step": 3, "dtype": "float64", "gradient_error": 2e-7, "gradient_slope": 1.0,
-        "plain_error": 2e-7, "update_error": 3e-6,
+        "step": 3,
+        "dtype": "float64",
+        "gradient_error": 2e-7,
+        "gradient_slope": 1.0,
+        "plain_error": 2e-7,
+        "update_error": 3e-6,
     }
     return [{**row, **changes}]
 

@@ -29,7 +29,9 @@ class PlanInProcess:
         fill_ahead: let the feed reach its steady state at once.
     """
 
-    def __init__(self, plan: Plan, *, extra: tuple[str, ...] = (), fill_ahead: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, extra: tuple[str, ...] = (), fill_ahead: bool = False
+    ) -> None:
         known = registry(extra)
         self.chosen: list[tuple[Technique, Any]] = [
             (technique, technique.options(plan.techniques[name]))
@@ -124,14 +126,23 @@ class PlanInProcess:
     def _proof(self, technique: Technique, options: Any) -> Proof:
         if technique.seam == "process":
             return technique.proof(ProcessTarget({}), options)
-        found = [technique.proof(target, options) for target in self._targets[technique.name]]
-        for state in ("applied", "refused", "no_effect"):
-            for proof in found:
-                if proof.state == state:
-                    return proof
-        if self._refused[technique.name]:
-            return Proof("refused", self._refused[technique.name][0])
-        return Proof("no_effect", f"the script never came to a {technique.seam} that it acts on")
+        targets = sorted(self._targets[technique.name], key=_size, reverse=True)
+        found = [technique.proof(target, options) for target in targets]
+        found += [Proof("refused", reason) for reason in self._refused[technique.name]]
+        if not found:
+            why = f"the script never came to a {technique.seam} that it acts on"
+            return Proof("no_effect", why)
+        # The largest target, the training data as a rule, decides; what differs elsewhere is said.
+        main, others = found[0], [proof for proof in found[1:] if proof.state != found[0].state]
+        also = "".join(f"; elsewhere {proof.state}: {proof.why}" for proof in others)
+        return Proof(main.state, main.why + also)
+
+
+def _size(target: Any) -> int:
+    if isinstance(target, FeedTarget):
+        dataset = target.loader.dataset
+        return len(dataset) if hasattr(dataset, "__len__") else 0
+    return 0
 
 
 def _operator_recorder(names: set[str]) -> Any:

@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
 
 
 class _StepSampler:
-    """Keeps single steps whole: batch, random state, weights, gradients, optimizer state, result."""
+    """Keeps single steps whole: batch, random state, weights, gradients, optimizer, result."""
 
     def __init__(self, options: Any) -> None:
         self.wanted: set[int] = set(options.get("samples", ()))

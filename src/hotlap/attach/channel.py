@@ -30,6 +30,7 @@ class Config:
 
     @classmethod
     def from_text(cls, text: str) -> "Config":
+        """Read back what `to_text` wrote."""
         data = json.loads(text)
         data["techniques"] = tuple(data["techniques"])
         return cls(**data)

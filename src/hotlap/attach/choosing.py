@@ -46,7 +46,8 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
     path = plan_path(script) if wanted == "auto" else Path(wanted)
     if wanted == "auto" and not path.exists():
         raise MissingFile(
-            f"--plan auto: there is no '{path}'. `hotlap tune {script}` writes it, or leave --plan out."
+            f"--plan auto: there is no '{path}'. `hotlap tune {script}` writes it; or leave "
+            "--plan out."
         )
     file = PlanFile.read(path)
     check(file.plan)
@@ -55,7 +56,9 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
         plan = exact_part(file.plan)
         return Chosen(plan, _line(plan, f"exact techniques of {path} only: {strange}"))
     verdict = file.verdict
-    words = f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
+    words = (
+        f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
+    )
     return Chosen(file.plan, _line(file.plan, f"{words}, from {path}"))
 
 

@@ -1,4 +1,4 @@
-"""Cheap digests of tensors, equal if and (but for one chance in 2^60 or so) only if the bits are."""
+"""Cheap digests of tensors: equal bits, equal digests; and not the other way once in 2^60."""
 
 import hashlib
 from functools import lru_cache

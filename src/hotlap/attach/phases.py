@@ -1,5 +1,6 @@
 """A clock that gives every instant of a run to exactly one phase."""
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -113,7 +114,7 @@ class DevicePhaseClock(PhaseClock):
 
 def _device_row(marks: list[tuple[int, Any]]) -> list[int]:
     row = [0] * len(PHASES)
-    for (phase, begin), (_, end) in zip(marks, marks[1:], strict=False):
+    for (phase, begin), (_, end) in itertools.pairwise(marks):
         row[phase] += int(begin.elapsed_time(end) * 1e6)
     return row
 

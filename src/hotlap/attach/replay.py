@@ -140,10 +140,12 @@ class _Sample:
         return result, repeated
 
     def _update_error(self, optimizer: Any) -> float | None:
-        """Repeat the update in float64 from captured gradient and state, the plain run's numbers."""
+        """Repeat the update in float64: captured gradient and state, the plain run's numbers."""
         groups, expected, taken = [], [], []
         clones: dict[str, torch.Tensor] = {}
-        for g, (group, numbers) in enumerate(zip(optimizer.param_groups, self.numbers, strict=True)):
+        for g, (group, numbers) in enumerate(
+            zip(optimizer.param_groups, self.numbers, strict=True)
+        ):
             parameters = []
             for i in range(len(group["params"])):
                 clone = self.tensors[f"before.{g}.{i}"].double().requires_grad_()

@@ -56,5 +56,5 @@ COMMAND = Command(
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
     ),
-    exit_codes="those of the script; 2 if something that you gave is wrong, and nothing was started.",
+    exit_codes="the script's; 2 if something that you gave is wrong: nothing was started.",
 )

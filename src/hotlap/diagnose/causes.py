@@ -90,7 +90,7 @@ def diagnose(
     host: Any,
     *,
     budget_s: float = 60.0,
-    progress: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Find out why the lab's script is slow.
 
@@ -122,6 +122,7 @@ def diagnose(
         rounds=_ROUNDS,
         turn_s=_TURN_S,
         planned_steps=trace.facts.planned_steps,
+        step_ms=trace.step_ms()["median"],
         progress=progress,
     )
     return _conclude(lab, trace, nominations, switches, result)
@@ -137,9 +138,7 @@ def _switches(trace: Trace, host: Any, known: Mapping[str, Any]) -> list[Plan]:
     return found
 
 
-def _plans_to_try(
-    nominations: Sequence[Nomination], switches: Sequence[Plan]
-) -> dict[str, Plan]:
+def _plans_to_try(nominations: Sequence[Nomination], switches: Sequence[Plan]) -> dict[str, Plan]:
     plans: dict[str, Plan] = {}
     for nomination in nominations:
         bound = () if nomination.bound is None else (nomination.bound,)
@@ -171,8 +170,16 @@ def _conclude(
         if ratio is None or not is_gain(ratio, result.floor):
             continue
         ((name, options),) = plan.techniques.items()
-        saves = [_saved(mean, value) for value in (ratio.median, ratio.low, ratio.high)]
-        opportunities.append(Opportunity(name, options, *saves, numerics_of(plan).value))
+        opportunities.append(
+            Opportunity(
+                technique=name,
+                options=options,
+                saves_ms=_saved(mean, ratio.median),
+                low=_saved(mean, ratio.low),
+                high=_saved(mean, ratio.high),
+                numerics=numerics_of(plan).value,
+            )
+        )
     return Diagnosis(
         script=str(lab.script),
         trace=trace,
@@ -196,9 +203,7 @@ def _saved(mean_ms: float, ratio: float) -> float:
     return mean_ms * (1 - 1 / ratio)
 
 
-def _convict(
-    nomination: Nomination, trace: Trace, result: Race
-) -> tuple[Finding | None, str]:
+def _convict(nomination: Nomination, trace: Trace, result: Race) -> tuple[Finding | None, str]:
     tried = [(plan, _ratio(result, plan)) for plan in nomination.remedies]
     worked = [(plan, ratio) for plan, ratio in tried if ratio is not None]
     if not worked:

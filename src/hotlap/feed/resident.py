@@ -160,7 +160,9 @@ class ResidentRows:
     def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
         assert self._rows is not None
         fits = spec == self._spec and all(
-            leaf.shape[1:] == row.shape[1:] and leaf.dtype == row.dtype and leaf.device == row.device
+            leaf.shape[1:] == row.shape[1:]
+            and leaf.dtype == row.dtype
+            and leaf.device == row.device
             for leaf, row in zip(leaves, self._rows, strict=True)
         )
         if not fits:

@@ -19,6 +19,7 @@ _SKIPPED_AT_LEAST = 2
 _WARM_UP = (5, 30)
 """Steps of the turns that do not count."""
 _SHORTEST_TURN = 4
+_LONGEST_TURN = 2000
 _ENOUGH_ROUNDS = 6
 
 
@@ -60,7 +61,7 @@ class Race:
 
     @property
     def floor(self) -> float:
-        """The noise floor: the largest |ratio - 1| between two twins."""
+        """How far identical runs may be apart here, as |ratio - 1|."""
         return noise_floor([self.arms[name].turns_ms for name in self.twins])
 
     def spread(self, name: str) -> Spread:
@@ -75,7 +76,8 @@ def race(
     turn_s: float,
     deadline: float | None = None,
     planned_steps: int | None = None,
-    progress: Callable[[str], None] = lambda text: None,
+    step_ms: float | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Race:
     """Let the arms train in turns, forwards and backwards through their list.
 
@@ -86,6 +88,7 @@ def race(
         turn_s: seconds that a turn of the slowest arm should take.
         deadline: stop after the round in which `time.monotonic()` passes this; None for never.
         planned_steps: steps of the whole run, if known: turns are made to fit.
+        step_ms: what a plain step takes, if known.
         progress: called with a short text now and then.
 
     Raises:
@@ -95,7 +98,8 @@ def race(
     _start_all(arms, twins, progress)
     live = [arm for arm in arms if arm.failed is None]
     try:
-        steps = _steps_per_turn(live, twins, turn_s, rounds, planned_steps)
+        plain_ms = _warm_up(live, twins)
+        steps = _turn_length(live[0], turn_s * 1000 / (step_ms or plain_ms), rounds, planned_steps)
         done = _take_rounds(live, twins, steps, rounds, deadline, progress)
     finally:
         for arm in arms:
@@ -133,9 +137,7 @@ def _take_rounds(
     return rounds
 
 
-def _start_all(
-    arms: Sequence[Arm], twins: Sequence[str], progress: Callable[[str], None]
-) -> None:
+def _start_all(arms: Sequence[Arm], twins: Sequence[str], progress: Callable[[str], None]) -> None:
     """Bring every arm to its gate, as many at a time as there are cores.
 
     Up to the gate a process imports, reads and decodes, one thread each; nobody is timed.
@@ -195,18 +197,11 @@ def _take_turn(arm: Arm, steps: int) -> dict[str, Any]:
     return {**message, "ms_per_step": message["ms"] / message["steps"]}
 
 
-def _steps_per_turn(
-    live: Sequence[Arm],
-    twins: Sequence[str],
-    turn_s: float,
-    rounds: int,
-    planned_steps: int | None,
-) -> int:
-    """Let every arm warm up, and return the steps that take the plain run `turn_s`."""
-    plain_ms = 1.0
+def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
+    """Let every arm warm up, and return the plain run's ms per step in the last of those turns."""
+    plain_ms = arm_ms = 1.0
     for arm in live:
         try:
-            # A process's first steps are several times slower: only the last turn says anything.
             for steps in _WARM_UP:
                 arm_ms = _take_turn(arm, steps)["ms_per_step"]
         except TrialError as error:
@@ -214,14 +209,26 @@ def _steps_per_turn(
             continue
         if arm.name == twins[0]:
             plain_ms = arm_ms
-    wanted = max(_SHORTEST_TURN, min(2000, round(turn_s * 1000 / plain_ms)))
+    return plain_ms
+
+
+def _turn_length(arm: Arm, wanted: float, rounds: int, planned_steps: int | None) -> int:
+    """Return the steps of a turn.
+
+    Args:
+        arm: any arm, to name the script.
+        wanted: the steps that would be long enough.
+        rounds: turns of each arm.
+        planned_steps: steps of the whole run, if known.
+    """
+    steps = max(_SHORTEST_TURN, min(_LONGEST_TURN, round(wanted)))
     if planned_steps is None:
-        return wanted
+        return steps
     fits = (planned_steps - sum(_WARM_UP) - 1) // rounds
     if fits < _SHORTEST_TURN:
         raise TrialError(
-            f"`{live[0].lab.script}` takes {planned_steps} steps, which is too short to measure: "
+            f"`{arm.lab.script}` takes {planned_steps} steps, which is too short to measure: "
             f"{rounds} turns of {_SHORTEST_TURN} steps are needed. Give it more epochs.",
             reason="ended_early",
         )
-    return min(wanted, fits)
+    return min(steps, fits)

@@ -8,6 +8,12 @@ from statistics import median
 BLOCK = 2
 """Neighbouring rounds that are drawn together: on shared hosts they are alike, and drawing single
 rounds made intervals too narrow."""
+SAFETY = 1.5
+"""Processes of the same script differ for as long as they live (where their memory lies, say), by
+up to 14 % on a shared host. Of three such values a fourth lies outside the span in one case of
+eight, outside one and a half spans in one of fifteen; a claim needs two races, with fresh processes
+in each."""
+SMALLEST_FLOOR = 0.02
 RESAMPLES = 2000
 COVERAGE = 0.95
 
@@ -75,18 +81,22 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def noise_floor(twins_ms: Sequence[Sequence[float]]) -> float:
-    """Return the largest |ratio - 1| between any two of several identical runs.
+    """Return how far identical runs may be apart here, as |ratio - 1|.
+
+    The largest difference between any two of a few twins, times `SAFETY`; never less than
+    `SMALLEST_FLOOR`.
 
     Args:
         twins_ms: per twin, ms per step by round. At least two twins.
     """
     if len(twins_ms) < 2:
         raise ValueError("a noise floor needs at least two identical runs")
-    return max(
+    largest = max(
         abs(paired_ratio(twins_ms[a], twins_ms[b]).median - 1)
         for a in range(len(twins_ms))
         for b in range(a + 1, len(twins_ms))
     )
+    return max(SMALLEST_FLOOR, SAFETY * largest)
 
 
 def is_gain(ratio: Ratio, floor: float) -> bool:

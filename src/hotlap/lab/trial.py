@@ -197,6 +197,8 @@ class Trial:
             self._signal(signal.SIGKILL)
         self._process.wait()
         self._drain.join(timeout=5)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         self.channel.close()
 
     def end_with(self, reason: str, why: str) -> None:
@@ -224,7 +226,7 @@ class Trial:
     def _read_output(self) -> None:
         stream = self._process.stdout
         assert stream is not None
-        while chunk := stream.read1(1 << 16):
+        while chunk := os.read(stream.fileno(), 1 << 16):
             self.output_bytes += len(chunk)
             self._output += chunk
             if len(self._output) > 2 * _OUTPUT_KEPT:
@@ -257,7 +259,9 @@ class Trial:
         return TrialError(text, reason=reason, output=tail)
 
 
-def observe(lab: Lab, plan: Plan | None = None, *, timeout_s: float, **options: Any) -> dict[str, Any]:
+def observe(
+    lab: Lab, plan: Plan | None = None, *, timeout_s: float, **options: Any
+) -> dict[str, Any]:
     """Run one trial to its report and return it. Used for every role but `race`."""
     role: Role = options.pop("role", "observe")
     trial = lab.start(role, plan, **options)

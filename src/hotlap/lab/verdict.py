@@ -179,7 +179,9 @@ def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -
     for old, new in zip(before, after, strict=False):
         for key in old:
             if old[key] != new.get(key):
-                return f"at step {position + 1} {key} is {new.get(key)}, in the plain run {old[key]}"
+                return (
+                    f"at step {position + 1} {key} is {new.get(key)}, in the plain run {old[key]}"
+                )
     return f"at step {position + 1} the parameter groups differ"
 
 
@@ -214,9 +216,7 @@ def _gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
 
 
 def _update(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
-    errors = [
-        row["update_error"] for row in reference if row.get("update_error") is not None
-    ]
+    errors = [row["update_error"] for row in reference if row.get("update_error") is not None]
     if not errors:
         return Check("update", "not_made", problem or "no update could be repeated")
     words = f"error at most {max(errors):.1e} of its length at {len(errors)} sampled steps"

@@ -85,7 +85,9 @@ def _plan(path: Path) -> str:
     if file.host is not None:
         lines.append(f"Measured on {file.host.cpu}, torch {file.host.torch}")
     if not file.is_as_measured:
-        lines.append("The file was edited after it was measured: the lines above are not of this plan.")
+        lines.append(
+            "The file was edited after it was measured: the lines above are not of this plan."
+        )
     for name in file.plan.techniques:
         head = (inspect.getdoc(inspect.getmodule(get(name).apply)) or "").splitlines()[0]
         lines += ["", f"{name}: {head}", f"  {file.notes.get(name, '')}"]

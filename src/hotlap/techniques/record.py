@@ -110,4 +110,6 @@ class Technique:
 
     def options(self, values: Mapping[str, Any]) -> Any:
         """Build the frozen `Options` from a plan's plain values, unknown ones refused before."""
-        return self.Options(**{f.name: values[f.name] for f in fields(self.Options) if f.name in values})
+        return self.Options(
+            **{f.name: values[f.name] for f in fields(self.Options) if f.name in values}
+        )

@@ -94,6 +94,4 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({},)
 
 
-TECHNIQUE = Technique(
-    "resident", "feed", Options, numerics, why_not, apply, proof, candidates
-)
+TECHNIQUE = Technique("resident", "feed", Options, numerics, why_not, apply, proof, candidates)

@@ -22,6 +22,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """The technique with its options, as in `threads(count=1)`."""
         words = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.technique}({words})" if words else self.technique
 

@@ -59,7 +59,7 @@ def tune(
     budget_s: float,
     accept: str = "rounding",
     only: Sequence[str] | None = None,
-    progress: Progress = lambda text: None,
+    progress: Progress = lambda _: None,
 ) -> Tuning:
     """Find the fastest plan for the lab's script whose verdict is at least `accept`.
 
@@ -119,9 +119,7 @@ def _tune(tuner: _Tuner) -> Tuning:
     return _conclude(tuner, seen, first, second, rungs)
 
 
-def _first_race(
-    tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate]
-) -> Race | None:
+def _first_race(tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate]) -> Race | None:
     """Race every candidate alone against the plain run."""
     if not candidates:
         return None
@@ -165,6 +163,7 @@ def _race(
         turn_s=_TURN_S,
         deadline=tuner.budget.deadline(tuner.budget.seconds * keep),
         planned_steps=seen.trace.facts.planned_steps,
+        step_ms=seen.trace.step_ms()["median"],
         progress=tuner.progress,
     )
     tuner.floor = max(tuner.floor, result.floor) if number > 1 else result.floor
@@ -379,7 +378,9 @@ def _whole_run_under(
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
         if plain.seconds is None:
             return plain
-        return WholeRun(plain.seconds / best.speedup.median, "the plain run's, divided by the speed-up")
+        return WholeRun(
+            plain.seconds / best.speedup.median, "the plain run's, divided by the speed-up"
+        )
     tuner.progress("watching the plan from its very start")
     own = watch(tuner.lab, best.plan, seconds=max(3.0, spare - seen.trace.setup_s - 1.5), epochs=2)
     for row in own.techniques:

@@ -8,19 +8,20 @@ from importlib.machinery import PathFinder
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _load_hotlap(package):
+def _load_hotlap(package: str) -> None:
     """Import hotlap from its own folder, so that its neighbours there stay out of `sys.path`."""
     if "hotlap" in sys.modules or importlib.util.find_spec("hotlap") is not None:
         return
     spec = importlib.util.spec_from_file_location(
         "hotlap", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
     )
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["hotlap"] = module
     spec.loader.exec_module(module)
 
 
-def _restore_path(original):
+def _restore_path(original: str | None) -> None:
     if original is None:
         os.environ.pop("PYTHONPATH", None)
     else:
@@ -28,7 +29,7 @@ def _restore_path(original):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
 
 
-def _run_next_sitecustomize():
+def _run_next_sitecustomize() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
         return

@@ -1,0 +1,173 @@
+"""Attaching to real processes: what is seen, and that nothing else is changed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import EXACT_PLAN, run
+from hotlap.lab.observing import watch
+from hotlap.lab.proving import Prover
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.techniques import registry
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+
+
+def tiny(*args: str) -> Script:
+    return Script(path=str(TINY), args=args, cwd=str(TINY.parent))
+
+
+def hotlap_run(*argv: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "hotlap", "run", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=TINY.parent,
+        env={**os.environ, **environment},
+    )
+
+
+def plain_output(*args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "tiny.py", *args], capture_output=True, text=True, cwd=TINY.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_run_prints_byte_for_byte_what_the_plain_script_prints() -> None:
+    expected = plain_output("--epochs", "3")
+    done = hotlap_run("tiny.py", "--epochs", "3")
+    assert done.stdout == expected
+    assert f"plan {EXACT_PLAN.hash}" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_comparison_of_outputs_can_fail() -> None:
+    assert plain_output("--epochs", "3") != plain_output("--epochs", "3", "--optimizer", "SGD")
+
+
+def test_a_module_runs_like_a_path() -> None:
+    assert hotlap_run("-m", "tiny", "--epochs", "3").stdout == plain_output("--epochs", "3")
+
+
+def test_a_data_set_that_draws_is_run_plain_and_says_so() -> None:
+    done = hotlap_run("tiny.py", "--epochs", "3", "--augment")
+    assert done.stdout == plain_output("--epochs", "3", "--augment")
+    assert "resident: refused, reading a sample draws from Python's random" in done.stderr
+
+
+def test_switched_off_it_is_the_plain_script() -> None:
+    done = hotlap_run("tiny.py", HOTLAP_OFF="1")
+    assert done.stdout == plain_output()
+    assert "HOTLAP_OFF" in done.stderr
+
+
+def test_the_exit_code_is_the_scripts_own() -> None:
+    assert hotlap_run("tiny.py", "--fault", "crash").returncode == 1
+    assert hotlap_run("tiny.py", "--fault", "no_training").returncode == 0
+
+
+def test_what_is_saved_is_what_the_plain_script_saves(tmp_path: Path) -> None:
+    plain_output("--save", str(tmp_path / "weights.pt"))
+    first = (tmp_path / "weights.pt").read_bytes()
+    hotlap_run("tiny.py", "--save", str(tmp_path / "weights.pt"))
+    assert (tmp_path / "weights.pt").read_bytes() == first
+
+
+def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    done = hotlap_run("tiny.py", PYTHONPATH=str(tmp_path))
+    assert done.stdout.startswith("mine\n")
+    assert "resident" in done.stderr
+
+
+def test_the_script_does_not_see_how_it_was_reached(tmp_path: Path) -> None:
+    script = tmp_path / "look.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "mine = {k: v for k, v in os.environ.items() if 'HOTLAP' in k or k == 'PYTHONPATH'}\n"
+        "print(json.dumps([mine, sys.path[1:], sys.argv, __name__]))\n"
+    )
+    expected = subprocess.run(
+        [sys.executable, str(script), "a"], capture_output=True, text=True, cwd=TINY.parent
+    ).stdout
+    assert json.loads(hotlap_run(str(script), "a").stdout) == json.loads(expected)
+
+
+def test_a_script_that_cannot_be_reached_says_so_and_runs(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -E "$@"\n')
+    wrapper.chmod(0o755)
+    done = hotlap_run("--python", str(wrapper), "tiny.py", "--epochs", "1")
+    assert done.returncode == 0
+    assert "hotlap never got into" in done.stderr
+
+
+def test_an_observed_run_learns_what_a_plain_one_learns_and_its_phases_add_up() -> None:
+    with Lab(tiny("--epochs", "4")) as lab:
+        seen = watch(lab, seconds=30, epochs=9)
+    losses = [0.0] * 4
+    for step, loss in enumerate(seen.trace.losses):
+        losses[step // 16] += loss
+    printed = [
+        line.split()[3].rstrip(",") for line in plain_output("--epochs", "4").splitlines()[:4]
+    ]
+    assert [repr(loss) for loss in losses] == printed
+    trace = seen.trace
+    assert trace.ended == "script"
+    assert trace.epoch_starts == (0, 16, 32, 48)
+    assert sum(trace.phase_means().values()) == pytest.approx(trace.step_ms()["mean"], rel=1e-6)
+    assert all(trace.phase_means()[name] > 0 for name in ("data", "forward", "backward"))
+    assert trace.anchor.confidence == "high"
+
+
+def test_what_is_seen_of_the_task_is_right() -> None:
+    with Lab(tiny("--epochs", "4")) as lab:
+        facts = watch(lab, seconds=30, epochs=9).trace.facts
+    assert facts.planned_steps == 64
+    assert facts.steps_per_epoch == 16
+    (training,) = facts.training_loaders
+    assert training.length == 256
+    assert training.where.startswith("tiny.py:")
+    assert training.getitem.startswith("tiny.py:")
+    assert facts.optimizers[0].name == "torch.optim.adam.Adam"
+    assert facts.layers["Linear"] == 2
+
+
+def test_a_saved_step_is_the_same_under_every_exact_plan() -> None:
+    with Lab(tiny("--epochs", "3")) as lab:
+        prover = Prover(lab, 40, registry())
+        prover.run_plain()
+        assert prover.differs is None
+        verdict = prover.prove(EXACT_PLAN)
+        assert verdict.tier == "exact"
+        assert verdict.horizon_steps == 40
+        fused = prover.prove(Plan({"optimizer": {"implementation": "fused"}}))
+        assert fused.tier == "rounding"
+        assert {check.name for check in fused.checks} >= {"fed", "numbers", "gradient", "update"}
+
+
+def test_a_script_without_seeds_is_seeded_from_outside() -> None:
+    with Lab(tiny("--epochs", "3", "--unseeded")) as lab:
+        prover = Prover(lab, 20, registry())
+        prover.run_plain()
+        assert lab.inject_seed == 0
+        assert prover.differs is None
+
+
+def test_run_in_process_reports_what_took_effect(capfd: pytest.CaptureFixture) -> None:
+    outcome = run(tiny("--epochs", "3"), EXACT_PLAN)
+    capfd.readouterr()
+    assert outcome.exit_code == 0
+    assert {row["name"]: row["state"] for row in outcome.techniques} == {
+        "resident": "applied",
+        "optimizer": "applied",
+    }

@@ -1,0 +1,106 @@
+"""`foreach` leaves every bit as it was, for each optimizer that it is offered for."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.techniques import OptimizerTarget, Refusal, get
+from hotlap.techniques.optimizer import _FOREACH, _FUSED
+
+TECHNIQUE = get("optimizer")
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
+    "Adam": ({}, {"weight_decay": 0.01, "amsgrad": True}, {"maximize": True}),
+    "AdamW": ({}, {"amsgrad": True}, {"maximize": True}),
+    "SGD": (
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        {"momentum": 0.9, "dampening": 0.1, "maximize": True},
+    ),
+    "Adagrad": ({}, {"weight_decay": 0.01, "lr_decay": 0.1}),
+    "Adadelta": ({}, {"weight_decay": 0.01}),
+    "Adamax": ({}, {"weight_decay": 0.01}),
+    "RMSprop": ({}, {"momentum": 0.9, "centered": True, "weight_decay": 0.01}),
+    "Rprop": ({},),
+}
+
+
+def train(kind: str, implementation: str | None, **settings: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 5))
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.01, **settings)
+    target = OptimizerTarget(optimizer)
+    if implementation is not None:
+        TECHNIQUE.apply(target, TECHNIQUE.options({"implementation": implementation}))
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(16, 20)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(kind, settings) for kind in _FOREACH for settings in SETTINGS[kind]],
+)
+def test_foreach_is_bit_equal(kind: str, settings: dict[str, Any]) -> None:
+    plain, _ = train(kind, None, **settings)
+    other, _ = train(kind, "foreach", **settings)
+    for a, b in zip(plain.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_comparison_can_fail_nadam_differs_and_is_refused() -> None:
+    optimizer = torch.optim.NAdam(torch.nn.Linear(2, 2).parameters())
+    with pytest.raises(Refusal, match="NAdam"):
+        options = TECHNIQUE.options({"implementation": "foreach"})
+        TECHNIQUE.apply(OptimizerTarget(optimizer), options)
+    models = []
+    for foreach in (None, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(20, 5)
+        optimizer = torch.optim.NAdam(model.parameters(), foreach=foreach)
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(16, 20)).square().mean().backward()
+            optimizer.step()
+        models.append(model)
+    assert not torch.equal(models[0].weight, models[1].weight)
+
+
+@pytest.mark.parametrize("kind", _FUSED)
+def test_fused_agrees_up_to_rounding(kind: str) -> None:
+    plain, _ = train(kind, None)
+    other, _ = train(kind, "fused")
+    for a, b in zip(plain.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+def test_the_state_dict_is_that_of_the_plain_run(implementation: str) -> None:
+    _, plain = train("AdamW", None)
+    _, other = train("AdamW", implementation)
+    assert plain.state_dict()["param_groups"] == other.state_dict()["param_groups"]
+    assert repr(plain) == repr(other)
+    for key, state in plain.state_dict()["state"].items():
+        for name, value in state.items():
+            assert other.state_dict()["state"][key][name].dtype == value.dtype
+
+
+def test_what_the_script_chose_itself_is_kept() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    with pytest.raises(Refusal, match="chooses the implementation itself"):
+        TECHNIQUE.apply(OptimizerTarget(optimizer), TECHNIQUE.options({"implementation": "fused"}))
+
+
+def test_an_optimizer_of_the_users_own_is_refused_by_name() -> None:
+    class Mine(torch.optim.SGD):
+        pass
+
+    optimizer = Mine(torch.nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(Refusal, match="Mine"):
+        TECHNIQUE.apply(OptimizerTarget(optimizer), TECHNIQUE.options({"implementation": "fused"}))

@@ -171,3 +171,11 @@ def test_run_in_process_reports_what_took_effect(capfd: pytest.CaptureFixture) -
         "resident": "applied",
         "optimizer": "applied",
     }
+
+
+def test_the_planned_steps_are_found_across_functions() -> None:
+    script = Script(path="nested.py", cwd=str(Path(__file__).parent))
+    with Lab(script) as lab:
+        facts = watch(lab, seconds=30, epochs=9).trace.facts
+    assert facts.steps_per_epoch == 16
+    assert facts.planned_steps == 80

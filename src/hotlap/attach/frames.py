@@ -5,6 +5,7 @@ import linecache
 import os
 import sys
 import sysconfig
+from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -63,14 +64,26 @@ def caller(depth: int = 2) -> FrameType | None:
         return None
 
 
+Function = tuple[str, int]
+"""A function, as its file and first line."""
+
+
+def stack(frame: FrameType | None) -> list[Function]:
+    """Return the user's functions that are running, from the innermost outwards."""
+    return [(f.f_code.co_filename, f.f_code.co_firstlineno) for f in user_frames(frame)]
+
+
+@dataclass(frozen=True)
 class Loop:
     """A counted `for` loop of the user's around a running line."""
 
-    def __init__(self, where: str, total: int, done: int) -> None:
-        self.where = where
-        self.total = total
-        self.done = done
-        """Passes completed before the one that is running."""
+    where: str
+    line: int
+    total: int
+    done: int
+    """Passes completed before the one that is running."""
+    depth: int
+    """How many of the user's calls lie between it and the running line."""
 
 
 def counted_loops(frame: FrameType | None) -> list[Loop]:
@@ -80,9 +93,9 @@ def counted_loops(frame: FrameType | None) -> list[Loop]:
     arithmetic are evaluated, from the frame's own variables; nothing is called.
     """
     loops = []
-    for current in user_frames(frame):
+    for depth, current in enumerate(user_frames(frame)):
         for node in _enclosing_loops(current.f_code.co_filename, current.f_lineno):
-            loop = _counted(node, current)
+            loop = _counted(node, current, depth)
             if loop is not None:
                 loops.append(loop)
     return loops
@@ -108,7 +121,7 @@ def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 
-def _counted(node: ast.For, frame: FrameType) -> Loop | None:
+def _counted(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
     call = node.iter
     while isinstance(call, ast.Call) and call.args and _name(call.func) != "range":
         if _name(call.func) == "trange":
@@ -128,7 +141,8 @@ def _counted(node: ast.For, frame: FrameType) -> Loop | None:
         target = target.elts[-1] if isinstance(target, ast.Tuple) else target
     current = _value(target, frame)
     done = counted.index(current) if isinstance(current, int) and current in counted else 0
-    return Loop(f"{short(frame.f_code.co_filename)}:{node.lineno}", len(counted), done)
+    where = f"{short(frame.f_code.co_filename)}:{node.lineno}"
+    return Loop(where, node.lineno, len(counted), done, depth)
 
 
 def _name(node: ast.expr) -> str:

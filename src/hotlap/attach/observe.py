@@ -26,6 +26,7 @@ class _Loader:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.where = ""
+        self.function: frames.Function | None = None
         self.training = False
         self.starts: list[int] = []
         self.batches = 0
@@ -52,6 +53,7 @@ class ObserveRole(RunRole):
         self._began = 0.0
         self._backwards = 0
         self._loops: list[frames.Loop] = []
+        self._stack: list[frames.Function] = []
         self._naming: _LineSampler | None = None
         self._naming_until = 0.0
 
@@ -67,6 +69,7 @@ class ObserveRole(RunRole):
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and not known.where:
             known.where = frames.where(frames.caller(3))
+            known.function = next(iter(frames.stack(frames.caller(3))), None)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         known = getattr(iterator, "_hotlap_loader", None)
@@ -129,6 +132,7 @@ class ObserveRole(RunRole):
         self._open = True
         if self.steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.counted_loops(frames.caller(2))
+            self._stack = frames.stack(frames.caller(2))
         if self.steps == 1:
             self._began = time.monotonic()
         if len(self._optimizers) == 1:
@@ -192,7 +196,7 @@ class ObserveRole(RunRole):
         )
         training = [known for known in self._loaders.values() if known.training]
         per_epoch = _steps_per_epoch(training, self.steps)
-        planned, why = _planned(self._loops, training, per_epoch)
+        planned, why = _planned(self._loops, self._stack, training, per_epoch)
         return TaskFacts(
             device=_device(self._roots),
             threads=torch.get_num_threads(),
@@ -238,7 +242,10 @@ def _steps_per_epoch(training: list[_Loader], steps: int) -> int | None:
 
 
 def _planned(
-    loops: list[frames.Loop], training: list[_Loader], per_epoch: int | None
+    loops: list[frames.Loop],
+    stack: list[frames.Function],
+    training: list[_Loader],
+    per_epoch: int | None,
 ) -> tuple[int | None, str]:
     if not loops:
         return None, "no counted loop (`for ... in range(...)`) goes around the step"
@@ -249,12 +256,10 @@ def _planned(
         return total, " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
     if per_epoch is None:
         return None, "the number of batches in an epoch is not known"
-    file, _, line = training[0].where.rpartition(":")
-    outer = [
-        loop
-        for loop in loops
-        if loop.where.rpartition(":")[0] != file or int(loop.where.rpartition(":")[2]) < int(line)
-    ]
+    known = training[0]
+    line = int(known.where.rpartition(":")[2] or 0)
+    depth = stack.index(known.function) if known.function in stack else -1
+    outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
     if not outer:
         return per_epoch, "one pass over the loader: no counted loop goes around it"
     total = per_epoch

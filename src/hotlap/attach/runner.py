@@ -57,13 +57,16 @@ def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan
     return Plan(kept)
 
 
-def run(script: Script, plan: Plan, *, techniques: tuple[str, ...] = ()) -> Outcome:
+def run(
+    script: Script, plan: Plan, *, techniques: tuple[str, ...] = (), stdout: int | None = None
+) -> Outcome:
     """Run the script under the plan and return when it has ended.
 
     Args:
         script: what to run; its standard streams are this process's own.
         plan: checked before.
         techniques: techniques from outside, as `module:NAME`.
+        stdout: descriptor of where its standard output goes, this process's own if None.
     """
     ours, theirs = socket.socketpair()
     config = Config("run", fd=theirs.fileno(), plan=plan_data(plan), techniques=techniques)
@@ -71,6 +74,7 @@ def run(script: Script, plan: Plan, *, techniques: tuple[str, ...] = ()) -> Outc
         script.command(),
         env=environment(config, os.environ, trial=False),
         cwd=script.folder,
+        stdout=stdout,
         pass_fds=(theirs.fileno(),),
         preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
     )

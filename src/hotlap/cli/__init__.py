@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hotlap.errors import HotlapError, UnknownName, UsageError, unknown_name
 
 COMMANDS: dict[str, str] = {
+    "demo": "The whole story on real data: why it is slow, made faster, proven, and run.",
     "diagnose": "Why is it slow? Where each millisecond of a step goes, and what each cause costs.",
     "tune": "Find the fastest plan by measured trials, prove it, and write the plan file.",
     "run": "Run an unedited script under a plan.",

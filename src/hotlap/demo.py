@@ -1,0 +1,154 @@
+"""The whole story on one real script: diagnose, tune, prove, and run it beside the plain one."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import EXACT_PLAN, Outcome
+from hotlap.attach.runner import run as run_script
+from hotlap.diagnose.causes import diagnose
+from hotlap.errors import MissingFile, RunError
+from hotlap.host import Host
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.report import diagnosis as diagnosis_page
+from hotlap.report import tuning as tuning_page
+from hotlap.tune.search import tune
+
+_PLANNED_EPOCHS = 10
+_SHOWN_EPOCHS = 3
+_DIGITS_FACTOR = 40
+"""The digits that stand in for FashionMNIST are forty times fewer: so many more epochs of them."""
+_DIAGNOSE_S = 30.0
+_TUNE_S = 110.0
+_TIMES = re.compile(r", \d+\.\d s$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One run that was shown: what it printed, and how long it took."""
+
+    output: str
+    seconds: float
+
+    @property
+    def learned(self) -> str:
+        """What was printed, without the times."""
+        return _TIMES.sub("", self.output)
+
+
+def example() -> Path:
+    """Return the folder of the example: the package's own copy, or the checkout's.
+
+    Raises:
+        MissingFile: neither is there.
+    """
+    package = Path(__file__).parent
+    for folder in (package.parents[1] / "examples", package / "_examples"):
+        if (folder / "fashion_mnist" / "plain.py").is_file():
+            return folder / "fashion_mnist"
+    raise MissingFile(f"the example is neither in '{package}' nor beside it. Install hotlap again.")
+
+
+def demo(console: Console, say: Callable[[str], None]) -> None:
+    """Tell the story.
+
+    Args:
+        console: where the pages go.
+        say: called with a line of progress now and then.
+
+    Raises:
+        RunError: a part of it could not be done here.
+    """
+    folder = example()
+    factor = _find_data(folder, console)
+    planned = Script(
+        path="plain.py", args=("--epochs", str(_PLANNED_EPOCHS * factor)), cwd=str(folder)
+    )
+    host = Host.detect()
+    console.print(
+        f"\n{host.cpu}, {host.cores} cores, torch {host.torch}. "
+        "The script is as a first lecture teaches it; nobody edits it."
+    )
+    console.rule("1. Why is it slow?")
+    with Lab(planned) as lab:
+        diagnosis_page.page(diagnose(lab, host, budget_s=_DIAGNOSE_S, progress=say), console)
+    console.rule("2. Make it faster, by measuring, and prove that it learns the same")
+    with Lab(planned) as lab:
+        found = tune(lab, host, budget_s=_TUNE_S, progress=say)
+    tuning_page.page(found, console)
+    console.rule("3. Run it")
+    shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
+    _show_runs(shown, found.plan, found.verdict.tier, console, say)
+
+
+def _find_data(folder: Path, console: Console) -> int:
+    """Say which data are used; return how many times more epochs of them it takes."""
+    done = subprocess.run(
+        [sys.executable, str(folder / "data.py"), "--fetch"], capture_output=True, text=True
+    )
+    if done.returncode == 0:
+        console.print(f"FashionMNIST: {done.stdout.strip()}")
+        return 1
+    console.print((done.stderr + done.stdout).strip())
+    return _DIGITS_FACTOR
+
+
+def _show_runs(
+    script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
+) -> None:
+    say("the plain script")
+    plain = _timed(script, Plan())
+    say("hotlap run, without a plan: exact techniques only")
+    exact = _timed(script, EXACT_PLAN)
+    same = (
+        "byte for byte what the plain script printed"
+        if plain.learned == exact.learned
+        else ("NOT what the plain script printed")
+    )
+    console.print(_last_lines("plain", plain))
+    console.print(_last_lines("hotlap run", exact))
+    console.print(f"  {same}, times apart; {plain.seconds / exact.seconds:.2f}x as a whole")
+    if plan:
+        say("hotlap run --plan, the tuned one")
+        tuned = _timed(script, plan)
+        console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
+        console.print(f"  {plain.seconds / tuned.seconds:.2f}x as a whole, start-up included")
+    if plain.learned != exact.learned:
+        raise RunError("an exact plan changed what the script prints: this is a defect of hotlap.")
+
+
+def _timed(script: Script, plan: Plan) -> Shown:
+    begin = time.monotonic()
+    if not plan:
+        done = subprocess.run(
+            script.command(), cwd=script.folder, capture_output=True, text=True, check=False
+        )
+        output, code = done.stdout, done.returncode
+    else:
+        output, outcome = _captured(script, plan)
+        code = outcome.exit_code
+    seconds = time.monotonic() - begin
+    if code != 0:
+        raise RunError(f"`{script}` ended with exit code {code}.")
+    return Shown(output, seconds)
+
+
+def _captured(script: Script, plan: Plan) -> tuple[str, Outcome]:
+    with tempfile.TemporaryFile("w+") as stream:
+        outcome = run_script(script, plan, stdout=stream.fileno())
+        stream.seek(0)
+        return stream.read(), outcome
+
+
+def _last_lines(name: str, shown: Shown) -> str:
+    lines = [line for line in shown.output.splitlines() if line.startswith("epoch")]
+    return f"{name}: {shown.seconds:.1f} s\n  " + "\n  ".join(lines[-2:])

@@ -1,5 +1,4 @@
-# Needs Python >= 3.11 with pip. On Linux PyPI's torch brings CUDA along; for the CPU build alone:
-# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make .venv
+# Needs Python >= 3.11 with pip, nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt

@@ -5,7 +5,7 @@
     |   |-- PlanError               a plan file or a technique's options
     |   |-- UnknownName             a technique, finding or error that does not exist
     |   `-- MissingFile             a script, plan or data set that is not there
-    `-- RunError                    the user's input was fine, the work could not be done; exit code 1
+    `-- RunError                    the input was fine, the work could not be done; exit code 1
         |-- AttachError             the script ran, but hotlap could not get into it
         |-- TrialError              a trial crashed, hung, grew too large or never trained
         `-- ScratchError            the copy-on-write view of the files could not be made

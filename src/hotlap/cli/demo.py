@@ -7,8 +7,8 @@ from hotlap.cli.script import say
 def demo() -> int:
     """Tell the whole story on one real script: diagnose it, tune it, prove it, and run it.
 
-    Uses FashionMNIST where it is found or can be downloaded, else scikit-learn's digits. Takes about
-    four minutes on two cores.
+    Uses FashionMNIST where it is found or can be downloaded, else scikit-learn's digits. Takes
+    about four minutes on two cores.
     """
     from hotlap import demo as story
     from hotlap.report.terminal import page_console

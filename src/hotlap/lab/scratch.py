@@ -1,4 +1,4 @@
-"""A view of the files that trials may write to as they like: nothing of it reaches the real ones."""
+"""A view of the files that trials may write to as they like: nothing reaches the real ones."""
 
 import json
 import os

@@ -15,7 +15,7 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     step = trace.step_ms()
     console.print(f"\n{printable(diagnosis.script)}")
     console.print(
-        f"A step takes {step['mean']:.2f} ms in the mean (median {step['median']:.2f}, 5 % to 95 %: "
+        f"A step takes {step['mean']:.2f} ms in the mean (median {step['median']:.2f}, 5 to 95 %: "
         f"{step['low']:.2f} to {step['high']:.2f}, {step['n']} steps"
         + (", whole epochs)." if trace.covers_whole_periods else "; no whole epoch was seen).")
     )

@@ -24,7 +24,7 @@ def _headline(tuning: Tuning, console: Console) -> None:
     console.print(f"\n{printable(tuning.script)}")
     if not tuning.gained:
         console.print(
-            f"Nothing to gain: no plan was faster than the plain script by more than identical runs "
+            "Nothing to gain: no plan was faster than the plain script by more than identical runs "
             f"differ ({tuning.floor:.1%})."
         )
         return

@@ -1,7 +1,7 @@
 """Another implementation of the same torch optimizer.
 
-What it does   runs the script's optimizer through torch's `foreach` or `fused` implementation. It is
-               switched on at the start of each step and off at its end, so that state dicts,
+What it does   runs the script's optimizer through torch's `foreach` or `fused` implementation. It
+               is switched on at the start of each step and off at its end, so that state dicts,
                checkpoints and printed optimizers stay those of the plain run.
 When it helps  many small parameters, or an optimizer step that is a large part of the step.
 When it hurts  hardly ever; `foreach` needs some memory for intermediate lists on a GPU.

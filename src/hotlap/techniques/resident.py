@@ -5,9 +5,10 @@ What it does   keeps each sample as the first epoch reads it; later epochs gathe
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
 When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory.
 Numerics       exact: the same bytes in the same order. A data set that draws random numbers
-               (augmentation), owns a generator, or gives another sample when read again is refused.
+               (augmentation), owns a generator, or gives another sample when it is read again is
+               refused.
 Measured       benchmarks/results, task lecture.
-Source         torch.utils.data internals; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
+Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
 
 from collections.abc import Mapping

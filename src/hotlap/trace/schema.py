@@ -74,7 +74,7 @@ class Trace:
         )
 
     def window(self) -> range:
-        """Return the steps to average over: whole epochs where there are any, else all but the first.
+        """Return the steps to average over: whole epochs if there are any, else all but the first.
 
         The first step of a run allocates and warms up, so it is left out; a whole epoch, its
         evaluation and its start included, is what the user pays again and again.

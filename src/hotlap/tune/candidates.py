@@ -6,10 +6,12 @@ from typing import Any
 
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
+from hotlap.rules import Nomination
 from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
 
 _RANKS = list(Numerics)
+_LOOKS_FASTER = 1.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +33,11 @@ class Candidate:
 
 
 def nominate(
-    facts: TaskFacts, host: Any, known: Mapping[str, Technique], weakest: Numerics
+    facts: TaskFacts,
+    host: Any,
+    known: Mapping[str, Technique],
+    weakest: Numerics,
+    nominations: Sequence[Nomination] = (),
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates, and technique -> reason for those that cannot serve.
 
@@ -40,6 +46,7 @@ def nominate(
         host: where it runs.
         known: the techniques by name, in order.
         weakest: leave out whatever claims less than this.
+        nominations: what the rules suspect; their remedies are tried first.
     """
     found: list[Candidate] = []
     refused: dict[str, str] = {}
@@ -57,6 +64,9 @@ def nominate(
                 reasons.append(reason)
         if not any(candidate.technique == name for candidate in found):
             refused[name] = reasons[0] if reasons else "it has nothing to try on this host"
+    order = [plan for nomination in nominations for plan in nomination.remedies]
+    # The sort keeps the order of what nobody nominated: it comes last.
+    found.sort(key=lambda c: order.index(c.plan()) if c.plan() in order else len(order))
     return found, refused
 
 
@@ -70,9 +80,9 @@ def combinations(
 ) -> dict[str, Plan]:
     """Return the plans worth a second race, the most promising first.
 
-    For each kind of numerics: the best option of every technique that gained, together; then the
-    same with one of them taken out, and with one added that gained nothing alone (what is hidden
-    behind a slow feed shows only when the feed is fast).
+    For each kind of numerics: the best option of every technique that gained, together, and of
+    every one that looked faster. Then the same with one of them taken out, and with one added that
+    gained nothing alone: what is hidden behind a slow feed shows only when the feed is fast.
 
     Args:
         singles: what each candidate gave alone.
@@ -81,12 +91,13 @@ def combinations(
     """
     plans: dict[str, Plan] = {}
     full: list[Candidate] = []
-    for numerics in (Numerics.EXACT, Numerics.ROUNDING):
-        allowed = [c for c in gains if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
-        chosen = _best_of_each(allowed)
-        if chosen and _name(chosen) not in plans:
-            plans[_name(chosen)] = combine(chosen)
-            full = chosen
+    for pool in (gains, promising(singles)):
+        for numerics in (Numerics.EXACT, Numerics.ROUNDING):
+            allowed = [c for c in pool if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
+            chosen = _best_of_each(allowed)
+            if chosen and _name(chosen) not in plans:
+                plans[_name(chosen)] = combine(chosen)
+                full = chosen
     hidden = sorted(
         (c for c in singles if c not in gains), key=lambda c: singles[c].median, reverse=True
     )
@@ -102,6 +113,12 @@ def combinations(
         if len(plans) < limit:
             plans.setdefault(_name(variant), combine(variant))
     return plans
+
+
+def promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
+    """Return the candidates that looked faster alone, above the noise or not, the best first."""
+    faster = [c for c, ratio in singles.items() if ratio.median > _LOOKS_FASTER]
+    return sorted(faster, key=lambda c: singles[c].median, reverse=True)
 
 
 def _excludes(base: Sequence[Candidate], extra: Candidate) -> bool:

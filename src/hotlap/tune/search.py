@@ -1,11 +1,13 @@
 """The tuning itself: observe, nominate, race, combine, race again, prove, predict."""
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hotlap import rules
 from hotlap.errors import HotlapError, UsageError, unknown_name
 from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
 from hotlap.lab.pairs import Arm, Race, race
@@ -16,8 +18,9 @@ from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of, registry
 from hotlap.tune.budget import Budget
-from hotlap.tune.candidates import Candidate, combinations, nominate
+from hotlap.tune.candidates import Candidate, combinations, nominate, promising
 from hotlap.tune.result import Rung, TrialRow, Tuning
+from hotlap.tune.schedule import TURN_S, Schedule, schedule
 
 ACCEPT = ("exact", "rounding", "statistical")
 _WEAKEST = {
@@ -26,12 +29,9 @@ _WEAKEST = {
     "statistical": Numerics.STREAM,
 }
 _TWINS = ("plain", "plain again", "plain once more")
-_TURN_S = 0.4
 _OBSERVE_SHARE = 0.2
-_PROVE_SHARE = 0.35
 _MOST_PLANS = 6
-_MIN_HORIZON = 64
-_MAX_HORIZON = 2000
+_LEAST_WATCH_S = 3.0
 
 
 Progress = Callable[[str], None]
@@ -50,6 +50,7 @@ class _Tuner:
     trials: list[TrialRow] = field(default_factory=list)
     states: dict[str, dict[str, str]] = field(default_factory=dict)
     floor: float = 0.0
+    schedule: Schedule = field(init=False)
 
 
 def tune(
@@ -109,13 +110,18 @@ def _tune(tuner: _Tuner) -> Tuning:
     tuner.progress("watching the plain script")
     seen = watch(tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1)
     candidates, refused = nominate(
-        seen.trace.facts, tuner.host, tuner.known, _WEAKEST[tuner.accept]
+        seen.trace.facts,
+        tuner.host,
+        tuner.known,
+        _WEAKEST[tuner.accept],
+        rules.nominate(seen.trace),
     )
     for name, reason in refused.items():
         tuner.states[name] = {"name": name, "state": "refused", "why": reason}
+    tuner.schedule = schedule(seen.trace, budget)
     first = _first_race(tuner, seen, candidates)
     second = _second_race(tuner, seen, candidates, first) if first else None
-    rungs = _prove(tuner, seen, second) if second else []
+    rungs = _prove(tuner, second) if second else []
     return _conclude(tuner, seen, first, second, rungs)
 
 
@@ -124,23 +130,21 @@ def _first_race(tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate
     if not candidates:
         return None
     tuner.progress(f"{len(candidates)} techniques alone, in turns with the plain script")
-    affordable = _arms_that_fit(tuner, seen, len(candidates), share=0.5)
+    affordable = _arms_that_fit(tuner, len(candidates), tuner.schedule.first_until)
     for left_out in candidates[affordable:]:
         tuner.budget.not_reached.append(f"{left_out.name} alone")
     arms = [Arm(candidate.name, candidate.plan(), tuner.lab) for candidate in candidates]
-    result = _race(tuner, seen, arms[:affordable], rounds=8, keep=0.55, number=1)
+    until = tuner.schedule.first_until
+    result = _race(tuner, seen, arms[:affordable], rounds=7, until=until, number=1)
     for candidate in candidates:
         arm = next(arm for arm in arms if arm.name == candidate.name)
         _note_state(tuner, candidate, arm, result)
     return result
 
 
-def _arms_that_fit(tuner: _Tuner, seen: Observation, wanted: int, share: float) -> int:
-    """Return how many arms can start and take four turns in a share of what is left."""
-    step_s = seen.trace.step_ms()["median"] / 1e3
-    turn = max(_TURN_S, 5 * step_s)
-    arm_s = 0.7 * seen.trace.setup_s + 20 * step_s + 4 * turn
-    fits = int(tuner.budget.left * share / arm_s) - 2
+def _arms_that_fit(tuner: _Tuner, wanted: int, until: float) -> int:
+    """Return how many arms beside the twins can start and take some turns until then."""
+    fits = int((until - time.monotonic()) / tuner.schedule.arm_s) - len(_TWINS)
     return max(1, min(wanted, fits))
 
 
@@ -150,7 +154,7 @@ def _race(
     arms: Sequence[Arm],
     *,
     rounds: int,
-    keep: float,
+    until: float,
     number: int,
 ) -> Race:
     plain = [Arm(name, Plan({}), tuner.lab) for name in _TWINS]
@@ -160,8 +164,8 @@ def _race(
         mixed,
         twins=_TWINS,
         rounds=rounds,
-        turn_s=_TURN_S,
-        deadline=tuner.budget.deadline(tuner.budget.seconds * keep),
+        turn_s=TURN_S,
+        deadline=until,
         planned_steps=seen.trace.facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
         progress=tuner.progress,
@@ -225,19 +229,21 @@ def _second_race(
         key=lambda c: effective[c].median,
         reverse=True,
     )
-    if not gains:
+    # Several small gains may be one that can be told from noise; a single one may not.
+    if not gains and len({c.technique for c in promising(effective)}) < 2:
         return None
-    fits = _arms_that_fit(tuner, seen, _MOST_PLANS, share=0.45)
+    until = tuner.schedule.second_until
+    fits = _arms_that_fit(tuner, _MOST_PLANS, until)
     plans = combinations(effective, gains, limit=fits)
     tuner.progress(f"{len(plans)} plans, in turns with the plain script")
     arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()]
-    return _race(tuner, seen, arms, rounds=14, keep=_PROVE_SHARE + 0.1, number=2)
+    return _race(tuner, seen, arms, rounds=12, until=until, number=2)
 
 
-def _prove(tuner: _Tuner, seen: Observation, final: Race) -> list[Rung]:
+def _prove(tuner: _Tuner, final: Race) -> list[Rung]:
     """Give verdicts to the fastest plan of each tier, and to the next one where it fails."""
-    horizon, fill_ahead = _horizon(tuner, seen)
-    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=fill_ahead)
+    horizon = tuner.schedule.horizon
+    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.schedule.fill_ahead)
     tuner.progress(f"proving over {horizon} steps: the plain script, twice")
     prover.run_plain()
     rungs: list[Rung] = []
@@ -253,7 +259,6 @@ def _prove(tuner: _Tuner, seen: Observation, final: Race) -> list[Rung]:
 def _prove_tier(
     tuner: _Tuner, prover: Prover, final: Race, tier: str, rungs: Sequence[Rung]
 ) -> Rung | None:
-    run_s = prover.steps * 0.002 + 3.0
     for name in _fastest_first(final, tuner.floor):
         plan = final.arms[name].plan
         claimed = numerics_of(plan, tuner.known)
@@ -262,7 +267,7 @@ def _prove_tier(
         best = max((rung.speedup.median for rung in rungs), default=0.0)
         if final.ratio(name).median <= best:
             return None
-        if not tuner.budget.affords(f"a verdict on {name}", run_s):
+        if not tuner.budget.affords(f"a verdict on {name}", tuner.schedule.prove_s):
             return None
         tuner.progress(f"proving {name}")
         try:
@@ -297,22 +302,6 @@ def _fastest_first(final: Race, floor: float) -> list[str]:
             position -= 1
         ordered.insert(position, name)
     return ordered
-
-
-def _horizon(tuner: _Tuner, seen: Observation) -> tuple[int, bool]:
-    """Return the steps to follow, and whether samples must be in memory from the start.
-
-    A little more than an epoch shows both how an epoch is read and how the next one is served.
-    """
-    trace = seen.trace
-    step_s = trace.step_ms()["mean"] / 1e3 * 1.15
-    runs = 2 + 2 * len(TIERS[:2])
-    seconds = tuner.budget.left * 0.75 - runs * (trace.setup_s + 1.0)
-    fits = max(_MIN_HORIZON, int(seconds / (4 * step_s)))
-    epoch = trace.facts.steps_per_epoch
-    if epoch is not None and epoch + _MIN_HORIZON <= min(fits, _MAX_HORIZON):
-        return epoch + _MIN_HORIZON, False
-    return min(fits, _MAX_HORIZON), True
 
 
 def _conclude(
@@ -368,13 +357,8 @@ def _whole_run_under(
     tuner: _Tuner, seen: Observation, best: Rung, plain: WholeRun, steady_ms: float
 ) -> WholeRun:
     """Run the plan as a user would, from its very start, and predict from that."""
-    epochs = len([s for s in seen.trace.epoch_starts if s < len(seen.trace.steps)])
-    needed = seen.trace.setup_s + 3.0
-    if epochs >= 2:
-        period_s = sum(sum(row) for row in seen.trace.steps) / 1e3
-        needed += period_s * (1 + 1 / max(1.0, best.speedup.median))
     spare = max(0.0, tuner.budget.left - 1.0)
-    if spare < min(needed, 15.0):
+    if spare < seen.trace.setup_s + _LEAST_WATCH_S:
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
         if plain.seconds is None:
             return plain
@@ -382,7 +366,7 @@ def _whole_run_under(
             plain.seconds / best.speedup.median, "the plain run's, divided by the speed-up"
         )
     tuner.progress("watching the plan from its very start")
-    own = watch(tuner.lab, best.plan, seconds=max(3.0, spare - seen.trace.setup_s - 1.5), epochs=2)
+    own = watch(tuner.lab, best.plan, seconds=spare - seen.trace.setup_s - 0.5, epochs=2)
     for row in own.techniques:
         tuner.states[row["name"]] = dict(row)
     return predict_whole_run(own.trace, seen.trace.facts.planned_steps, steady_ms)

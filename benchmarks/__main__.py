@@ -1,0 +1,62 @@
+"""python -m benchmarks NAME [--quick] [--json]: a table, or JSON with `figures` and `rows`."""
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hotlap.host import Host
+
+NAMES = {
+    "lecture": "the plain loop, the best loops by hand, and `hotlap run`, in interleaved turns",
+    "honest": "duels of identical runs, and tunings that may only use what does nothing",
+}
+
+
+@dataclass
+class Result:
+    """What a benchmark measured."""
+
+    figures: dict[str, float] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", choices=sorted(NAMES))
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, to see that it works")
+    parser.add_argument("--json", action="store_true")
+    args, rest = parser.parse_known_args()
+    host = Host.detect()
+    result: Result = importlib.import_module(f"benchmarks.{args.name}").run(
+        rest, quick=args.quick, host=host
+    )
+    busy = f"{host.busy_cores:.1f} cores were busy with other processes at the start"
+    line = f"{host.cpu}, {host.cores} cores, torch {host.torch}; {busy}"
+    if args.json:
+        document = {"host": line, "figures": result.figures, "rows": result.rows}
+        json.dump({"schema": 1, **document, "notes": result.notes}, sys.stdout, indent=2)
+        print()
+        return 0
+    console = Console(markup=False, highlight=False, width=max(120, Console().width))
+    console.print(line)
+    if result.rows:
+        table = Table(box=None)
+        for name in result.rows[0]:
+            table.add_column(name)
+        for row in result.rows:
+            table.add_row(*(str(value) for value in row.values()))
+        console.print(table)
+    for note in result.notes:
+        console.print(note)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Does hotlap claim gains that are not there?
+
+Forty duels of a script against itself, each with twins of its own for the noise floor, and five
+tunings that may only use a technique that does nothing.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.__main__ import Result
+from hotlap.attach.entry import Script
+from hotlap.host import Host
+from hotlap.lab.pairs import Arm, race
+from hotlap.lab.statistics import is_gain
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.tune.search import tune
+
+ROOT = Path(__file__).parents[1]
+_CONTENDERS = 5
+"""Duels that share a race, and its twins: each contender is one."""
+
+
+def run(argv: list[str], *, quick: bool, host: Host) -> Result:
+    """Measure; options: `--duels N`, `--tunings N`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks honest")
+    parser.add_argument("--duels", type=int, default=5 if quick else 40)
+    parser.add_argument("--tunings", type=int, default=1 if quick else 5)
+    args = parser.parse_args(argv)
+    result = Result()
+    arguments = ("--epochs", "100000", "--samples", "4096")
+    script = Script(path="tests/tiny.py", args=arguments, cwd=str(ROOT))
+    # Trials import the idle technique by name.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    _duels(script, args.duels, result)
+    for number in range(args.tunings):
+        with Lab(script, techniques=("benchmarks.honest_idle:IDLE",)) as lab:
+            found = tune(lab, host, budget_s=45, only=("idle",))
+        _say(f"tuning {number + 1}: gained {found.gained}")
+        result.figures["tunings"] = number + 1
+        result.figures["tunings that claimed a gain"] = (
+            result.figures.get("tunings that claimed a gain", 0) + found.gained
+        )
+        words = "; ".join(row["why"] for row in found.techniques)
+        result.notes.append(f"tuning {number + 1}: {'GAIN' if found.gained else words}")
+    return result
+
+
+def _duels(script: Script, duels: int, result: Result) -> None:
+    """A gain is claimed as `tune` claims it: in two races, with fresh processes in each."""
+    done = claims = 0
+    while done < duels:
+        count = min(_CONTENDERS, duels - done)
+        races = [_race(script, count) for _ in range(2)]
+        floor = max(one.floor for one in races)
+        for k in range(count):
+            ratios = [one.ratio(f"contender {k}") for one in races]
+            claimed = all(is_gain(ratio, floor) for ratio in ratios)
+            claims += claimed
+            row = {"duel": done + k + 1, "floor": f"{floor:.1%}", "claimed": claimed}
+            for number, ratio in enumerate(ratios, 1):
+                words = f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+                row[f"race {number}"] = words
+            result.rows.append(row)
+        done += count
+        _say(f"{done} duels, {claims} gains claimed")
+    result.figures |= {"duels": done, "duels that claimed a gain": claims}
+
+
+def _race(script: Script, contenders: int):
+    with Lab(script) as lab:
+        names = [f"contender {k}" for k in range(contenders)]
+        twins = ["plain", "plain again", "plain once more"]
+        order = [twins[0], *names[::2], twins[1], *names[1::2], twins[2]]
+        arms = [Arm(name, Plan(), lab) for name in order]
+        return race(arms, twins=twins, rounds=10, turn_s=0.3)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

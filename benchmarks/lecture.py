@@ -1,0 +1,147 @@
+"""The lecture's script: plain, by hand, and under hotlap.
+
+Steady speed: every way is a live process, and they train in turns. Whole run: fresh processes, from
+start to end, in turns as well.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+from benchmarks.__main__ import Result
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import EXACT_PLAN
+from hotlap.attach.runner import run as run_script
+from hotlap.host import Host
+from hotlap.lab.pairs import Arm, race
+from hotlap.lab.statistics import paired_ratio
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan, PlanFile
+
+ROOT = Path(__file__).parents[1]
+PLAIN = "examples/fashion_mnist/plain.py"
+BY_HAND = "benchmarks/by_hand.py"
+BATCH = 64
+EPOCHS = 10
+TUNED = {
+    "mlp": Plan({"resident": {}, "optimizer": {"implementation": "fused"}}),
+    "cnn": Plan({"resident": {}, "optimizer": {"implementation": "fused"}, "channels_last": {}}),
+}
+"""What `hotlap tune` finds for the tier `rounding`."""
+PAIRS = (("run, exact", "by hand, exact"), ("run, tuned", "by hand, rounding"))
+
+
+def run(argv: list[str], *, quick: bool, host: Host) -> Result:
+    """Measure; options: `--model mlp|cnn`, `--rounds N`, `--whole N` runs, `--plan FILE`."""
+    del host
+    parser = argparse.ArgumentParser(prog="python -m benchmarks lecture")
+    parser.add_argument("--model", choices=["mlp", "cnn"], action="append")
+    parser.add_argument("--rounds", type=int, default=3 if quick else 8)
+    parser.add_argument("--whole", type=int, default=0 if quick else 1)
+    parser.add_argument("--plan", type=Path, help="a tuned plan file, in place of the usual one")
+    args = parser.parse_args(argv)
+    result = Result()
+    for model in args.model or ["mlp", "cnn"]:
+        tuned = TUNED[model] if args.plan is None else PlanFile.read(args.plan).plan
+        _steady(model, tuned, args.rounds, 0.3 if quick else 1.0, result)
+        if args.whole:
+            _whole(model, tuned, args.whole, result)
+    return result
+
+
+def _script(path: str, model: str, *more: str) -> Script:
+    arguments = ("--model", model, "--epochs", str(EPOCHS * 20), *more)
+    return Script(path=path, args=arguments, cwd=str(ROOT))
+
+
+def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result) -> None:
+    ways = {
+        "plain": (_script(PLAIN, model), Plan()),
+        "by hand, exact": (_script(BY_HAND, model, "--tier", "exact"), Plan()),
+        "run, exact": (_script(PLAIN, model), EXACT_PLAN),
+        "plain again": (_script(PLAIN, model), Plan()),
+        "by hand, rounding": (_script(BY_HAND, model, "--tier", "rounding"), Plan()),
+        "run, tuned": (_script(PLAIN, model), tuned),
+        "by hand, bf16": (_script(BY_HAND, model, "--tier", "bf16"), Plan()),
+    }
+    with ExitStack() as stack:
+        arms = [
+            Arm(name, plan, stack.enter_context(Lab(script)))
+            for name, (script, plan) in ways.items()
+        ]
+        found = race(
+            arms,
+            twins=("plain", "plain again"),
+            rounds=rounds,
+            turn_s=turn_s,
+            progress=lambda text: print(f"{model}: {text}", file=sys.stderr),
+        )
+    for name, arm in found.arms.items():
+        step, ratio = found.spread(name), found.ratio(name)
+        samples = BATCH * 1000 / step.median
+        result.rows.append(
+            {
+                "model": model,
+                "way": name,
+                "ms/step": f"{step.median:.3f} ({step.low:.3f} to {step.high:.3f})",
+                "samples/s": f"{samples:,.0f}",
+                "x plain": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
+                "turns": len(arm.turns_ms),
+            }
+        )
+        result.figures[f"{model}: {name}: samples_per_s"] = samples
+        result.figures[f"{model}: {name}: x_plain"] = ratio.median
+    for ours, theirs in PAIRS:
+        ratio = paired_ratio(found.arms[ours].turns_ms, found.arms[theirs].turns_ms)
+        result.figures[f"{model}: {ours} / {theirs}"] = ratio.median
+        result.notes.append(
+            f"{model}: a step of `{ours}` takes {ratio.median:.3f} ({ratio.low:.3f} to "
+            f"{ratio.high:.3f}) times that of `{theirs}`"
+        )
+    result.notes.append(
+        f"{model}: identical plain runs may be {found.floor:.1%} apart; {found.steps_per_turn} "
+        "steps a turn"
+    )
+
+
+def _whole(model: str, tuned: Plan, runs: int, result: Result) -> None:
+    arguments = ["--model", model, "--epochs", str(EPOCHS)]
+    plain = Script(path=PLAIN, args=tuple(arguments), cwd=str(ROOT))
+    hand = [sys.executable, BY_HAND, *arguments, "--tier"]
+    ways = {
+        "plain": lambda: _timed(plain.command()),
+        "by hand, exact": lambda: _timed([*hand, "exact"]),
+        "run, exact": lambda: _timed([sys.executable, "-m", "hotlap", "run", PLAIN, *arguments]),
+        "by hand, rounding": lambda: _timed([*hand, "rounding"]),
+        "run, tuned": lambda: _timed_under(plain, tuned),
+        "by hand, bf16": lambda: _timed([*hand, "bf16"]),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(runs):
+        names = list(ways) if number % 2 == 0 else list(reversed(ways))
+        for name in names:
+            seconds[name].append(ways[name]())
+            print(f"{model}: {name}: {seconds[name][-1]:.1f} s", file=sys.stderr)
+    for name, values in seconds.items():
+        result.figures[f"{model}: {name}: whole_s"] = median(values)
+        listed = ", ".join(f"{value:.1f}" for value in values)
+        result.notes.append(f"{model}: {EPOCHS} epochs, {name}: {listed} s from start to end")
+
+
+def _timed(command: list[str]) -> float:
+    begin = time.monotonic()
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return time.monotonic() - begin
+
+
+def _timed_under(script: Script, plan: Plan) -> float:
+    begin = time.monotonic()
+    with open("/dev/null", "w") as nowhere:
+        outcome = run_script(script, plan, stdout=nowhere.fileno())
+    if outcome.exit_code:
+        raise RuntimeError(f"{script} ended with {outcome.exit_code}")
+    return time.monotonic() - begin

@@ -1,0 +1,80 @@
+"""How the seconds of a tuning are shared out, from what the first observation showed."""
+
+from dataclasses import dataclass
+
+from hotlap.trace.schema import Trace
+from hotlap.tune.budget import Budget
+
+TURN_S = 0.6
+"""A turn of the plain script. Shorter ones are mostly cold caches."""
+_PROVE_SHARE = 0.35
+_WATCH_SHARE = 0.2
+_FIRST_SHARE = 0.45
+_LEAST_HORIZON = 64
+_ENOUGH_HORIZON = 256
+"""Steps that show whatever happens to every 50th update, where an epoch is shorter."""
+_MOST_HORIZON = 2000
+_BEYOND_EPOCH = 64
+_DIGESTS_S = 0.0008
+_LEAST_TURNS = 3
+_START_SHARE = 0.6
+"""Processes start two at a time; what that leaves of the time for each."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What fits, and until when."""
+
+    horizon: int
+    """Steps that a verdict rests on."""
+    fill_ahead: bool
+    """True if samples must be in memory from the first step, or the proof would never see one."""
+    first_until: float
+    """When the first race ends at the latest, as `time.monotonic()` counts."""
+    second_until: float
+    watch_s: float
+    """Seconds kept for watching the tuned plan from its very start."""
+    arm_s: float
+    """Seconds that one more arm takes in a race, for its start and the fewest turns."""
+    prove_s: float
+    """Seconds that one more plan's proof takes."""
+
+
+def schedule(trace: Trace, budget: Budget) -> Schedule:
+    """Share out what is left of the budget."""
+    setup = trace.setup_s + 1.0
+    step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
+    watch_s = min(_WATCH_SHARE * budget.left, setup + 1.0 + 1.7 * _period_s(trace))
+    horizon, fill_ahead = _horizon(trace, (_PROVE_SHARE * budget.left - 5 * setup) / (3.4 * step))
+    prove_all = 5 * setup + 3.4 * horizon * step
+    second_until = budget.deadline(prove_all + watch_s)
+    racing = max(0.0, budget.left - prove_all - watch_s)
+    first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
+    turn = max(TURN_S, _LEAST_TURNS * step)
+    return Schedule(
+        horizon=horizon,
+        fill_ahead=fill_ahead,
+        first_until=first_until,
+        second_until=second_until,
+        watch_s=watch_s,
+        arm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * turn,
+        prove_s=setup + horizon * step,
+    )
+
+
+def _period_s(trace: Trace) -> float:
+    """Return the seconds of the epochs that were seen."""
+    return sum(sum(row) for row in trace.steps) / 1e3
+
+
+def _horizon(trace: Trace, fits: float) -> tuple[int, bool]:
+    """Return the steps to follow, and whether to fill ahead.
+
+    A little more than an epoch shows both how an epoch is read and how the next one is served.
+    """
+    epoch = trace.facts.steps_per_epoch
+    planned = trace.facts.planned_steps or _MOST_HORIZON
+    most = min(max(_LEAST_HORIZON, int(fits)), _MOST_HORIZON, planned)
+    if epoch is not None and epoch + _BEYOND_EPOCH <= most:
+        return max(epoch + _BEYOND_EPOCH, min(_ENOUGH_HORIZON, most)), False
+    return most, epoch is None or most < epoch + _BEYOND_EPOCH // 4

@@ -95,11 +95,12 @@ def race(
         TrialError: the plain run itself cannot be measured. An arm of another plan that fails is
             left out and says why in `failed`.
     """
+    _check_length(arms[0].lab.script, rounds, planned_steps)
     _start_all(arms, twins, progress)
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)
-        steps = _turn_length(live[0], turn_s * 1000 / (step_ms or plain_ms), rounds, planned_steps)
+        steps = _turn_length(turn_s * 1000 / (step_ms or plain_ms), rounds, planned_steps)
         done = _take_rounds(live, twins, steps, rounds, deadline, progress)
     finally:
         for arm in arms:
@@ -212,11 +213,10 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
     return plain_ms
 
 
-def _turn_length(arm: Arm, wanted: float, rounds: int, planned_steps: int | None) -> int:
+def _turn_length(wanted: float, rounds: int, planned_steps: int | None) -> int:
     """Return the steps of a turn.
 
     Args:
-        arm: any arm, to name the script.
         wanted: the steps that would be long enough.
         rounds: turns of each arm.
         planned_steps: steps of the whole run, if known.
@@ -224,11 +224,17 @@ def _turn_length(arm: Arm, wanted: float, rounds: int, planned_steps: int | None
     steps = max(_SHORTEST_TURN, min(_LONGEST_TURN, round(wanted)))
     if planned_steps is None:
         return steps
-    fits = (planned_steps - sum(_WARM_UP) - 1) // rounds
-    if fits < _SHORTEST_TURN:
+    return min(steps, _steps_that_fit(rounds, planned_steps))
+
+
+def _steps_that_fit(rounds: int, planned_steps: int) -> int:
+    return (planned_steps - sum(_WARM_UP) - 1) // rounds
+
+
+def _check_length(script: object, rounds: int, planned_steps: int | None) -> None:
+    if planned_steps is not None and _steps_that_fit(rounds, planned_steps) < _SHORTEST_TURN:
         raise TrialError(
-            f"`{arm.lab.script}` takes {planned_steps} steps, which is too short to measure: "
-            f"{rounds} turns of {_SHORTEST_TURN} steps are needed. Give it more epochs.",
+            f"`{script}` takes {planned_steps} steps, which is too short to measure: {rounds} "
+            f"turns of {_SHORTEST_TURN} steps are needed. Give it more epochs.",
             reason="ended_early",
         )
-    return min(steps, fits)

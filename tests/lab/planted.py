@@ -1,0 +1,107 @@
+"""Dishonest techniques, to see whether the verdict notices. Each claims to be rounding only."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.techniques import Numerics, Proof, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def _technique(name: str, seam: Any, apply: Any) -> Technique:
+    return Technique(
+        name=name,
+        seam=seam,
+        Options=Options,
+        numerics=lambda _options: Numerics.ROUNDING,
+        why_not=lambda _task, _host, _options: None,
+        apply=apply,
+        proof=lambda _target, _options: Proof("applied", "so it says"),
+        candidates=lambda _task, _host: ({},),
+    )
+
+
+def _drop_every_20th_batch(target: Any, options: Any) -> Any:
+    sampler = target.loader.batch_sampler
+
+    class Dropping:
+        seen = 0
+
+        def __iter__(self) -> Any:
+            for indices in sampler:
+                Dropping.seen += 1
+                if Dropping.seen % 20:
+                    yield indices
+
+        def __len__(self) -> int:
+            return len(sampler)
+
+    target.loader.__dict__["batch_sampler"] = Dropping()
+    return target
+
+
+def _stale_batch(target: Any, options: Any) -> Any:
+    kept: list[Any] = []
+
+    def wrap(read: Any) -> Any:
+        def fetch(indices: Any) -> Any:
+            kept.append(read(indices))
+            # Now and then the batch before, as a prefetcher does that reuses a buffer too early.
+            return kept[-2] if len(kept) % 15 == 0 else kept[-1]
+
+        return fetch
+
+    target.fetchers.append(wrap)
+    return target
+
+
+def _larger_rate(target: Any, options: Any) -> Any:
+    for group in target.optimizer.param_groups:
+        group["lr"] *= 1.02
+    return target
+
+
+def _larger_rate_in_secret(target: Any, options: Any) -> Any:
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] *= 1.02
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] /= 1.02
+
+    target.optimizer.register_step_pre_hook(before)
+    target.optimizer.register_step_post_hook(after)
+    return target
+
+
+def _skip_every_50th_update(target: Any, options: Any) -> Any:
+    step, calls = target.optimizer.step, [0]
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        calls[0] += 1
+        if calls[0] % 50 == 0:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    del step
+    target.optimizer.register_step_pre_hook(before)
+    return target
+
+
+def _scaled_gradient(target: Any, options: Any) -> Any:
+    for parameter in target.module.parameters():
+        parameter.register_hook(lambda gradient: gradient * 1.003)
+    return target
+
+
+DROP = _technique("drop", "feed", _drop_every_20th_batch)
+STALE = _technique("stale", "feed", _stale_batch)
+RATE = _technique("rate", "optimizer", _larger_rate)
+SECRET_RATE = _technique("secret_rate", "optimizer", _larger_rate_in_secret)
+SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
+SCALE = _technique("scale", "model", _scaled_gradient)

@@ -1,0 +1,68 @@
+"""Scripts that go wrong: a clear reason each, and nothing left running."""
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hotlap.attach.entry import Script
+from hotlap.errors import TrialError
+from hotlap.lab.observing import watch
+from hotlap.lab.trial import Lab
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+
+
+def failing(*args: str, **limits: float) -> TrialError:
+    script = Script(path=str(TINY), args=args, cwd=str(TINY.parent))
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with Lab(script) as lab:
+        if "memory_bytes" in limits:
+            lab.memory_bytes = int(limits["memory_bytes"])
+        with pytest.raises(TrialError) as caught:
+            trial = lab.start("observe", seconds=30, epochs=9, steps=10**9, naming_s=0)
+            trial.message(["report"], limits.get("timeout_s", 30))
+            raise trial._ended()
+    after = psutil.Process().children(recursive=True)
+    assert [p for p in after if p.pid not in before and p.status() != "zombie"] == []
+    return caught.value
+
+
+def test_a_crash_shows_the_scripts_own_error() -> None:
+    error = failing("--fault", "crash")
+    assert error.reason in ("crashed", "no_training")
+    assert "the script crashes" in str(error)
+
+
+def test_a_missing_module_is_named() -> None:
+    error = failing("--fault", "missing_module")
+    assert "a_module_that_is_not_there" in str(error)
+
+
+def test_a_script_that_hangs_is_ended_in_time() -> None:
+    begin = time.monotonic()
+    error = failing("--fault", "hang", timeout_s=5)
+    assert error.reason == "timeout"
+    assert time.monotonic() - begin < 15
+
+
+def test_a_script_that_never_trains_is_told_so() -> None:
+    error = failing("--fault", "no_training")
+    assert error.reason == "no_training"
+    assert "without a step of a torch optimizer" in str(error)
+
+
+def test_a_script_that_grows_too_large_is_ended() -> None:
+    error = failing("--fault", "memory", memory_bytes=600 * 2**20)
+    assert error.reason == "memory"
+    assert "600 MiB" in str(error)
+
+
+def test_a_script_may_print_100_megabytes() -> None:
+    script = Script(path=str(TINY), args=("--fault", "spam", "--epochs", "1"), cwd=str(TINY.parent))
+    with Lab(script) as lab:
+        seen = watch(lab, seconds=30, epochs=9)
+        assert lab.trials[0].output_bytes > 100 * 2**20
+        assert len(lab.trials[0].output) < 2**20
+    assert len(seen.trace.steps) == 16

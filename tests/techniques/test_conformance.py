@@ -1,0 +1,158 @@
+"""One table, every technique: what it may never change, alone and in pairs."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import run
+from hotlap.host import Host
+from hotlap.plan import Plan
+from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
+from hotlap.techniques.record import SEAMS
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+
+ROWS: dict[str, dict[str, Any]] = {
+    "resident": {},
+    "workers": {"count": 1},
+    "optimizer foreach": {"implementation": "foreach"},
+    "optimizer fused": {"implementation": "fused"},
+    "threads": {"count": 1},
+    "channels_last": {},
+}
+"""Every technique, with the options of its row. A technique without a row fails a test."""
+
+REFUSED = {frozenset({"resident", "workers"})}
+"""Pairs of which one refuses the other."""
+
+
+def plan(*rows: str) -> Plan:
+    return Plan({row.split()[0]: ROWS[row] for row in rows})
+
+
+def trained(folder: Path, chosen: Plan | None) -> tuple[str, dict[str, Any], list[dict[str, str]]]:
+    """Train the tiny CNN; return what it printed, what it saved, and what took effect."""
+    saved = folder / "saved.pt"
+    args = ("--model", "cnn", "--epochs", "3", "--save", str(saved))
+    script = Script(path=str(TINY), args=args, cwd=str(TINY.parent))
+    techniques: list[dict[str, str]] = []
+    if chosen is None:
+        done = subprocess.run(script.command(), cwd=script.folder, capture_output=True, text=True)
+        output = done.stdout
+    else:
+        with (folder / "out").open("w") as stream:
+            outcome = run(script, chosen, stdout=stream.fileno())
+        assert outcome.exit_code == 0
+        output, techniques = (folder / "out").read_text(), outcome.techniques
+    return output, torch.load(saved, weights_only=True), techniques
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], Any]:
+    return trained(tmp_path_factory.mktemp("plain"), None)
+
+
+def check(plain: Any, folder: Path, chosen: Plan, refused: bool = False) -> None:
+    output, saved, techniques = trained(folder, chosen)
+    states = {row["name"]: row for row in techniques}
+    assert set(states) == set(chosen.techniques)
+    assert ("refused" in {row["state"] for row in techniques}) is refused, states
+    assert "no_effect" not in {row["state"] for row in techniques}, states
+    assert list(saved["model"]) == list(plain[1]["model"])
+    for key, value in plain[1]["model"].items():
+        assert saved["model"][key].dtype == value.dtype
+    assert saved["optimizer"]["param_groups"] == plain[1]["optimizer"]["param_groups"]
+    if numerics_of(chosen) is Numerics.EXACT:
+        assert output == plain[0]
+        for key, value in plain[1]["model"].items():
+            assert torch.equal(saved["model"][key], value), key
+    else:
+        for key, value in plain[1]["model"].items():
+            torch.testing.assert_close(saved["model"][key], value, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
+    check(plain, tmp_path, plan(row))
+
+
+PAIRS = [
+    pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]
+]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
+    names = frozenset(row.split()[0] for row in pair)
+    check(plain, tmp_path, plan(*pair), refused=names in REFUSED)
+
+
+def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
+    assert {row.split()[0] for row in ROWS} == set(ORDER)
+    folder = Path(sys.modules["hotlap.techniques"].__file__ or "").parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "record"}
+    assert files == set(ORDER)
+    for name, technique in registry().items():
+        assert isinstance(technique, Technique)
+        assert technique.name == name
+        assert technique.seam in SEAMS
+        assert technique.Options.__dataclass_params__.frozen
+
+
+def test_a_resumed_run_continues_under_every_optimizer(tmp_path: Path) -> None:
+    """State that one implementation saved is taken up by the other."""
+    script = tmp_path / "resume.py"
+    script.write_text(RESUME)
+    outputs = {}
+    for first, second in itertools.product(["none", "foreach", "fused"], repeat=2):
+        values = []
+        for name in (first, second):
+            chosen = Plan({} if name == "none" else {"optimizer": {"implementation": name}})
+            with (tmp_path / "out").open("w") as stream:
+                done = run(
+                    Script(path=str(script), cwd=str(tmp_path)), chosen, stdout=stream.fileno()
+                )
+            assert done.exit_code == 0
+            values.append(json.loads((tmp_path / "out").read_text()))
+        (tmp_path / "state.pt").unlink()
+        outputs[first, second] = values[-1]
+    reference = outputs["none", "none"]
+    assert outputs["foreach", "none"] == outputs["none", "foreach"] == reference
+    for value in outputs.values():
+        assert value == pytest.approx(reference, rel=1e-4)
+
+
+RESUME = """
+import json, os, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+if os.path.exists("state.pt"):
+    saved = torch.load("state.pt", weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "state.pt")
+print(json.dumps(model.weight.flatten().tolist()))
+"""
+
+
+def test_a_technique_that_cannot_serve_says_why() -> None:
+    from hotlap.task import TaskFacts
+
+    host = Host(cpu="x", cores=2)
+    for row, values in ROWS.items():
+        technique = get(row.split()[0])
+        reason = technique.why_not(TaskFacts(threads=1), host, technique.options(values))
+        assert isinstance(reason, str), row
+        assert len(reason) > 10, row

@@ -1,0 +1,113 @@
+"""Tuning: what is tried, how the budget is shared, and one real tuning from end to end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.host import Host
+from hotlap.lab.statistics import Ratio
+from hotlap.plan import Plan, PlanFile
+from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.techniques import Numerics, registry
+from hotlap.trace.schema import Anchor, Trace
+from hotlap.tune.budget import Budget
+from hotlap.tune.candidates import Candidate, combinations, nominate
+from hotlap.tune.schedule import schedule
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+LOADER = LoaderFacts("d", 100, 10, 0, True, True, True, "a.py:3", "a.py:9", 10)
+FACTS = TaskFacts(
+    threads=2,
+    layers={"Linear": 2},
+    loaders=(LOADER,),
+    optimizers=(OptimizerFacts("torch.optim.adam.Adam", "default", 4, 99, "a.py:5"),),
+    steps_per_epoch=100,
+    planned_steps=1000,
+)
+HOST = Host(cpu="x", cores=2)
+
+
+def names(found: list[Candidate]) -> set[str]:
+    return {candidate.name for candidate in found}
+
+
+def test_only_what_can_serve_is_tried_and_the_rest_says_why() -> None:
+    found, refused = nominate(FACTS, HOST, registry(), Numerics.ROUNDING)
+    assert "resident" in names(found)
+    assert "optimizer(implementation=fused)" in names(found)
+    assert refused["channels_last"] == "the model has no 2-D convolution"
+
+
+def test_what_is_weaker_than_accepted_is_not_tried() -> None:
+    found, refused = nominate(FACTS, HOST, registry(), Numerics.EXACT)
+    assert all(candidate.numerics is Numerics.EXACT for candidate in found)
+    assert "only `exact` or better is accepted" in refused["threads"]
+
+
+def test_combinations_hold_the_best_of_each_tier_first_and_no_pair_that_excludes_itself() -> None:
+    resident = Candidate("resident", {}, Numerics.EXACT)
+    workers = Candidate("workers", {"count": 1}, Numerics.EXACT)
+    fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    threads = Candidate("threads", {"count": 1}, Numerics.ROUNDING)
+    ratios = {resident: 2.0, workers: 1.5, fused: 1.3, threads: 0.9}
+    singles = {c: Ratio(r, r - 0.1, r + 0.1, 8) for c, r in ratios.items()}
+    plans = combinations(singles, [resident, workers, fused], limit=9)
+    first, second, *others = plans.values()
+    assert first == Plan({"resident": {}})
+    assert second == Plan({"resident": {}, "optimizer": {"implementation": "fused"}})
+    assert any("threads" in plan.techniques for plan in others)
+    assert not any({"resident", "workers"} <= set(plan.techniques) for plan in plans.values())
+
+
+def trace(step_ms: float, steps: int) -> Trace:
+    row = (step_ms / 2, 0.0, step_ms / 8, step_ms / 8, step_ms / 8, step_ms / 8)
+    return Trace([row] * steps, (0,), FACTS, Anchor("optimizer.step", "high", {}), setup_s=2.0)
+
+
+@pytest.mark.parametrize(("step_ms", "fills"), [(3.0, False), (400.0, True)])
+def test_the_horizon_passes_an_epoch_where_that_fits(step_ms: float, fills: bool) -> None:
+    made = schedule(trace(step_ms, 50), Budget(150))
+    assert made.fill_ahead is fills
+    assert (made.horizon > 100) is not fills
+    assert made.horizon >= 64
+    assert made.first_until < made.second_until
+
+
+def test_the_budget_says_what_it_could_not_afford() -> None:
+    budget = Budget(10)
+    assert budget.affords("little", 3)
+    assert not budget.affords("much", 300)
+    assert budget.not_reached[0].startswith("much")
+
+
+def tune(tmp_path: Path, *argv: str) -> tuple[dict, subprocess.CompletedProcess]:
+    done = subprocess.run(
+        [sys.executable, "-m", "hotlap", "tune", str(TINY), "--epochs", "3000", "--budget", "45s"]
+        + ["--out", str(tmp_path / "plan.toml"), "--json", *argv],
+        capture_output=True,
+        text=True,
+        cwd=TINY.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done
+
+
+def test_a_real_tuning_says_all_that_it_promises(tmp_path: Path) -> None:
+    found, _ = tune(tmp_path)
+    assert found["schema"] == 1
+    assert found["seconds"] < 45 + 10
+    assert found["verdict"]["tier"] in ("exact", "rounding")
+    assert set(found["baseline_ms"]) == {"median", "low", "high", "n"}
+    assert found["whole_run"]["planned_steps"] == 48000
+    states = {row["name"]: row for row in found["techniques"]}
+    assert set(states) == {"resident", "workers", "optimizer", "threads", "channels_last"}
+    assert all(row["state"] in ("applied", "no_effect", "refused") for row in states.values())
+    assert all(row["why"] for row in states.values())
+    for rung in found["ladder"]:
+        assert rung["speedup"]["low"] > 1 + found["noise_floor"]
+    written = PlanFile.read(tmp_path / "plan.toml")
+    assert written.plan == Plan(found["plan"])
+    assert written.is_as_measured

@@ -11,6 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# Two threads on two cores, one of them taken by somebody else, are fifty times slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if shutil.which("nvidia-smi") is not None:

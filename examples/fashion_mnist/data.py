@@ -1,16 +1,18 @@
 """Finds and reads FashionMNIST: 60,000 and 10,000 grey images, 28 x 28, ten kinds of clothing.
 
-`python data.py` says where it is found; `python data.py --fetch` downloads it into the user's cache.
+`python data.py` says where it is; `python data.py --fetch` downloads it into the user's cache.
 """
 
 import argparse
 import gzip
 import hashlib
+import http.client
+import math
 import os
 import sys
 import tempfile
-import urllib.error
 import urllib.request
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -80,15 +82,26 @@ def _read(folder: Path, name: str, *, dimensions: int) -> np.ndarray:
             f"'{folder}' holds neither {name}.gz nor {name}. Give the folder of "
             "the four FashionMNIST files, or leave --data out."
         )
-    raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    raw = _unpacked(path)
     # IDX: two zero bytes, 8 for unsigned bytes, the number of dimensions, then each as 4 bytes.
-    if raw[:4] != bytes([0, 0, 8, dimensions]):
-        raise ValueError(f"'{path}' is no IDX file of {dimensions} dimensions of unsigned bytes.")
     end = 4 + 4 * dimensions
+    if len(raw) < end or raw[:4] != bytes([0, 0, 8, dimensions]):
+        raise ValueError(f"'{path}' is no IDX file of {dimensions} dimensions of unsigned bytes.")
     shape = [int(n) for n in np.frombuffer(raw[4:end], dtype=">u4")]
-    if len(raw) - end != int(np.prod(shape)):
+    if len(raw) - end != math.prod(shape):
         raise ValueError(f"'{path}' says {shape}, but holds {len(raw) - end} bytes: cut short?")
     return np.frombuffer(raw, dtype=np.uint8, offset=end).reshape(shape)
+
+
+def _unpacked(path: Path) -> bytes:
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(
+            f"'{path}' is no whole gzip file ({error}). Delete it and download it again."
+        ) from None
 
 
 def _digits(*, train: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +123,8 @@ def fetch() -> Path:
     """Download the four files into the user's cache and return the folder.
 
     Raises:
-        OSError: no network, or a file that is not what it should be.
+        OSError: no network, no room, or a file that is not what it should be.
+        http.client.HTTPException: the answer broke off.
     """
     CACHE.mkdir(parents=True, exist_ok=True)
     for name, digest in FILES.items():
@@ -126,9 +140,11 @@ def _download(name: str, digest: str) -> None:
         raise OSError(
             f"what came as {name}.gz is not the file that was asked for: another SHA-256."
         )
-    with tempfile.NamedTemporaryFile(dir=CACHE, delete=False) as part:
-        part.write(content)
-    os.replace(part.name, CACHE / f"{name}.gz")
+    # A file under its own name is always a whole one.
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        part = Path(folder) / "part"
+        part.write_bytes(content)
+        part.replace(CACHE / f"{name}.gz")
 
 
 def main() -> int:
@@ -139,8 +155,12 @@ def main() -> int:
     if folder is None and args.fetch:
         try:
             folder = fetch()
-        except (OSError, urllib.error.URLError) as error:
-            print(f"FashionMNIST could not be downloaded: {error}", file=sys.stderr)
+        except (OSError, http.client.HTTPException) as error:
+            print(
+                f"FashionMNIST could not be downloaded: {error}. Without a network, put the four "
+                f"files into '{CACHE}', or name their folder in $HOTLAP_DATA.",
+                file=sys.stderr,
+            )
     if folder is None:
         print("FashionMNIST is not here: scikit-learn's digits are used in its place.")
         return 1

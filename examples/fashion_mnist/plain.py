@@ -60,7 +60,13 @@ def cnn() -> nn.Module:
     )
 
 
-def train_one_epoch(model, loader, loss_fn, optimizer, device) -> float:
+def train_one_epoch(
+    model: nn.Module,
+    loader: DataLoader,
+    loss_fn: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    device: str,
+) -> float:
     model.train()
     running_loss = 0.0
     for images, labels in loader:
@@ -74,7 +80,7 @@ def train_one_epoch(model, loader, loss_fn, optimizer, device) -> float:
     return running_loss / len(loader)
 
 
-def accuracy(model, loader, device) -> float:
+def accuracy(model: nn.Module, loader: DataLoader, device: str) -> float:
     model.eval()
     correct = 0
     with torch.no_grad():

@@ -68,9 +68,9 @@ def test_whole_epochs_are_averaged_with_what_comes_between_them() -> None:
 
 
 def test_a_real_diagnosis_says_all_that_it_promises() -> None:
+    argv = f"-m hotlap diagnose {TINY} --epochs 3000 --budget 10s --json".split()
     done = subprocess.run(
-        [sys.executable, "-m", "hotlap", "diagnose", str(TINY), "--epochs", "3000"]
-        + ["--budget", "10s", "--json"],
+        [sys.executable, *argv],
         capture_output=True,
         text=True,
         cwd=TINY.parent,

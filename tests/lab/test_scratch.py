@@ -134,9 +134,9 @@ def test_another_user_is_protected_as_well(source: Path) -> None:
         for path in [base, *base.rglob("*")]:
             os.chown(path, NOBODY, NOBODY)
         before = digest(base / "here") + digest(base / "home") + digest(base / "away")
+        outer = [SYSTEM_PYTHON, "-c", AS_ANOTHER_USER, str(base / "package"), str(base / "here")]
         done = subprocess.run(
-            [SYSTEM_PYTHON, "-c", AS_ANOTHER_USER, str(base / "package"), str(base / "here")]
-            + [SYSTEM_PYTHON, "-c", STDLIB_WRITERS, *folders(base)],
+            [*outer, SYSTEM_PYTHON, "-c", STDLIB_WRITERS, *folders(base)],
             user=NOBODY,
             group=NOBODY,
             extra_groups=[],
@@ -236,9 +236,9 @@ def test_without_a_view_the_folder_is_copied_and_the_rest_is_named(tree: Path) -
 
 def test_a_folder_too_large_to_copy_is_refused_with_both_sizes(tree: Path) -> None:
     protection = Protection("copy", (), "forced")
-    with Scratch(tree, protection=protection, copy_limit_bytes=10) as scratch:
-        with pytest.raises(ScratchError, match=r"holds 0 MiB.*Allowed: up to 0 MiB"):
-            run(scratch, ["/bin/true"])
+    refused = pytest.raises(ScratchError, match=r"holds 0 MiB.*Allowed: up to 0 MiB")
+    with Scratch(tree, protection=protection, copy_limit_bytes=10) as scratch, refused:
+        run(scratch, ["/bin/true"])
 
 
 def family_of(pid: int) -> list[psutil.Process]:

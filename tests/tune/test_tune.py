@@ -84,9 +84,11 @@ def test_the_budget_says_what_it_could_not_afford() -> None:
 
 
 def tune(tmp_path: Path, *argv: str) -> tuple[dict, subprocess.CompletedProcess]:
+    fixed = (
+        f"-m hotlap tune {TINY} --epochs 3000 --budget 45s --out {tmp_path / 'plan.toml'} --json"
+    )
     done = subprocess.run(
-        [sys.executable, "-m", "hotlap", "tune", str(TINY), "--epochs", "3000", "--budget", "45s"]
-        + ["--out", str(tmp_path / "plan.toml"), "--json", *argv],
+        [sys.executable, *fixed.split(), *argv],
         capture_output=True,
         text=True,
         cwd=TINY.parent,

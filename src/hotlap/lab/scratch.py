@@ -74,7 +74,7 @@ def _launch(
     """Start the launcher; return it, and what it said before the trial began, None if nothing."""
     reader, writer = os.pipe()
     try:
-        process = subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_LAUNCHER), json.dumps(config), str(writer)],
             stdin=subprocess.DEVNULL,
             pass_fds=(writer, *pass_fds),

@@ -37,6 +37,7 @@ def check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """Call mount(2); raise OSError with what was to be mounted."""
     result = libc.mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -240,6 +241,7 @@ def _close_all_but_standard() -> None:
 
 
 def execute(argv: list[str], status: int) -> NoReturn:
+    """Become the trial; say on `status` why, if that cannot be."""
     try:
         os.execvp(argv[0], argv)
     except OSError as error:
@@ -317,6 +319,7 @@ def _others_of_group() -> list[int]:
 
 
 def main() -> None:
+    """Read the configuration and the descriptor to report on, and never return."""
     config = json.loads(sys.argv[1])
     status = int(sys.argv[2])
     os.set_inheritable(status, False)

@@ -18,6 +18,8 @@ _SKIPPED_SHARE = 0.15
 _SKIPPED_AT_LEAST = 2
 _WARM_UP = (5, 30)
 """Steps of the turns that do not count."""
+_HOPELESS = 3.0
+"""How many times slower than the plain run a plan may be in its warm-up to take part at all."""
 _SHORTEST_TURN = 4
 _LONGEST_TURN = 2000
 _ENOUGH_ROUNDS = 6
@@ -36,6 +38,9 @@ class Arm:
     """From process start to the gate, filling included."""
     techniques: list[dict[str, str]] = field(default_factory=list)
     failed: str | None = None
+    """Why it was left out of the race."""
+    is_slow: bool = False
+    """True if it was left out because it is far slower than the plain run."""
     trial: Trial | None = None
 
 
@@ -199,8 +204,9 @@ def _take_turn(arm: Arm, steps: int) -> dict[str, Any]:
 
 
 def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
-    """Let every arm warm up, and return the plain run's ms per step in the last of those turns."""
-    plain_ms = arm_ms = 1.0
+    """Let every arm warm up, leave out what is far too slow to gain, and return the plain ms."""
+    warm: dict[str, float] = {}
+    arm_ms = 1.0
     for arm in live:
         try:
             for steps in _WARM_UP:
@@ -208,8 +214,13 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
         except TrialError as error:
             _fail(arm, error, must=arm.name in twins)
             continue
-        if arm.name == twins[0]:
-            plain_ms = arm_ms
+        warm[arm.name] = arm_ms
+    plain_ms = max(warm[name] for name in twins)
+    for arm in live:
+        if arm.name in warm and arm.name not in twins and warm[arm.name] > _HOPELESS * plain_ms:
+            arm.is_slow = True
+            words = f"{warm[arm.name]:.2f} ms a step, the plain run takes {plain_ms:.2f}"
+            _fail(arm, TrialError(words, reason="ended_early"), must=False)
     return plain_ms
 
 

@@ -197,7 +197,8 @@ def _note_state(tuner: _Tuner, candidate: Candidate, arm: Arm, result: Race) -> 
     name = candidate.technique
     proof = next((row for row in arm.techniques if row["name"] == name), None)
     if arm.failed is not None:
-        row = {"name": name, "state": "refused", "why": arm.failed}
+        state = "no_effect" if arm.is_slow else "refused"
+        row = {"name": name, "state": state, "why": f"{candidate.name}: {arm.failed}"}
     elif arm.name not in result.arms or proof is None:
         row = {"name": name, "state": "no_effect", "why": "not tried: out of budget"}
     elif proof["state"] != "applied":

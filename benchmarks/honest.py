@@ -19,7 +19,7 @@ from hotlap.plan import Plan
 from hotlap.tune.search import tune
 
 ROOT = Path(__file__).parents[1]
-_CONTENDERS = 5
+_CONTENDERS = 10
 """Duels that share a race, and its twins: each contender is one."""
 
 
@@ -75,7 +75,7 @@ def _race(script: Script, contenders: int):
         twins = ["plain", "plain again", "plain once more"]
         order = [twins[0], *names[::2], twins[1], *names[1::2], twins[2]]
         arms = [Arm(name, Plan(), lab) for name in order]
-        return race(arms, twins=twins, rounds=10, turn_s=0.3)
+        return race(arms, twins=twins, rounds=8, turn_s=0.25)
 
 
 def _say(text: str) -> None:

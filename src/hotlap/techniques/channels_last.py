@@ -5,7 +5,7 @@ What it does   stores 4-D weights channels last before the first forward; convol
 When it helps  convolutions on GPUs with tensor cores, and on CPUs with a good oneDNN path.
 When it hurts  models with operators that fall back to the default layout: copies come back, twice.
 Numerics       rounding: other kernels, another order of sums.
-Measured       benchmarks/results, task lecture.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
 """
 

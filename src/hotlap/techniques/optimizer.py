@@ -7,7 +7,7 @@ When it helps  many small parameters, or an optimizer step that is a large part 
 When it hurts  hardly ever; `foreach` needs some memory for intermediate lists on a GPU.
 Numerics       foreach: exact on a CPU (the same operations in the same order). fused: rounding (one
                kernel with its own order of operations).
-Measured       benchmarks/results, task lecture.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
 """
 

@@ -7,7 +7,7 @@ When it hurts  one epoch only (no gain, a little memory), or a data set near the
 Numerics       exact: the same bytes in the same order. A data set that draws random numbers
                (augmentation), owns a generator, or gives another sample when it is read again is
                refused.
-Measured       benchmarks/results, task lecture.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
 

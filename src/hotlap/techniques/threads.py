@@ -6,7 +6,7 @@ When it helps  small layers, where threads wait for each other longer than they 
                slower than one).
 When it hurts  large layers on free cores.
 Numerics       rounding: sums are split among threads, another number splits them otherwise.
-Measured       benchmarks/results, task lecture.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch documentation, CPU threading; OpenMP 5.2, OMP_NUM_THREADS.
 """
 

@@ -6,7 +6,7 @@ When it hurts  every core already computes; tiny epochs (starting workers costs 
 Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
                workers).
-Measured       benchmarks/results, task lecture.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
 

@@ -58,11 +58,12 @@ def example() -> Path:
     raise MissingFile(f"the example is neither in '{package}' nor beside it. Install hotlap again.")
 
 
-def demo(console: Console, say: Callable[[str], None]) -> None:
+def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
     """Tell the story.
 
     Args:
         console: where the pages go.
+        host: what it runs on.
         say: called with a line of progress now and then.
 
     Raises:
@@ -73,7 +74,6 @@ def demo(console: Console, say: Callable[[str], None]) -> None:
     planned = Script(
         path="plain.py", args=("--epochs", str(_PLANNED_EPOCHS * factor)), cwd=str(folder)
     )
-    host = Host.detect()
     console.print(
         f"\n{host.cpu}, {host.cores} cores, torch {host.torch}. "
         "The script is as a first lecture teaches it; nobody edits it."

@@ -1,7 +1,7 @@
 """`hotlap demo`: the whole story on real data."""
 
 from hotlap.cli.command import Command
-from hotlap.cli.script import say
+from hotlap.cli.script import detect_host, say
 
 
 def demo() -> int:
@@ -13,7 +13,7 @@ def demo() -> int:
     from hotlap import demo as story
     from hotlap.report.terminal import page_console
 
-    story.demo(page_console(), say)
+    story.demo(page_console(), detect_host(), say)
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import lab_of, say, script_of
+from hotlap.cli.script import detect_host, lab_of, say, script_of
 
 
 def diagnose(
@@ -29,13 +29,12 @@ def diagnose(
         Pattern of files that trials must not see, such as the script's own checkpoint.
     """
     from hotlap.diagnose.causes import diagnose as find_causes
-    from hotlap.host import Host
     from hotlap.report import diagnosis as text
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
 
     with lab_of(script_of(target, python), hide=hide) as lab:
-        found = find_causes(lab, Host.detect(), budget_s=budget, progress=say)
+        found = find_causes(lab, detect_host(), budget_s=budget, progress=say)
     if json:
         jsonout.write(found.to_json())
     else:

@@ -7,7 +7,10 @@ import sys
 from hotlap.attach.entry import Script
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile
+from hotlap.host import Host
 from hotlap.lab.trial import Lab
+
+_BUSY_CORES = 0.5
 
 
 def script_of(target: Target, python: str) -> Script:
@@ -32,6 +35,17 @@ def script_of(target: Target, python: str) -> Script:
 def lab_of(script: Script, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()) -> Lab:
     """Return the lab for a command's trials."""
     return Lab(script, hide=hide, techniques=techniques)
+
+
+def detect_host() -> Host:
+    """Return this host, and say so if others keep it busy: times are noisy then."""
+    host = Host.detect()
+    if host.busy_cores > _BUSY_CORES:
+        say(
+            f"other processes keep {host.busy_cores:.1f} of {host.cores} cores busy: times will be "
+            "noisy, and small gains cannot be told from it"
+        )
+    return host
 
 
 def say(text: str) -> None:

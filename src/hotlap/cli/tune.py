@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import lab_of, say, script_of
+from hotlap.cli.script import detect_host, lab_of, say, script_of
 
 NOTHING_TO_GAIN = 3
 NOT_PROVEN = 4
@@ -48,7 +48,6 @@ def tune(
     from pathlib import Path
 
     from hotlap.attach.choosing import plan_path
-    from hotlap.host import Host
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
@@ -59,7 +58,7 @@ def tune(
     script = script_of(target, python)
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path)
-    host = Host.detect()
+    host = detect_host()
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = search(lab, host, budget_s=budget, accept=accept, only=only or None, progress=say)
     plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)

@@ -18,7 +18,8 @@ _SKIPPED_SHARE = 0.15
 _SKIPPED_AT_LEAST = 2
 _WARM_UP = (5, 30)
 """Steps of the turns that do not count."""
-_HOPELESS = 3.0
+_SECOND_CHANCES = 2
+_HOPELESS = 4.0
 """How many times slower than the plain run a plan may be in its warm-up to take part at all."""
 _SHORTEST_TURN = 4
 _LONGEST_TURN = 2000
@@ -217,11 +218,24 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
         warm[arm.name] = arm_ms
     plain_ms = max(warm[name] for name in twins)
     for arm in live:
-        if arm.name in warm and arm.name not in twins and warm[arm.name] > _HOPELESS * plain_ms:
+        if arm.name in warm and arm.name not in twins and _is_hopeless(arm, warm, plain_ms):
             arm.is_slow = True
             words = f"{warm[arm.name]:.2f} ms a step, the plain run takes {plain_ms:.2f}"
             _fail(arm, TrialError(words, reason="ended_early"), must=False)
     return plain_ms
+
+
+def _is_hopeless(arm: Arm, warm: dict[str, float], plain_ms: float) -> bool:
+    """True if a plan is far slower than the plain run, and was so again when it was asked again."""
+    for _ in range(_SECOND_CHANCES):
+        if warm[arm.name] <= _HOPELESS * plain_ms:
+            return False
+        try:
+            again = _take_turn(arm, _WARM_UP[-1])["ms_per_step"]
+        except TrialError:
+            return True
+        warm[arm.name] = min(warm[arm.name], again)
+    return warm[arm.name] > _HOPELESS * plain_ms
 
 
 def _turn_length(wanted: float, rounds: int, planned_steps: int | None) -> int:

@@ -17,7 +17,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "SGD": (
         {},
         {"momentum": 0.9},
-        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
         {"momentum": 0.9, "dampening": 0.1, "maximize": True},
     ),
     "Adagrad": ({}, {"weight_decay": 0.01, "lr_decay": 0.1}),

@@ -51,6 +51,9 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
         )
     file = PlanFile.read(path)
     check(file.plan)
+    if file.verdict is not None and file.verdict.tier in ("unproven", "changed"):
+        words = f"{path} is not used: its verdict is `{file.verdict.tier}`"
+        return Chosen(Plan(), _line(Plan(), words))
     strange = _strange(file, cpu, torch)
     if strange:
         plan = exact_part(file.plan)
@@ -72,8 +75,6 @@ def _strange(file: PlanFile, cpu: str, torch: str) -> str:
         return f"it was measured on {file.host.cpu}, this is {cpu}"
     if file.host.torch != torch:
         return f"it was measured with torch {file.host.torch}, this is {torch}"
-    if file.verdict.tier in ("unproven", "changed"):
-        return f"its verdict is `{file.verdict.tier}`"
     return ""
 
 

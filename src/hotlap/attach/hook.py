@@ -21,13 +21,20 @@ class _AfterTorch(MetaPathFinder):
         del path, target
         if fullname != "torch":
             return None
+        # Off the list while looking, or this would find itself; and back on it until torch has
+        # really been imported: many libraries only ask whether there is one.
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
+        try:
+            spec = importlib.util.find_spec("torch")
+        finally:
+            sys.meta_path.insert(0, self)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             execute(module)
             self.then()
 

@@ -120,6 +120,9 @@ def start(config: Config, channel: Channel) -> None:
 
 
 def _start(config: Config, channel: Channel) -> None:
+    # A script that logs to its own standard output must not find our lines there.
+    log.propagate = False
+    log.addHandler(logging.NullHandler())
     plan = Plan(config.plan)
     absent = compat.missing()
     if absent:

@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -70,14 +71,19 @@ def own_generator(dataset: Any) -> str | None:
     if numpy is not None and "numpy.random" in sys.modules:
         kinds += [numpy.random.Generator, numpy.random.RandomState]
     for path, value in _walk(dataset):
-        if isinstance(value, tuple(kinds)):
+        # Reading a sample once more would draw from it, or move it on, for good.
+        if isinstance(value, tuple(kinds)) or isinstance(value, Iterator):
             return path
     return None
 
 
 def _walk(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield (path, object) of what hangs on an object, breadth first, arrays and code left out."""
-    queue: list[tuple[str, Any]] = [(type(root).__name__, root)]
+    name = type(root).__name__
+    queue: list[tuple[str, Any]] = [(name, root)]
+    getitem = getattr(type(root), "__getitem__", None)
+    if isinstance(getitem, FunctionType):
+        queue.append((f"{name}.__getitem__", getitem))
     seen: set[int] = set()
     while queue and len(seen) < _MAX_WALK:
         path, value = queue.pop(0)
@@ -87,9 +93,35 @@ def _walk(root: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
         if isinstance(value, (str, bytes, int, float, torch.Tensor, ModuleType, type)):
             continue
-        if isinstance(value, FunctionType | MethodType):
+        if isinstance(value, FunctionType | MethodType | partial):
+            queue.extend(_reached_by(path, value))
             continue
         queue.extend(_children(path, value))
+
+
+def _reached_by(path: str, function: Any) -> list[tuple[str, Any]]:
+    """Return what a function of the user's can reach: its owner, arguments, closure, globals."""
+    if isinstance(function, partial):
+        parts = [function.func, *function.args, *function.keywords.values()]
+        return [(f"{path}()", part) for part in parts]
+    if isinstance(function, MethodType):
+        return [(path, function.__func__), (f"{path}.__self__", function.__self__)]
+    code = function.__code__
+    found = [(f"{path}.{n}", c) for n, c in zip(code.co_freevars, _cells(function), strict=True)]
+    found += [(f"{path}()", value) for value in function.__defaults__ or ()]
+    known = function.__globals__
+    return found + [(f"{path}.{n}", known[n]) for n in code.co_names if n in known]
+
+
+def _cells(function: FunctionType) -> list[Any]:
+    return [_content(cell) for cell in function.__closure__ or ()]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
 
 
 def _children(path: str, value: Any) -> list[tuple[str, Any]]:
@@ -113,10 +145,19 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
         prefix, current = queue.pop()
         for name, value in getattr(current, "__dict__", {}).items():
             plain = isinstance(value, str | bytes | int | float | bool | type(None))
-            marks[f"{prefix}{name}"] = value if plain else id(value)
+            marks[f"{prefix}{name}"] = value if plain else _mark(value)
             if name == "dataset" and hasattr(value, "__getitem__"):
                 queue.append((f"{prefix}{name}.", value))
     return marks
+
+
+def _mark(value: Any) -> Any:
+    # Tensors count the changes made to them in place.
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if isinstance(value, list | tuple):
+        return id(value), len(value), [v._version for v in value if isinstance(v, torch.Tensor)]
+    return id(value)
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -60,15 +60,16 @@ class ResidentRows:
     def bind(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         self._read = read
+        if self.refused is None and len(self.dataset) != self.length:
+            self.refuse("the data set's length changes")
         marks = fixed.fingerprint(self.dataset)
         if marks != self._marks:
             changed = sorted(k for k in marks | self._marks if marks.get(k) != self._marks.get(k))
             log.info("resident: the data set's %s changed, its samples are read anew", changed[0])
             self._marks = marks
             self._forget()
-        if self._missing == 0:
-            self._reread(REREAD_PER_EPOCH if self._checked else REREAD_AT_FIRST)
-            self._checked = True
+        if self._checked and self._rows is not None:
+            self._reread(REREAD_PER_EPOCH)
         return self.fetch
 
     def fetch(self, indices: Any) -> Any:
@@ -76,13 +77,17 @@ class ResidentRows:
         assert self._read is not None
         if self.refused is not None:
             return self._read(indices)
-        try:
-            index = torch.as_tensor(indices)
-        except (TypeError, ValueError, RuntimeError):
-            self.refuse(f"the sampler yields {type(indices[0]).__name__}, not whole numbers")
+        index = self._positions(indices)
+        if index is None:
+            self.refuse("the sampler yields something else than positions from 0 on")
             return self._read(indices)
         if self._missing and not bool(self._have[index].all()):
             return self._read_and_keep(indices, index)
+        if not self._checked:
+            self._checked = True
+            self._reread(REREAD_AT_FIRST)
+            if self.refused is not None:
+                return self._read(indices)
         self.served += 1
         self._since_check += len(indices)
         if self._since_check >= REREAD_EVERY:
@@ -93,6 +98,16 @@ class ResidentRows:
         rows = self._rows
         assert rows is not None
         return rebuild(self._spec, iter([row.index_select(0, index) for row in rows]))
+
+    def _positions(self, indices: Any) -> torch.Tensor | None:
+        """Return the sampler's indices as a tensor, None if rows cannot be named by them."""
+        try:
+            index = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError, IndexError):
+            return None
+        if index.dim() != 1 or index.dtype != torch.int64 or index.numel() == 0:
+            return None
+        return index if 0 <= int(index.min()) and int(index.max()) < self.length else None
 
     def fill(self) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
@@ -174,10 +189,10 @@ class ResidentRows:
         self._missing = self.length - int(self._have.sum())
 
     def _reread(self, count: int) -> None:
-        stride = max(1, self.length // count)
+        held = self._have.nonzero().flatten()
+        stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
-        offset = self.served % stride
-        for position in range(offset, self.length, stride):
+        for position in held[self.served % stride :: stride].tolist():
             if self.refused is not None:
                 return
             self._reread_one(position)
@@ -186,11 +201,19 @@ class ResidentRows:
         assert self._read is not None
         assert self._rows is not None
         with fixed.other_random_states():
+            before = fixed.global_random_states()
             again = self._read([position])
+            drawn = fixed.moved(before)
+        if drawn is not None:
+            self.refuse(f"reading a sample draws from {drawn}")
+            return
         leaves: list[torch.Tensor] = []
-        flatten(again, leaves)
+        spec = flatten(again, leaves)
         kept = [row[position : position + 1] for row in self._rows]
-        if not all(fixed.same_bytes(a, b) for a, b in zip(leaves, kept, strict=True)):
+        same = spec == self._spec and all(
+            fixed.same_bytes(a, b) for a, b in zip(leaves, kept, strict=True)
+        )
+        if not same:
             self.refuse(f"sample {position} is not the same when it is read again")
 
 
@@ -208,13 +231,14 @@ def available_bytes() -> int:
 
 def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
     """Append the tensors of a nested batch to `leaves`; return its structure, None if unusable."""
-    if isinstance(value, torch.Tensor):
+    if type(value) is torch.Tensor and not value.requires_grad:
         leaves.append(value)
         return "tensor"
-    if isinstance(value, dict):
+    # A subclass may be made in ways that its contents do not show.
+    if type(value) is dict:
         parts = {key: flatten(item, leaves) for key, item in value.items()}
         return None if None in parts.values() else (type(value), tuple(parts.items()))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
         items = tuple(flatten(item, leaves) for item in value)
         return None if None in items else (type(value), items)
     return None

@@ -163,7 +163,7 @@ class Trial:
                 self.kill()
                 raise self._error("timeout", f"gave no answer in {timeout_s:.0f} s") from None
             if message is None:
-                raise self._ended()
+                raise self.ended()
             kind = message["kind"]
             if kind == "attached":
                 self._attached = True
@@ -232,7 +232,8 @@ class Trial:
             if len(self._output) > 2 * _OUTPUT_KEPT:
                 del self._output[:-_OUTPUT_KEPT]
 
-    def _ended(self) -> Exception:
+    def ended(self) -> Exception:
+        """Wait for the trial's end and return what to raise for it."""
         code = self._process.wait()
         self._drain.join(timeout=5)
         if self._ended_why is not None:
@@ -266,7 +267,10 @@ def observe(
     role: Role = options.pop("role", "observe")
     trial = lab.start(role, plan, **options)
     try:
-        return trial.message(["report"], timeout_s)
+        report = trial.message(["report"], timeout_s)
+        if report["steps"] == 0:
+            raise trial.ended()
+        return report
     finally:
         trial.kill()
 

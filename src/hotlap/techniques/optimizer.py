@@ -74,8 +74,11 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             raise Refusal("the optimizer is differentiable or capturable")
         if options.implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
             raise Refusal("the learning rate is a tensor, which foreach does not take")
-        if not all(p.is_floating_point() and p.layout == torch.strided for p in group["params"]):
-            raise Refusal("a parameter is complex, sparse or not floating point")
+        if options.implementation == "foreach" and group.get("nesterov"):
+            raise Refusal("foreach with Nesterov momentum changes the gradients it reads")
+        exact = (torch.float32, torch.float64)
+        if not all(p.dtype in exact and p.layout == torch.strided for p in group["params"]):
+            raise Refusal("a parameter is not a dense float32 or float64 tensor")
     _switch(optimizer, options.implementation)
     return target
 

@@ -107,7 +107,7 @@ class ResidentRows:
             return None
         if index.dim() != 1 or index.dtype != torch.int64 or index.numel() == 0:
             return None
-        return index if 0 <= int(index.min()) and int(index.max()) < self.length else None
+        return index if int(index.min()) >= 0 and int(index.max()) < self.length else None
 
     def fill(self) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""

@@ -72,7 +72,7 @@ def own_generator(dataset: Any) -> str | None:
         kinds += [numpy.random.Generator, numpy.random.RandomState]
     for path, value in _walk(dataset):
         # Reading a sample once more would draw from it, or move it on, for good.
-        if isinstance(value, tuple(kinds)) or isinstance(value, Iterator):
+        if isinstance(value, (*kinds, Iterator)):
             return path
     return None
 

@@ -97,10 +97,10 @@ def check_request(
     for name in only:
         if name not in known:
             raise UsageError(unknown_name(name, known, "technique"))
-    if out is not None and not os.access(out.parent, os.W_OK):
+    if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
         raise UsageError(
-            f"the plan cannot be written to '{out}': its folder is not there or not writable. "
-            "Allowed: --out FILE in a folder that is."
+            f"the plan cannot be written to '{out}': it is a folder, or its own is "
+            "not there or not writable. Allowed: --out FILE in a folder that is."
         )
     return known
 

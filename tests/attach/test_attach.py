@@ -179,3 +179,90 @@ def test_the_planned_steps_are_found_across_functions() -> None:
         facts = watch(lab, seconds=30, epochs=9).trace.facts
     assert facts.steps_per_epoch == 16
     assert facts.planned_steps == 80
+
+
+def under_the_exact_plan(tmp_path: Path, text: str) -> subprocess.CompletedProcess:
+    """Run a script plain and under the exact plan; return the second after a comparison."""
+    (tmp_path / "script.py").write_text(text)
+    command = [sys.executable, str(tmp_path / "script.py")]
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert plain.returncode == 0, plain.stderr
+    done = hotlap_run(str(tmp_path / "script.py"))
+    assert done.stdout == plain.stdout, done.stderr
+    return done
+
+
+FOLDS = """
+import gc, weakref, torch
+from torch.utils.data import DataLoader, Dataset
+gc.disable()
+class Fold(Dataset):
+    def __init__(self, number): self.number = number
+    def __len__(self): return 40
+    def __getitem__(self, index): return torch.full((4,), index + self.number / 10), index % 3
+alive = []
+for fold in range(3):
+    torch.manual_seed(fold)
+    data, model = Fold(fold), torch.nn.Linear(4, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        for inputs, targets in DataLoader(data, batch_size=8, shuffle=True):
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(fold, loss.item(), [ref() is not None for ref in alive])
+    alive += [weakref.ref(data), weakref.ref(model.weight)]
+    del data, model, optimizer, loss, inputs, targets
+"""
+
+
+def test_what_the_script_drops_is_not_kept_alive_and_the_next_is_served_too(tmp_path: Path) -> None:
+    done = under_the_exact_plan(tmp_path, FOLDS)
+    assert "refused" not in done.stderr
+    assert "no_effect" not in done.stderr
+
+
+HOOKS = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def show(optimizer, args, kwargs):
+    print(optimizer.param_groups[0]["foreach"])
+optimizer.register_step_pre_hook(show)
+optimizer.register_step_post_hook(show)
+def closure():
+    raise RuntimeError("planted")
+for step in range(6):
+    model(torch.ones(3, 4)).sum().backward()
+    try:
+        optimizer.step(closure if step in (0, 3) else None)
+    except RuntimeError as error:
+        print(error)
+    print(step, optimizer.param_groups[0]["foreach"], model.weight.tolist())
+"""
+
+
+def test_hooks_and_failed_steps_of_the_script_see_its_own_optimizer(tmp_path: Path) -> None:
+    script = HOOKS.replace("torch.nn.Linear(4, 2)", "torch.nn.Linear(4, 2)\ntorch.manual_seed(0)")
+    script = script.replace("import torch\n", "import torch\ntorch.manual_seed(1)\n", 1)
+    under_the_exact_plan(tmp_path, script)
+    chosen = Plan({"optimizer": {"implementation": "foreach"}})
+    outcome = run(Script(path=str(tmp_path / "script.py"), cwd=str(tmp_path)), chosen, stdout=2)
+    assert [row["state"] for row in outcome.techniques] == ["applied"]
+
+
+FORKING = """
+import os, time, torch
+if os.fork() == 0:
+    os.close(1); os.close(2)
+    time.sleep(4)
+    os._exit(0)
+os.system("sleep 4 > /dev/null 2>&1 &")
+"""
+
+
+def test_children_that_outlive_the_script_are_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FORKING)
+    outcome = run(Script(path=str(tmp_path / "script.py"), cwd=str(tmp_path)), EXACT_PLAN)
+    still_there = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True)
+    assert outcome.torch is not None
+    assert still_there.returncode == 0

@@ -1,6 +1,7 @@
 """Samples from memory are the ones that reading gives, or are not served from memory."""
 
 import random
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ def rows_and_fetch(dataset: Dataset, max_bytes: int = 2**20) -> tuple[ResidentRo
     def read(indices: list[int]) -> Any:
         return default_collate([dataset[i] for i in indices])
 
-    return rows, lambda: rows.bind(read)
+    return rows, lambda: rows.bind(dataset, read)
 
 
 def epoch(fetch: Any, size: int = 8) -> list[Any]:
@@ -171,7 +172,7 @@ def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
     before = fixed.global_random_states()
-    rows.fill()
+    rows.fill(fetch.args[0])
     assert fixed.moved(before) is None
     assert rows.read_batches == 1
     epoch(fetch)
@@ -188,7 +189,7 @@ def test_a_loader_gives_the_same_batches_with_and_without(monkeypatch: pytest.Mo
             iterator = iter(loader)
             if resident:
                 fetcher = iterator._dataset_fetcher
-                fetcher.fetch = rows.bind(fetcher.fetch)
+                fetcher.fetch = rows.bind(loader.dataset, fetcher.fetch)
             seen += [*iterator, torch.rand(1)]
         assert (rows.served > 0) is resident
         return repr(seen)
@@ -240,8 +241,9 @@ def test_a_data_set_that_grows_is_read_as_usual() -> None:
 
 @pytest.mark.parametrize("indices", [[-1, 2], [(1, 0.5), (2, 0.5)], ["a", "b"]])
 def test_other_indices_than_positions_are_left_to_the_data_set(indices: list[Any]) -> None:
-    rows = ResidentRows(Numbered(), 2**20)
-    assert rows.bind(lambda given: given)(indices) == indices
+    dataset = Numbered()
+    rows = ResidentRows(dataset, 2**20)
+    assert rows.bind(dataset, lambda given: given)(indices) == indices
     assert rows.refused is not None
 
 
@@ -256,3 +258,90 @@ def test_samples_that_are_more_than_tensors_are_left_to_the_data_set() -> None:
     rows, begin = rows_and_fetch(Special())
     assert isinstance(begin()([0, 1]), Marked)
     assert rows.refused is not None
+
+
+class Shift:
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        return value + self.by
+
+
+class Transformed(Numbered):
+    def __init__(self) -> None:
+        self.transforms = [Shift(1.0)]
+        self.pixels = np.zeros((COUNT, 3), dtype=np.uint8)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transforms[0](torch.from_numpy(self.pixels[index].astype(np.float32)))
+
+
+@pytest.mark.parametrize("change", ["a transform's own setting", "an array in place", "nothing"])
+def test_what_changes_deep_inside_makes_samples_be_read_anew(change: str) -> None:
+    dataset = Transformed()
+    rows, begin = rows_and_fetch(dataset)
+    epoch(begin())
+    if change == "a transform's own setting":
+        dataset.transforms[0].by = 2.0
+    elif change == "an array in place":
+        dataset.pixels[7, 1] = 1
+    expected = repr(epoch(lambda indices: default_collate([dataset[i] for i in indices])))
+    assert repr(epoch(begin())) == expected
+    assert (rows.served > 0) is (change == "nothing")
+
+
+class Talking(Numbered):
+    def __getitem__(self, index: int) -> Any:
+        return self.decode(index)
+
+    def decode(self, index: int) -> Any:
+        print("decoding", index)
+        return torch.tensor([index])
+
+
+def test_a_data_set_that_prints_is_read_as_usual() -> None:
+    rows, _ = rows_and_fetch(Talking())
+    assert rows.refused == "reading a sample prints (Talking.decode)"
+
+
+def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, begin = rows_and_fetch(Numbered())
+    first, begun = epoch(begin()), begin()
+
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("hotlap.feed.resident.rebuild", broken)
+    assert repr(epoch(begun)) == repr(first)
+    assert rows.refused == "RuntimeError: planted"
+
+
+def test_what_the_data_set_raises_goes_to_the_script() -> None:
+    class Failing(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            raise KeyError("gone")
+
+    rows, begin = rows_and_fetch(Failing())
+    with pytest.raises(KeyError, match="gone"):
+        begin()([0, 1])
+    assert rows.refused is None
+
+
+def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hotlap.feed.resident._everybody", weakref.WeakSet())
+    kept = [Numbered(), Numbered()]
+    # A sample is six floats and one whole number of eight bytes.
+    pairs = [rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100) for dataset in kept]
+    for _, begin in pairs:
+        begin()([0, 1])
+    assert pairs[0][0].refused is None
+    assert "other data sets" in str(pairs[1][0].refused)
+    pairs[0][0].drop()
+    later, begin = rows_and_fetch(kept[1], max_bytes=COUNT * 32 + 100)
+    begin()([0, 1])
+    assert later.refused is None

@@ -46,7 +46,7 @@ def _drop_every_20th_batch(target: Any, options: Any) -> Any:
 def _stale_batch(target: Any, options: Any) -> Any:
     kept: list[Any] = []
 
-    def wrap(read: Any) -> Any:
+    def wrap(dataset: Any, read: Any) -> Any:
         def fetch(indices: Any) -> Any:
             kept.append(read(indices))
             # Now and then the batch before, as a prefetcher does that reuses a buffer too early.

@@ -1,10 +1,9 @@
 """Which plan a run is made under, and the one line that says so."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotlap.attach.entry import Script
+from hotlap.attach.entry import Script, is_off
 from hotlap.attach.runner import EXACT_PLAN, exact_part
 from hotlap.errors import MissingFile
 from hotlap.plan import Plan, PlanFile
@@ -39,7 +38,7 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
         MissingFile: there is no such plan file.
         PlanError: it holds what no plan holds.
     """
-    if os.environ.get("HOTLAP_OFF"):
+    if is_off():
         return Chosen(Plan(), "HOTLAP_OFF is set: running the plain script")
     if wanted is None:
         return Chosen(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))

@@ -13,6 +13,12 @@ from hotlap.techniques import ProcessTarget, registry
 
 SITE = Path(__file__).parent / "site"
 
+
+def is_off() -> bool:
+    """True if HOTLAP_OFF is set, to something else than 0: everything is run plain."""
+    return os.environ.get("HOTLAP_OFF", "0") not in ("", "0")
+
+
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled",
     "MLFLOW_TRACKING_URI": "file:/tmp/hotlap-mlflow",

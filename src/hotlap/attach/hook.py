@@ -1,6 +1,7 @@
 """Waits for `import torch` in the script's process, then starts the session."""
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
@@ -50,7 +51,12 @@ def install(text: str) -> None:
         text: the configuration as JSON, see `channel.Config`.
     """
     config = Config.from_text(text)
+    if config.fd is not None:
+        # It was inherited once; a program that the script starts would keep it open.
+        os.set_inheritable(config.fd, False)
     channel = Channel(config.fd)
+    # A forked child may outlive the script: whoever listens waits for the last holder to go.
+    os.register_at_fork(after_in_child=channel.close)
     channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
 
     def start() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotlap.attach.channel import Channel, Config
-from hotlap.attach.entry import Script, environment, plan_data
+from hotlap.attach.entry import Script, environment, is_off, plan_data
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
 
@@ -36,14 +36,18 @@ class Outcome:
 
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
-        if os.environ.get("HOTLAP_OFF"):
+        if is_off():
             return []
         if not self.attached:
             return [
                 f"hotlap never got into `{script}`, the run was plain: its Python was started "
                 "without the environment that hotlap gave it (flags -I, -E or -S do that)"
             ]
-        return [f"the plan was not applied: {self.failure}"] if self.failure else []
+        if self.failure:
+            return [f"the plan was not applied: {self.failure}"]
+        if self.torch is None and self.exit_code == 0:
+            return [f"`{script}` never imported torch in its own process: nothing was applied"]
+        return []
 
 
 def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:

@@ -4,16 +4,15 @@ Methods are patched on classes, never names in modules, because `from torch... i
 names. Every patch calls what it replaced, and does nothing else once `listener` is None.
 """
 
+import functools
 import os
 import weakref
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.data import dataloader as _dataloader
+
+from hotlap.attach.identity import ByIdentity
 
 
 class Listener:
@@ -69,6 +68,9 @@ class Listener:
     def step_ends(self, optimizer: Any) -> None:
         """An outermost optimizer step has returned."""
 
+    def step_failed(self, optimizer: Any) -> None:
+        """An outermost optimizer step has raised; the script may catch that and go on."""
+
 
 class _State:
     listener: Listener | None = None
@@ -77,7 +79,7 @@ class _State:
     call_depth = 0
     backward_depth = 0
     root_classes: dict[type, Any] = {}  # noqa: RUF012
-    roots: set[int] = set()  # noqa: RUF012
+    roots: ByIdentity[bool] = ByIdentity()
 
 
 def install(listener: Listener) -> None:
@@ -86,8 +88,6 @@ def install(listener: Listener) -> None:
     os.register_at_fork(after_in_child=go_inert)
     _patch_iterators()
     _patch_optimizers()
-    register_optimizer_step_pre_hook(_step_begins)
-    register_optimizer_step_post_hook(_step_ends)
     if listener.wants_phases:
         _patch_batches()
         _patch_backward()
@@ -159,12 +159,17 @@ def _patch_backward() -> None:
 
 def _patch_optimizers() -> None:
     original = torch.optim.Optimizer.__init__
+    patch_step = torch.optim.Optimizer._patch_step_function
     zero_grad = torch.optim.Optimizer.zero_grad
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if _State.listener is not None:
             _State.optimizers.append(weakref.ref(self))
+
+    def patching_step(self: Any) -> None:
+        patch_step(self)
+        _patch_step(type(self))
 
     def zeroing(self: Any, *args: Any, **kwargs: Any) -> None:
         listener = _State.listener
@@ -177,23 +182,40 @@ def _patch_optimizers() -> None:
             listener.zeroing_ends()
 
     torch.optim.Optimizer.__init__ = __init__
+    torch.optim.Optimizer._patch_step_function = patching_step
     if _State.listener is not None and _State.listener.wants_phases:
         torch.optim.Optimizer.zero_grad = zeroing
 
 
-def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> None:
-    del args, kwargs
-    # A subclass that overrides `step` and calls the inherited one fires the hooks twice.
-    _State.step_depth += 1
-    if _State.listener is not None and _State.step_depth == 1:
-        _State.listener.step_begins(optimizer)
+def _patch_step(kind: type) -> None:
+    """Wrap an optimizer's `step` outside all its hooks, which may belong to anybody.
 
+    torch's own hooks for every step would not say that a step has raised.
+    """
+    original = kind.step
+    if getattr(original, "_hotlap", False):
+        return
 
-def _step_ends(optimizer: Any, args: Any, kwargs: Any) -> None:
-    del args, kwargs
-    _State.step_depth -= 1
-    if _State.listener is not None and _State.step_depth == 0:
-        _State.listener.step_ends(optimizer)
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _State.listener
+        # A subclass that overrides `step` may call the inherited one, which is wrapped as well.
+        if listener is None or torch.compiler.is_compiling() or _State.step_depth:
+            return original(self, *args, **kwargs)
+        _State.step_depth = 1
+        try:
+            listener.step_begins(self)
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            _State.step_depth = 0
+            listener.step_failed(self)
+            raise
+        _State.step_depth = 0
+        listener.step_ends(self)
+        return result
+
+    step._hotlap = True
+    kind.step = step
 
 
 def _patch_modules() -> None:
@@ -208,8 +230,8 @@ def _patch_modules() -> None:
         if listener is None or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         outermost = _State.call_depth == 0 and self.training and torch.is_grad_enabled()
-        if outermost and id(self) not in _State.roots and listener.root_wanted(self):
-            _State.roots.add(id(self))
+        if outermost and self not in _State.roots and listener.root_wanted(self):
+            _State.roots.put(self, True)
             if listener.wants_phases:
                 _patch_root_class(type(self))
                 return type(self).__call__(self, *args, **kwargs)
@@ -241,7 +263,7 @@ def _patch_root_class(kind: type) -> None:
         if (
             listener is None
             or torch.compiler.is_compiling()
-            or id(self) not in _State.roots
+            or self not in _State.roots
             or not (self.training and torch.is_grad_enabled())
         ):
             return original(self, *args, **kwargs)

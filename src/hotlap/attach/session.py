@@ -67,6 +67,9 @@ class RunRole(seams.Listener):
         if self.steps == 1:
             seams.stop_looking_for_roots()
 
+    def step_failed(self, optimizer: Any) -> None:
+        self.plan.step_failed(optimizer)
+
     def report(self) -> dict[str, Any]:
         """Return what the role has to say at its end."""
         return {}

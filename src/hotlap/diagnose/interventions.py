@@ -18,7 +18,9 @@ def _serve_one_batch(target: FeedTarget, options: Options) -> FeedTarget:
     kept: dict[int, Any] = {}
     target.notes["replay"] = kept
 
-    def wrap(read: Any) -> Any:
+    def wrap(dataset: Any, read: Any) -> Any:
+        del dataset
+
         def fetch(indices: Any) -> Any:
             # The last batch of an epoch is smaller: one is kept for each size.
             if len(indices) not in kept:

@@ -7,7 +7,7 @@ change between epochs, and samples read again under other global states.
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -17,6 +17,8 @@ import torch
 
 _OTHER_SEED = 0x5EED
 _MAX_WALK = 2000
+_MAX_SUM = 256 * 2**20
+"""Bytes of an array that are looked at for changes in place."""
 
 
 def global_random_states() -> tuple[Any, Any, torch.Tensor]:
@@ -81,9 +83,9 @@ def _walk(root: Any) -> Iterator[tuple[str, Any]]:
     """Yield (path, object) of what hangs on an object, breadth first, arrays and code left out."""
     name = type(root).__name__
     queue: list[tuple[str, Any]] = [(name, root)]
-    getitem = getattr(type(root), "__getitem__", None)
-    if isinstance(getitem, FunctionType):
-        queue.append((f"{name}.__getitem__", getitem))
+    # What the class does with a sample may be spread over methods.
+    for method in _methods_reached(type(root)):
+        queue.append((f"{name}.{method.__name__}", method))
     seen: set[int] = set()
     while queue and len(seen) < _MAX_WALK:
         path, value = queue.pop(0)
@@ -97,6 +99,19 @@ def _walk(root: Any) -> Iterator[tuple[str, Any]]:
             queue.extend(_reached_by(path, value))
             continue
         queue.extend(_children(path, value))
+
+
+def _methods_reached(kind: type) -> list[FunctionType]:
+    """Return `__getitem__`, `__getitems__` and the methods of the class that these name."""
+    found: dict[str, FunctionType] = {}
+    names = ["__getitem__", "__getitems__"]
+    while names:
+        name = names.pop()
+        method = getattr(kind, name, None)
+        if name not in found and isinstance(method, FunctionType):
+            found[name] = method
+            names.extend(method.__code__.co_names)
+    return list(found.values())
 
 
 def _reached_by(path: str, function: Any) -> list[tuple[str, Any]]:
@@ -130,34 +145,63 @@ def _children(path: str, value: Any) -> list[tuple[str, Any]]:
         return [(f"{path}[{i}]", item) for i, item in enumerate(value[:32])]
     if isinstance(value, dict):
         return [(f"{path}[{key!r}]", item) for key, item in list(value.items())[:64]]
-    attributes = getattr(value, "__dict__", None)
-    return [(f"{path}.{name}", item) for name, item in attributes.items()] if attributes else []
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return [(f"{path}.{name}", item) for name, item in found.items()]
 
 
 def fingerprint(dataset: Any) -> dict[str, Any]:
-    """Return the data set's attributes, wrapped data sets included: values of scalars, else ids.
+    """Return what the data set can reach: values of scalars, marks of arrays, else identities.
 
-    Two equal fingerprints mean that nobody rebound an attribute (`set_epoch`, another transform).
+    Two equal fingerprints mean that nobody rebound an attribute (`set_epoch`, another transform, a
+    transform's own settings) or wrote into an array.
     """
-    marks: dict[str, Any] = {}
-    queue: list[tuple[str, Any]] = [("", dataset)]
-    while queue:
-        prefix, current = queue.pop()
-        for name, value in getattr(current, "__dict__", {}).items():
-            plain = isinstance(value, str | bytes | int | float | bool | type(None))
-            marks[f"{prefix}{name}"] = value if plain else _mark(value)
-            if name == "dataset" and hasattr(value, "__getitem__"):
-                queue.append((f"{prefix}{name}.", value))
-    return marks
+    return {path: _mark(value) for path, value in _walk(dataset)}
 
 
 def _mark(value: Any) -> Any:
+    if value is None or isinstance(value, str | bytes | int | float | bool | complex):
+        return value
     # Tensors count the changes made to them in place.
     if isinstance(value, torch.Tensor):
         return id(value), value._version
     if isinstance(value, list | tuple):
         return id(value), len(value), [v._version for v in value if isinstance(v, torch.Tensor)]
-    return id(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(value) is numpy.ndarray:
+        return id(value), value.shape, _sum_of_words(numpy, value)
+    return id(value), len(value) if isinstance(value, dict | set) else 0
+
+
+def _sum_of_words(numpy: Any, array: Any) -> int:
+    """Return a sum that nearly every change in place moves; memory is read at its full speed."""
+    if not array.flags.c_contiguous or array.dtype.hasobject or array.size == 0:
+        return 0
+    # A mapped file would be read from the disk, all of it, for every epoch.
+    if array.base is not None and not isinstance(array.base, (numpy.ndarray, bytes)):
+        return 0
+    octets = array.reshape(-1).view(numpy.uint8)[:_MAX_SUM]
+    words = octets[: len(octets) // 8 * 8].view(numpy.uint64)
+    return int(words.sum(dtype=numpy.uint64)) + int(octets[len(words) * 8 :].sum())
+
+
+def printing(dataset: Any) -> str | None:
+    """Name a function of the data set's own module that prints when a sample is read, or None."""
+    own = {type(dataset).__module__, "__main__"}
+    for path, value in _walk(dataset):
+        call = vars(type(value)).get("__call__")
+        function = value if isinstance(value, FunctionType) else call
+        if (
+            isinstance(function, FunctionType)
+            and function.__module__ in own
+            and "print" in function.__code__.co_names
+        ):
+            return path
+    return None
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -169,6 +213,3 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-Read = Callable[[Any], Any]

@@ -5,7 +5,9 @@ out is the one that default collation would have made of the same indices, bit f
 """
 
 import logging
+import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,102 +25,128 @@ REREAD_EVERY = 1024
 """One sample in so many is read again while serving."""
 _FILL_CHUNK = 256
 
+Read = Callable[[Any], Any]
+"""`read(indices) -> batch`, by the script's own data set and collation."""
+
 
 class ResidentRows:
-    """The rows of one map-style data set.
+    """The rows of one map-style data set, which it does not keep alive.
+
+    Whatever fails in here refuses the data set and says why; the script gets its batch as if
+    nobody had looked on. What the data set itself raises goes to the script.
 
     Args:
-        dataset: the data set, for its length and to see whether it changes.
-        max_bytes: refuse, rather than hold more than this.
+        dataset: the data set, for its length and to see whether it may be kept.
+        max_bytes: refuse, rather than hold more than this together with all other data sets.
     """
 
     def __init__(self, dataset: Any, max_bytes: int) -> None:
-        self.dataset = dataset
         self.length = len(dataset)
         self.max_bytes = max_bytes
         self.served = 0
         """Batches served from memory."""
         self.read_batches = 0
+        self.most_bytes = 0
+        """Bytes held, while they were."""
         self.refused: str | None = None
-        self._read: Callable[[Any], Any] | None = None
         self._rows: list[torch.Tensor] | None = None
         self._spec: Any = None
-        self._have = torch.zeros(self.length, dtype=torch.bool)
-        self._missing = self.length
-        self._checked = False
+        self._forget()
         self._since_check = 0
         self._marks = fixed.fingerprint(dataset)
+        _everybody.add(self)
         owner = fixed.own_generator(dataset)
         if owner is not None:
             self.refuse(f"the data set holds a random generator of its own ({owner})")
+        printer = fixed.printing(dataset)
+        if printer is not None:
+            self.refuse(f"reading a sample prints ({printer})")
 
     @property
     def bytes(self) -> int:
         """Bytes held in memory."""
         return sum(row.numel() * row.element_size() for row in self._rows or ())
 
-    def bind(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def bind(self, dataset: Any, read: Read) -> Read:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
-        self._read = read
-        if self.refused is None and len(self.dataset) != self.length:
+        if self.refused is None:
+            self._own(self._look_again, dataset, read)
+        return partial(self.fetch, read)
+
+    def _look_again(self, dataset: Any, read: Read) -> None:
+        if len(dataset) != self.length:
             self.refuse("the data set's length changes")
-        marks = fixed.fingerprint(self.dataset)
+            return
+        marks = fixed.fingerprint(dataset)
         if marks != self._marks:
             changed = sorted(k for k in marks | self._marks if marks.get(k) != self._marks.get(k))
-            log.info("resident: the data set's %s changed, its samples are read anew", changed[0])
+            log.info("resident: %s changed, the samples are read anew", changed[0])
             self._marks = marks
             self._forget()
         if self._checked and self._rows is not None:
-            self._reread(REREAD_PER_EPOCH)
-        return self.fetch
+            self._reread(read, REREAD_PER_EPOCH)
 
-    def fetch(self, indices: Any) -> Any:
+    def fetch(self, read: Read, indices: Any) -> Any:
         """Return the collated batch of the sampler's `indices`."""
-        assert self._read is not None
         if self.refused is not None:
-            return self._read(indices)
-        index = self._positions(indices)
+            return read(indices)
+        index = self._own(self._positions, indices)
         if index is None:
-            self.refuse("the sampler yields something else than positions from 0 on")
-            return self._read(indices)
+            return read(indices)
         if self._missing and not bool(self._have[index].all()):
-            return self._read_and_keep(indices, index)
-        if not self._checked:
-            self._checked = True
-            self._reread(REREAD_AT_FIRST)
-            if self.refused is not None:
-                return self._read(indices)
-        self.served += 1
-        self._since_check += len(indices)
-        if self._since_check >= REREAD_EVERY:
-            self._since_check = 0
-            self._reread_one(int(index[0]))
-            if self.refused is not None:
-                return self._read(indices)
-        rows = self._rows
-        assert rows is not None
-        return rebuild(self._spec, iter([row.index_select(0, index) for row in rows]))
+            return self._read_and_keep(read, indices, index)
+        batch = self._own(self._serve, read, index)
+        return read(indices) if batch is None else batch
+
+    def _own(self, work: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return work(*args)
+        except Exception as error:
+            log.debug("resident refused", exc_info=True)
+            self.refuse(f"{type(error).__name__}: {error}")
+            return None
 
     def _positions(self, indices: Any) -> torch.Tensor | None:
-        """Return the sampler's indices as a tensor, None if rows cannot be named by them."""
+        """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
         try:
             index = torch.as_tensor(indices)
+            usable = index.dim() == 1 and index.dtype == torch.int64 and index.numel() > 0
         except (TypeError, ValueError, RuntimeError, IndexError):
-            return None
-        if index.dim() != 1 or index.dtype != torch.int64 or index.numel() == 0:
-            return None
-        return index if int(index.min()) >= 0 and int(index.max()) < self.length else None
+            usable = False
+        if usable and int(index.min()) >= 0 and int(index.max()) < self.length:
+            return index
+        self.refuse("the sampler yields something else than positions from 0 on")
+        return None
 
-    def fill(self) -> None:
+    def _serve(self, read: Read, index: torch.Tensor) -> Any:
+        """Return the batch from memory, None if a look at the data set says not to."""
+        if not self._checked:
+            self._checked = True
+            self._reread(read, REREAD_AT_FIRST)
+        self._since_check += len(index)
+        if self._since_check >= REREAD_EVERY and self.refused is None:
+            self._since_check = 0
+            self._reread_one(read, int(index[0]))
+        if self.refused is not None or self._rows is None:
+            return None
+        batch = rebuild(self._spec, iter([row.index_select(0, index) for row in self._rows]))
+        self.served += 1
+        return batch
+
+    def fill(self, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
-        assert self._read is not None
         missing = (~self._have).nonzero().flatten().tolist()
         states = fixed.global_random_states()
         for start in range(0, len(missing), _FILL_CHUNK):
             if self.refused is not None:
                 break
             chunk = missing[start : start + _FILL_CHUNK]
-            self._read_and_keep(chunk, torch.as_tensor(chunk))
+            try:
+                self._read_and_keep(read, chunk, torch.as_tensor(chunk))
+            except Exception:
+                # A sample that the script's sampler may never ask for.
+                log.info("resident: samples could not all be read ahead", exc_info=True)
+                break
         fixed.restore(states)
 
     def refuse(self, reason: str) -> None:
@@ -133,21 +161,28 @@ class ResidentRows:
         self.refused = reason
         self._forget()
 
+    def drop(self) -> None:
+        """Give the memory back: the script has dropped the data set."""
+        self._rows = None
+
     def _forget(self) -> None:
         self._rows = None
         self._have = torch.zeros(self.length, dtype=torch.bool)
         self._missing = self.length
         self._checked = False
 
-    def _read_and_keep(self, indices: Any, index: torch.Tensor) -> Any:
-        assert self._read is not None
+    def _read_and_keep(self, read: Read, indices: Any, index: torch.Tensor) -> Any:
         before = fixed.global_random_states()
-        batch = self._read(indices)
+        batch = read(indices)
         self.read_batches += 1
+        self._own(self._keep_batch, before, batch, index)
+        return batch
+
+    def _keep_batch(self, before: Any, batch: Any, index: torch.Tensor) -> None:
         drawn = fixed.moved(before)
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}")
-            return batch
+            return
         leaves: list[torch.Tensor] = []
         spec = flatten(batch, leaves)
         if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
@@ -156,21 +191,24 @@ class ResidentRows:
             self._allocate(spec, leaves)
         if self.refused is None:
             self._keep(spec, leaves, index)
-        return batch
 
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
-        limit = min(self.max_bytes, available_bytes() // 2)
+        others = sum(rows.bytes for rows in _everybody if rows is not self)
+        limit = min(self.max_bytes - others, available_bytes() // 2)
         if size > limit:
+            beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
             self.refuse(
-                f"the data set takes {size / 2**20:.0f} MiB, more than the {limit / 2**20:.0f} MiB "
-                "that may be used (option max_mib, and half of the free memory)"
+                f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
+                f"{max(limit, 0) / 2**20:.0f} MiB that may be used (option max_mib, and half of "
+                "the free memory)"
             )
             return
         self._spec = spec
         self._rows = [
             torch.empty((self.length, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in leaves
         ]
+        self.most_bytes = max(self.most_bytes, self.bytes)
 
     def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
         assert self._rows is not None
@@ -188,21 +226,20 @@ class ResidentRows:
         self._have[index] = True
         self._missing = self.length - int(self._have.sum())
 
-    def _reread(self, count: int) -> None:
+    def _reread(self, read: Read, count: int) -> None:
         held = self._have.nonzero().flatten()
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
         for position in held[self.served % stride :: stride].tolist():
             if self.refused is not None:
                 return
-            self._reread_one(position)
+            self._reread_one(read, position)
 
-    def _reread_one(self, position: int) -> None:
-        assert self._read is not None
+    def _reread_one(self, read: Read, position: int) -> None:
         assert self._rows is not None
         with fixed.other_random_states():
             before = fixed.global_random_states()
-            again = self._read([position])
+            again = read([position])
             drawn = fixed.moved(before)
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}")
@@ -215,6 +252,10 @@ class ResidentRows:
         )
         if not same:
             self.refuse(f"sample {position} is not the same when it is read again")
+
+
+_everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
+"""All that hold rows in this process: they share what memory there is."""
 
 
 def available_bytes() -> int:

@@ -11,7 +11,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,11 +79,12 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         exact = (torch.float32, torch.float64)
         if not all(p.dtype in exact and p.layout == torch.strided for p in group["params"]):
             raise Refusal("a parameter is not a dense float32 or float64 tensor")
-    _switch(optimizer, options.implementation)
+    target.failed.append(_switch(optimizer, options.implementation))
     return target
 
 
-def _switch(optimizer: Any, implementation: str) -> None:
+def _switch(optimizer: Any, implementation: str) -> Callable[[Any], None]:
+    """Switch the implementation on around each step; return what switches it off in between."""
     other = "foreach" if implementation == "fused" else "fused"
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -101,8 +102,11 @@ def _switch(optimizer: Any, implementation: str) -> None:
 
     if implementation == "fused":
         _place_step_counters(optimizer)
+    # Last before the step and first after it: hooks of the script's see their own optimizer.
     optimizer.register_step_pre_hook(before)
-    optimizer.register_step_post_hook(after)
+    handle = optimizer.register_step_post_hook(after)
+    handle.hooks_dict_ref().move_to_end(handle.id, last=False)
+    return lambda optimizer: after(optimizer, (), {})
 
 
 def _place_step_counters(optimizer: Any) -> None:

@@ -41,21 +41,30 @@ class Proof:
     why: str
 
 
+Fetch = Callable[[Any], Any]
+"""A loader's `fetch(indices) -> batch`."""
+
+
 @dataclass
 class FeedTarget:
-    """What a technique at the feed seam acts on: one data set behind a DataLoader.
+    """What a technique at the feed seam acts on: one data set behind one or several DataLoaders.
 
-    `loader` is the DataLoader, still without an iterator. A technique that serves batches itself
-    appends to `fetchers` a function that takes the loader's own `fetch(indices) -> batch` and
-    returns another; it is called anew for every iterator.
+    The script's loaders and data set live as long as the script wants: a technique keeps neither
+    of them, in `notes` or elsewhere, beyond a call.
     """
 
     loader: Any
+    """The DataLoader, still without an iterator; None once `apply` has returned."""
     fill_ahead: bool = False
     """True in trials that want the steady state at once."""
-    fetchers: list[Callable[[Callable[[Any], Any]], Callable[[Any], Any]]] = field(
-        default_factory=list
-    )
+    later_loaders: list[Callable[[Any], None]] = field(default_factory=list)
+    """Called with a DataLoader that is made over the same data set later, at each iterator."""
+    fetchers: list[Callable[[Any, Fetch], Fetch]] = field(default_factory=list)
+    """Take (data set, fetch) of a new iterator, and return what to call in place of `fetch`."""
+    dropped: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the script has dropped the data set."""
+    size: int = 0
+    """Samples in the data set, 0 if it cannot tell."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per technique: whatever its proof needs."""
 
@@ -65,6 +74,7 @@ class ModelTarget:
     """What a technique at the model seam acts on: a trained module, before its first forward."""
 
     module: Any
+    """None once `apply` has returned; so is `optimizers`."""
     optimizers: list[Any]
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -74,6 +84,9 @@ class OptimizerTarget:
     """What a technique at the optimizer seam acts on: an optimizer, before its first step."""
 
     optimizer: Any
+    """None once `apply` has returned."""
+    failed: list[Callable[[Any], None]] = field(default_factory=list)
+    """Called with the optimizer when its step has raised."""
     operators: set[str] = field(default_factory=set)
     """Names of the torch operators that one later step really ran, for the proof."""
     notes: dict[str, Any] = field(default_factory=dict)

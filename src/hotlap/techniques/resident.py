@@ -64,13 +64,14 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     rows = ResidentRows(loader.dataset, options.max_mib * 2**20)
     target.notes["resident"] = rows
 
-    def serve(read: Any) -> Any:
-        fetch = rows.bind(read)
+    def serve(dataset: Any, read: Any) -> Any:
+        fetch = rows.bind(dataset, read)
         if target.fill_ahead:
-            rows.fill()
+            rows.fill(read)
         return fetch
 
     target.fetchers.append(serve)
+    target.dropped.append(rows.drop)
     return target
 
 
@@ -85,7 +86,7 @@ def proof(target: FeedTarget, options: Options) -> Proof:
         return Proof("no_effect", f"one epoch only: {rows.read_batches} batches read, none again")
     return Proof(
         "applied",
-        f"{rows.served} batches served from {rows.bytes / 2**20:.0f} MiB, "
+        f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB, "
         f"{rows.read_batches} read by the data set",
     )
 

@@ -65,16 +65,21 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if drawn is not None:
         fixed.restore(states)
         raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
-    loader.num_workers = options.count
-    loader.prefetch_factor = options.prefetch
-    target.notes["workers"] = loader
+
+    def give(loader: Any) -> None:
+        # The script may make a new loader for every epoch.
+        if loader.num_workers == 0:
+            loader.num_workers = options.count
+            loader.prefetch_factor = options.prefetch
+
+    give(loader)
+    target.later_loaders.append(give)
     return target
 
 
 def proof(target: FeedTarget, options: Options) -> Proof:
-    loader = target.notes.get("workers")
     started = target.notes.get("worker_processes", 0)
-    if loader is None or started == 0:
+    if started == 0:
         return Proof("no_effect", "no worker process was started")
     return Proof("applied", f"{started} worker processes started, {options.count} asked for")
 

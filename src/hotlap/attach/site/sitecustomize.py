@@ -40,7 +40,7 @@ def _run_next_sitecustomize() -> None:
 
 _config = os.environ.pop("HOTLAP_ATTACH", None)
 _restore_path(os.environ.pop("HOTLAP_PYTHONPATH", None))
-if _config is not None and not os.environ.get("HOTLAP_OFF"):
+if _config is not None and os.environ.get("HOTLAP_OFF", "0") in ("", "0"):
     _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
     from hotlap.attach import hook
 

@@ -1,0 +1,44 @@
+"""Values by object: found by identity, and forgotten when the object dies."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class ByIdentity(Generic[Value]):
+    """A table whose keys need neither a hash nor equality, and are not kept alive.
+
+    A key that cannot be referred to weakly, a list for one, is kept: its id must not be given to
+    another object.
+
+    Args:
+        on_death: called with a key's value when the key has died.
+    """
+
+    def __init__(self, on_death: Callable[[Value], None] | None = None) -> None:
+        self._entries: dict[int, tuple[Callable[[], Any], Value]] = {}
+        self._on_death = on_death
+
+    def put(self, key: Any, value: Value) -> None:
+        """Set the key's value."""
+        number = id(key)
+        try:
+            refer: Callable[[], Any] = weakref.ref(key, lambda _: self._died(number))
+        except TypeError:
+            refer = lambda: key  # noqa: E731
+        self._entries[number] = (refer, value)
+
+    def get(self, key: Any) -> Value | None:
+        """Return the key's value, None if it has none."""
+        entry = self._entries.get(id(key))
+        return entry[1] if entry is not None and entry[0]() is key else None
+
+    def __contains__(self, key: Any) -> bool:
+        return self.get(key) is not None
+
+    def _died(self, number: int) -> None:
+        _, value = self._entries.pop(number)
+        if self._on_death is not None:
+            self._on_death(value)

@@ -169,6 +169,14 @@ def test_an_edited_plan_is_not_the_one_that_was_measured() -> None:
     assert PlanFile.from_toml(file.to_toml(), "x") == file
 
 
+def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
+    verdict = PlanVerdict("rounding", "seen", 100)
+    text = PlanFile(Plan({"resident": {}}), verdict=verdict).to_toml()
+    assert PlanFile.from_toml(text, "plan.toml").is_as_measured
+    for edited in (text.replace('"rounding"', '"exact"'), text.replace("= 100", "= 9999")):
+        assert not PlanFile.from_toml(edited, "plan.toml").is_as_measured
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -15,8 +15,8 @@ OPTIONS = {"--budget": True, "--json": False, "--help": False, "--hide": True}
     ("line", "own", "script"),
     [
         ("x.py", "", "x.py"),
-        ("x.py --epochs 10 --budget 150s --json", "--budget 150s --json", "x.py --epochs 10"),
-        ("--budget 150s x.py --epochs 10", "--budget 150s", "x.py --epochs 10"),
+        ("x.py --epochs 10 --budget 150s --json", "--budget=150s --json", "x.py --epochs 10"),
+        ("--budget 150s x.py --epochs 10", "--budget=150s", "x.py --epochs 10"),
         ("--budget=150s x.py --budget=9s", "--budget=150s --budget=9s", "x.py"),
         ("--json x.py data.txt", "--json", "x.py data.txt"),
         ("-m pkg.train --lr 3 --json", "--json", "-m pkg.train --lr 3"),
@@ -30,10 +30,10 @@ OPTIONS = {"--budget": True, "--json": False, "--help": False, "--hide": True}
         ("--help", "--help", ""),
         ("x.py --help -h", "", "x.py --help -h"),
         ("x.py --jsonlines --budget-s 3 -j", "", "x.py --jsonlines --budget-s 3 -j"),
-        ("x.py --hide a --hide b", "--hide a --hide b", "x.py"),
+        ("x.py --hide a --hide b", "--hide=a --hide=b", "x.py"),
         ("x.py --budget", "--budget", "x.py"),
         ("--budget", "--budget", ""),
-        ("--budget x.py", "--budget x.py", ""),
+        ("--budget x.py", "--budget=x.py", ""),
         ("", "", ""),
     ],
 )

@@ -57,6 +57,8 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
     if strange:
         plan = exact_part(file.plan)
         return Chosen(plan, _line(plan, f"exact techniques of {path} only: {strange}"))
+    if not file.plan:
+        return Chosen(Plan(), _line(Plan(), f"{path} found nothing that is faster than plain"))
     verdict = file.verdict
     words = (
         f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
@@ -67,7 +69,7 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
 def _strange(file: PlanFile, cpu: str, torch: str) -> str:
     """Return why the file's verdict says nothing here, empty if it does."""
     if not file.is_as_measured:
-        return "the file was edited after it was measured"
+        return "hotlap did not write it as it is now"
     if file.host is None or file.verdict is None:
         return "it does not say where it was measured, or what was proven"
     if file.host.cpu != cpu:

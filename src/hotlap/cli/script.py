@@ -6,7 +6,7 @@ import sys
 
 from hotlap.attach.entry import Script
 from hotlap.cli.target import Target
-from hotlap.errors import MissingFile
+from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
 from hotlap.lab.trial import Lab
 
@@ -33,7 +33,17 @@ def script_of(target: Target, python: str) -> Script:
 
 
 def lab_of(script: Script, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()) -> Lab:
-    """Return the lab for a command's trials."""
+    """Return the lab for a command's trials.
+
+    Raises:
+        UsageError: a pattern of `hide` leads out of the working folder.
+    """
+    for pattern in hide:
+        if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
+            raise UsageError(
+                f"--hide '{pattern}' is not allowed. Allowed: patterns of files below the working "
+                "folder, as in `--hide '*.pt'` or `--hide runs`."
+            )
     return Lab(script, hide=hide, techniques=techniques)
 
 

@@ -32,7 +32,7 @@ class Target:
         Raises:
             UsageError: there is no script in it.
         """
-        if not tokens:
+        if not tokens or not tokens[0]:
             raise UsageError(f"no SCRIPT was given. {_FORMS}")
         if tokens[0] != "-m":
             return cls(script=tokens[0], args=tuple(tokens[1:]))
@@ -79,7 +79,7 @@ def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], 
         hotlap's tokens, and the script's: its path, or `-m` and a module, and its arguments.
 
     >>> split(["train.py", "--epochs", "10", "--budget", "2m"], {"--budget": True})
-    (['--budget', '2m'], ['train.py', '--epochs', '10'])
+    (['--budget=2m'], ['train.py', '--epochs', '10'])
     """
     own: list[str] = []
     script: list[str] = []
@@ -91,10 +91,11 @@ def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], 
             return own, [*script, *argv[position:]]
         name, equals, _ = token.partition("=")
         if name in options and not (script and name == "--help"):
-            own.append(token)
             if options[name] and not equals and position < len(argv):
-                own.append(argv[position])
+                # In one piece: a value may begin with a dash, and be wrong for a reason of its own.
+                token = f"{token}={argv[position]}"
                 position += 1
+            own.append(token)
         elif script or token == "-m" or not token.startswith("-"):
             script.append(token)
             if len(script) == 1 and token == "-m" and position < len(argv):

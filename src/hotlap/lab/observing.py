@@ -70,7 +70,8 @@ def predict_whole_run(
     Args:
         trace: the run, watched from its start.
         planned_steps: optimizer steps of the whole run.
-        steady_ms: ms per step once everything is in memory, where no second epoch was seen.
+        steady_ms: ms per step of later epochs, from a race: that is many turns over a minute,
+            where a watched run is one stretch of seconds on a host that others share.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -84,10 +85,14 @@ def predict_whole_run(
     if not periods:
         return _from_steps_alone(trace, planned_steps, steady_ms)
     per_epoch = starts[1] - starts[0]
-    later = periods[-1]
+    of_last = fmean(totals[starts[-2] + 1 : starts[-1]] or totals)
+    between = periods[-1] - per_epoch * of_last
     after = totals[starts[-1] + 1 :]
-    if len(periods) == 1 and len(after) >= _ENOUGH_STEPS:
-        later -= per_epoch * (fmean(totals[starts[0] + 1 : starts[1]]) - fmean(after))
+    if steady_ms is not None:
+        steady = steady_ms / 1e3
+    else:
+        steady = fmean(after) if len(after) >= _ENOUGH_STEPS else of_last
+    later = between + per_epoch * steady
     seconds = begun + periods[0] + (planned_steps / per_epoch - 1) * later + _EXIT_S
     return WholeRun(seconds, f"{len(periods)} whole epochs of {per_epoch} steps")
 

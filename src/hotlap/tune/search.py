@@ -32,6 +32,8 @@ _TWINS = ("plain", "plain again", "plain once more")
 _OBSERVE_SHARE = 0.2
 _MOST_PLANS = 6
 _LEAST_WATCH_S = 3.0
+_CLEAR_LEAD = 1.02
+"""How much faster, at the median, a plan must be to be preferred to a simpler one."""
 
 
 Progress = Callable[[str], None]
@@ -298,7 +300,8 @@ def _fastest_first(final: Race, floor: float) -> list[str]:
         while position > 0:
             ahead = final.arms[ordered[position - 1]]
             lead = paired_ratio(arm.turns_ms, ahead.turns_ms)
-            if lead.low > 1 or len(arm.plan.techniques) >= len(ahead.plan.techniques):
+            is_simpler = len(arm.plan.techniques) < len(ahead.plan.techniques)
+            if lead.low > 1 or lead.median > _CLEAR_LEAD or not is_simpler:
                 break
             position -= 1
         ordered.insert(position, name)
@@ -317,7 +320,8 @@ def _conclude(
     best = max(accepted, key=lambda rung: rung.speedup.median, default=None)
     baseline = _baseline(seen, final)
     planned = seen.trace.facts.planned_steps
-    whole = {"baseline": predict_whole_run(seen.trace, planned)}
+    raced_ms = None if final is None else baseline.median
+    whole = {"baseline": predict_whole_run(seen.trace, planned, raced_ms)}
     if best is None:
         plan, verdict = Plan({}), Verdict("exact", "the plain script, nothing is changed", 0)
         ratio, best_ms = Ratio(1.0, 1.0, 1.0, baseline.n), baseline

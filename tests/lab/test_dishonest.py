@@ -9,7 +9,7 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.lab.proving import Prover
 from hotlap.lab.trial import Lab
-from hotlap.lab.verdict import CHECKS
+from hotlap.lab.verdict import CHECKS, Verdict
 from hotlap.plan import Plan
 from hotlap.techniques import registry
 
@@ -49,14 +49,13 @@ SEEN_BY = {
 }
 
 
-def found_out(prover: Prover, name: str) -> bool:
-    verdict = prover.prove(Plan({name: {}}))
+def is_found_out(verdict: Verdict, name: str) -> bool:
     return verdict.tier == "changed" and SEEN_BY[name] in verdict.failed
 
 
 @pytest.mark.parametrize("name", SEEN_BY)
 def test_a_dishonest_technique_is_found_out_by_its_check(prover: Prover, name: str) -> None:
-    assert found_out(prover, name)
+    assert is_found_out(prover.prove(Plan({name: {}})), name)
 
 
 @pytest.mark.parametrize("name", SEEN_BY)
@@ -64,7 +63,8 @@ def test_with_that_check_switched_off_it_is_not(
     prover: Prover, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prover, "checks", tuple(c for c in CHECKS if c != SEEN_BY[name]))
-    assert not found_out(prover, name)
+    verdict = prover.prove(Plan({name: {}}))
+    assert not is_found_out(verdict, name)
     if name in ("secret_rate", "skip"):
         # No other check sees these at all, and what was not checked is not proven.
-        assert prover.prove(Plan({name: {}})).tier == "unproven"
+        assert verdict.tier == "unproven"

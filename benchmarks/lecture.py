@@ -14,17 +14,18 @@ from statistics import median
 
 from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
-from hotlap.attach.runner import EXACT_PLAN
 from hotlap.attach.runner import run as run_script
 from hotlap.host import Host
 from hotlap.lab.pairs import Arm, race
 from hotlap.lab.statistics import paired_ratio
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan, PlanFile
+from hotlap.techniques import EXACT_PLAN
 
 ROOT = Path(__file__).parents[1]
 PLAIN = "examples/fashion_mnist/plain.py"
 BY_HAND = "benchmarks/by_hand.py"
+BY_ENGINE = "benchmarks/by_engine.py"
 BATCH = 64
 EPOCHS = 10
 TUNED = {
@@ -32,7 +33,15 @@ TUNED = {
     "cnn": Plan({"resident": {}, "optimizer": {"implementation": "fused"}, "channels_last": {}}),
 }
 """What `hotlap tune` finds for the tier `rounding`."""
-PAIRS = (("run, exact", "by hand, exact"), ("run, tuned", "by hand, rounding"))
+PAIRS = (
+    ("run, exact", "by hand, exact"),
+    ("run, tuned", "by hand, rounding"),
+    ("engine, exact", "by hand, exact"),
+    ("engine, rounding", "by hand, rounding"),
+    ("engine, bf16", "by hand, bf16"),
+    ("engine, exact", "run, exact"),
+    ("engine, rounding", "run, tuned"),
+)
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
@@ -67,6 +76,9 @@ def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result)
         "by hand, rounding": (_script(BY_HAND, model, "--tier", "rounding"), Plan()),
         "run, tuned": (_script(PLAIN, model), tuned),
         "by hand, bf16": (_script(BY_HAND, model, "--tier", "bf16"), Plan()),
+        "engine, exact": (_script(BY_ENGINE, model, "--tier", "exact", "--fill"), Plan()),
+        "engine, rounding": (_script(BY_ENGINE, model, "--tier", "rounding", "--fill"), Plan()),
+        "engine, bf16": (_script(BY_ENGINE, model, "--tier", "bf16", "--fill"), Plan()),
     }
     with ExitStack() as stack:
         arms = [
@@ -112,6 +124,7 @@ def _whole(model: str, tuned: Plan, runs: int, result: Result) -> None:
     arguments = ["--model", model, "--epochs", str(EPOCHS)]
     plain = Script(path=PLAIN, args=tuple(arguments), cwd=str(ROOT))
     hand = [sys.executable, BY_HAND, *arguments, "--tier"]
+    engine = [sys.executable, BY_ENGINE, *arguments, "--tier"]
     ways = {
         "plain": lambda: _timed(plain.command()),
         "by hand, exact": lambda: _timed([*hand, "exact"]),
@@ -119,6 +132,9 @@ def _whole(model: str, tuned: Plan, runs: int, result: Result) -> None:
         "by hand, rounding": lambda: _timed([*hand, "rounding"]),
         "run, tuned": lambda: _timed_under(plain, tuned),
         "by hand, bf16": lambda: _timed([*hand, "bf16"]),
+        "engine, exact": lambda: _timed([*engine, "exact"]),
+        "engine, rounding": lambda: _timed([*engine, "rounding"]),
+        "engine, bf16": lambda: _timed([*engine, "bf16"]),
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs):

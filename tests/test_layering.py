@@ -12,7 +12,7 @@ LAYERS = (
     ("lab",),
     ("engine", "attach"),
     ("techniques",),
-    ("feed", "distributed", "checkpoint", "track", "rules"),
+    ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace",),
     ("task", "plan", "host", "ceilings", "compat"),
     ("errors",),

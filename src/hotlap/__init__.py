@@ -1,8 +1,16 @@
 """hotlap makes PyTorch training fast, and proves it."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 from hotlap.host import Host
 from hotlap.plan import Plan
+from hotlap.task import Task
+
+if TYPE_CHECKING:
+    from hotlap.engine.run import steps
+    from hotlap.engine.train import train
 
 __version__ = "0.1.0"
 
@@ -12,6 +20,18 @@ __all__ = [
     "Plan",
     "PlanError",
     "RunError",
+    "Task",
     "UsageError",
     "__version__",
+    "steps",
+    "train",
 ]
+
+_NEEDS_TORCH = {"steps": "hotlap.engine.run", "train": "hotlap.engine.train"}
+"""Name -> where it is; found when it is asked for, because torch takes a second to import."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NEEDS_TORCH:
+        raise AttributeError(f"module 'hotlap' has no attribute '{name}'")
+    return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hotlap.attach.entry import Script
-from hotlap.attach.runner import EXACT_PLAN, Outcome
+from hotlap.attach.runner import Outcome
 from hotlap.attach.runner import run as run_script
 from hotlap.diagnose.causes import diagnose
 from hotlap.errors import MissingFile, RunError
@@ -21,6 +21,7 @@ from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report import diagnosis as diagnosis_page
 from hotlap.report import tuning as tuning_page
+from hotlap.techniques import EXACT_PLAN
 from hotlap.tune.search import tune
 
 _PLANNED_EPOCHS = 10

@@ -8,7 +8,9 @@
     `-- RunError                    the input was fine, the work could not be done; exit code 1
         |-- AttachError             the script ran, but hotlap could not get into it
         |-- TrialError              a trial crashed, hung, grew too large or never trained
-        `-- ScratchError            the copy-on-write view of the files could not be made
+        |-- ScratchError            the copy-on-write view of the files could not be made
+        |-- StorageError            a checkpoint could not be written
+        `-- CheckpointCorrupt       a checkpoint is not what its manifest says
 
 A message says what was given, what is allowed, and what to do, in that order.
 """
@@ -61,6 +63,14 @@ class TrialError(RunError):
 
 class ScratchError(RunError):
     """The copy-on-write view of the files could not be set up."""
+
+
+class StorageError(RunError):
+    """A checkpoint could not be written. What was committed before is as it was."""
+
+
+class CheckpointCorrupt(RunError):
+    """A checkpoint is not what its manifest says: a file is missing, cut, or changed."""
 
 
 def unknown_name(given: str, known: Iterable[str], what: str) -> str:

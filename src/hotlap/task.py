@@ -1,12 +1,127 @@
-"""What is learned, as far as it was seen from outside.
+"""What is learned: the whole of it in a `Task`, or as far as it was seen from outside.
 
-A script that nobody edited has no `Task` record; what techniques and rules need to know of it is
-collected while it runs and handed on as `TaskFacts`.
+A script that nobody edited has no `Task`; what techniques and rules need to know of it is collected
+while it runs and handed on as `TaskFacts`.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from hotlap.errors import UsageError, unknown_name
+
+PER = ("step", "epoch")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned. How it is executed is a `Plan`'s business, and never changes it.
+
+    Exactly one of `epochs` and `steps` is given.
+
+    Raises:
+        UsageError: a value is not allowed; the message says what is.
+    """
+
+    model: Callable[[], Any]
+    """Makes the model. It is called once the random generators have been seeded."""
+    loss: Callable[[Any, Any], Any]
+    """`loss(model, batch)`: a mean over the batch's items, or (sum, count) where that is not what
+    is meant: ignored targets, class weights, tokens of padded sequences."""
+    data: Any
+    """Training samples: a map-style data set (`__len__` and `__getitem__`)."""
+    optimizer: Callable[[Any], Any]
+    """`optimizer(model)`: any optimizer of torch's kind over the model's parameters."""
+    batch_size: int
+    """Samples that `accumulate` of make one step of the optimizer."""
+    accumulate: int = 1
+    """`batch_size=64, accumulate=4` is `batch_size=256` in micro-batches of 64."""
+    splits_statistics: bool = False
+    """Let batch norm see `batch_size` samples at a time, where `accumulate` splits a step."""
+    epochs: int | None = None
+    steps: int | None = None
+    seed: int = 0
+    """Initial weights, order of samples, augmentation and dropout follow from it."""
+    shuffle: bool = True
+    drop_last: bool = False
+    """Leave out the last samples of an epoch that do not fill a step."""
+    collate: Callable[[Any], Any] | None = None
+    """Makes a batch of a list of samples; torch's default collation if None."""
+    schedule: Callable[[Any], Any] | None = None
+    """`schedule(optimizer)`: any learning-rate scheduler of torch's kind."""
+    schedule_per: Literal["step", "epoch"] = "step"
+    """How often the scheduler steps: after every step that was taken, or after every epoch."""
+    clip_norm: float | None = None
+    """Largest norm of all gradients together."""
+    clip_value: float | None = None
+    """Largest magnitude of an entry of a gradient."""
+    held_out: Any = None
+    """Samples to evaluate on after every epoch."""
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate"):
+            _check_whole(name, getattr(self, name))
+        given = [name for name in ("epochs", "steps") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UsageError(
+                f"{' and '.join(given) or 'neither epochs nor steps'} given. Allowed: one of "
+                "epochs=N and steps=N."
+            )
+        _check_whole(given[0], getattr(self, given[0]))
+        for name in ("clip_norm", "clip_value"):
+            _check_positive(name, getattr(self, name))
+        if self.schedule_per not in PER:
+            raise UsageError(unknown_name(str(self.schedule_per), PER, "schedule_per"))
+        for name in ("model", "loss", "optimizer"):
+            if not callable(getattr(self, name)):
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
+                    f"`hotlap.Task.{name}`."
+                )
+        if not (hasattr(self.data, "__len__") and hasattr(self.data, "__getitem__")):
+            raise UsageError(
+                f"data is {type(self.data).__name__}. Allowed: a data set with `__len__` and "
+                "`__getitem__`."
+            )
+        if len(self.data) == 0:
+            raise UsageError("data is empty. Allowed: a data set with one sample or more.")
+        if self.steps_per_epoch == 0:
+            raise UsageError(
+                f"a step takes {self.logical_batch} samples, data has {len(self.data)}, and "
+                "drop_last leaves out what does not fill a step. Allowed: a smaller batch_size or "
+                "accumulate, or drop_last=False."
+            )
+
+    @property
+    def logical_batch(self) -> int:
+        """Samples of one optimizer step."""
+        return self.batch_size * self.accumulate
+
+    @property
+    def steps_per_epoch(self) -> int:
+        samples = len(self.data)
+        whole = samples // self.logical_batch
+        return whole if self.drop_last else math.ceil(samples / self.logical_batch)
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps if self.steps is not None else self.steps_per_epoch * (self.epochs or 0)
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise UsageError(f"{name}={value!r} is not allowed. Allowed: whole numbers from 1.")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise UsageError(f"{name}={value!r} is not allowed. Allowed: a number above 0, or None.")
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.attach.runner import EXACT_PLAN, run
+from hotlap.attach.runner import run
 from hotlap.lab.observing import watch
 from hotlap.lab.proving import Prover
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.techniques import registry
+from hotlap.techniques import EXACT_PLAN, registry
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 

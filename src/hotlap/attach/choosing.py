@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotlap.attach.entry import Script, is_off
-from hotlap.attach.runner import EXACT_PLAN, exact_part
+from hotlap.attach.runner import exact_part
 from hotlap.errors import MissingFile
 from hotlap.plan import Plan, PlanFile
-from hotlap.techniques import check
+from hotlap.techniques import EXACT_PLAN, check
 
 
 @dataclass(frozen=True)

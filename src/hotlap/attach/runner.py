@@ -16,9 +16,6 @@ from hotlap.attach.entry import Script, environment, is_off, plan_data
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
 
-EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
-"""What `hotlap run` uses where nobody chose: techniques that leave every bit as it was."""
-
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _PR_SET_PDEATHSIG = 1
 

@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "diagnose": "Why is it slow? Where each millisecond of a step goes, and what each cause costs.",
     "tune": "Find the fastest plan by measured trials, prove it, and write the plan file.",
     "run": "Run an unedited script under a plan.",
+    "train": "Train a recipe with hotlap's own engine.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
 }

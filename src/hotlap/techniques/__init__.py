@@ -18,8 +18,12 @@ from hotlap.techniques.record import (
     ProcessTarget,
     Proof,
     Refusal,
+    StepTarget,
     Technique,
 )
+
+EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
+"""What is used where nobody chose: techniques that leave every bit as it was."""
 
 ORDER: tuple[str, ...] = (
     # The environment must be complete before the process starts.
@@ -30,10 +34,15 @@ ORDER: tuple[str, ...] = (
     "resident",
     # The layout of the weights before the optimizer sees them: its state takes their layout.
     "channels_last",
+    # Weights get their layout before low-precision copies are made of them.
+    "autocast",
+    "master_weights",
+    # Last: the optimizer's own parameters may have been exchanged for masters.
     "optimizer",
 )
 
 __all__ = [
+    "EXACT_PLAN",
     "ORDER",
     "FeedTarget",
     "ModelTarget",
@@ -42,6 +51,7 @@ __all__ = [
     "ProcessTarget",
     "Proof",
     "Refusal",
+    "StepTarget",
     "Technique",
     "check",
     "get",

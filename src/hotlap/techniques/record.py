@@ -55,6 +55,8 @@ class FeedTarget:
 
     loader: Any
     """The DataLoader, still without an iterator; None once `apply` has returned."""
+    seeds_samples: bool = False
+    """True if every sample is read under a random state of its own, whoever reads it."""
     fill_ahead: bool = False
     """True in trials that want the steady state at once."""
     later_loaders: list[Callable[[Any], None]] = field(default_factory=list)
@@ -93,13 +95,38 @@ class OptimizerTarget:
 
 
 @dataclass
+class StepTarget:
+    """What a technique at the step seam acts on: the engine's step, before its first call.
+
+    An unedited script has no such seam: there the script owns its parameters and its loop.
+    """
+
+    module: Any
+    """None once `apply` has returned; so is `optimizer`."""
+    optimizer: Any
+    device: str
+    forward: list[Callable[[], Any]] = field(default_factory=list)
+    """Make a context manager each, in which the forward and the loss run."""
+    zero_grad: Callable[[], None] | None = None
+    """Called in place of the optimizer's `zero_grad`."""
+    after_backward: list[Callable[[], None]] = field(default_factory=list)
+    """Called after the backward of each micro-batch."""
+    after_update: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the optimizer has stepped."""
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Name of a parameter -> the tensor that is trained, where that is not the module's own."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Per technique: whatever its proof needs."""
+
+
+@dataclass
 class ProcessTarget:
     """What a technique at the process seam acts on: the environment, before the start."""
 
     environment: MutableMapping[str, str]
 
 
-Target = FeedTarget | ModelTarget | OptimizerTarget | ProcessTarget
+Target = FeedTarget | ModelTarget | OptimizerTarget | StepTarget | ProcessTarget
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     owner = fixed.own_generator(loader.dataset)
     if owner is not None:
         raise Refusal(f"the data set holds a random generator of its own ({owner})")
-    states = fixed.global_random_states()
-    loader.dataset[0]
-    drawn = fixed.moved(states)
+    drawn = None if target.seeds_samples else _drawn_from(loader.dataset)
     if drawn is not None:
-        fixed.restore(states)
         raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
 
     def give(loader: Any) -> None:
@@ -75,6 +72,16 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     give(loader)
     target.later_loaders.append(give)
     return target
+
+
+def _drawn_from(dataset: Any) -> str | None:
+    from hotlap.feed import fixed
+
+    states = fixed.global_random_states()
+    dataset[0]
+    drawn = fixed.moved(states)
+    fixed.restore(states)
+    return drawn
 
 
 def proof(target: FeedTarget, options: Options) -> Proof:

@@ -1,0 +1,13 @@
+"""Checkpoints: what is kept of a run, so that it can go on as if it had never stopped.
+
+A committed step is a folder that nobody writes to any more, and that proves itself:
+
+    RUN/ckpt/step-000000000420/
+      model.safetensors     the plain model's weights, under the plain model's names
+      optimizer.safetensors, random.safetensors
+      state.json            numbers: position, hyperparameters, schedule, random states
+      MANIFEST.json         written last: size and SHA-256 of every file, and of itself
+    RUN/ckpt/LATEST         a hint, never trusted
+
+Nothing is ever unpickled.
+"""

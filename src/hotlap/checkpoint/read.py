@@ -1,0 +1,103 @@
+"""Finds and checks committed steps. Nothing of a run is touched before all of a step is proven."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+
+from hotlap.checkpoint.write import MANIFEST, SCHEMA, STATE, checksum
+from hotlap.errors import CheckpointCorrupt, MissingFile
+
+_STEP = re.compile(r"step-\d{12}", re.ASCII)
+_FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
+_MANIFEST_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A step that was read and proven."""
+
+    path: Path
+    step: int
+    tensors: Mapping[str, Mapping[str, torch.Tensor]]
+    """Name of a file, without its ending -> its tensors by name."""
+    state: Mapping[str, Any]
+
+
+def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest step that proves itself, and why newer ones were passed over."""
+    passed: list[str] = []
+    found = [path for path in root.iterdir() if _STEP.fullmatch(path.name)] if root.is_dir() else []
+    for path in sorted(found, reverse=True):
+        try:
+            return read(path), passed
+        except CheckpointCorrupt as error:
+            passed.append(str(error))
+    return None, passed
+
+
+def read(path: Path) -> Checkpoint:
+    """Read one committed step.
+
+    Raises:
+        MissingFile: there is no such folder.
+        CheckpointCorrupt: a file is missing or is not what the manifest says.
+    """
+    if not path.is_dir():
+        raise MissingFile(f"checkpoint '{path}' is not there. Allowed: a folder `step-...`.")
+    manifest = _manifest(path)
+    contents = {name: _content(path, name, about) for name, about in manifest["files"].items()}
+    tensors = {}
+    for name, content in contents.items():
+        if name.endswith(".safetensors"):
+            try:
+                tensors[name.removesuffix(".safetensors")] = load_tensors(content)
+            except Exception as error:
+                raise CheckpointCorrupt(f"{path / name}: {error}") from error
+    try:
+        state = json.loads(contents[STATE])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise CheckpointCorrupt(f"{path / STATE}: {error}") from error
+    return Checkpoint(path, manifest["step"], tensors, state)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        with (path / MANIFEST).open("rb") as stream:
+            content = stream.read(_MANIFEST_LIMIT + 1)
+        if len(content) > _MANIFEST_LIMIT:
+            raise ValueError(f"larger than {_MANIFEST_LIMIT} bytes")
+        manifest = json.loads(content)
+        if manifest["schema"] != SCHEMA:
+            raise ValueError(f"schema {manifest['schema']} is not known. Known: {SCHEMA}")
+        if manifest["checksum"] != checksum(manifest):
+            raise ValueError("its checksum is another")
+        if path.name.removeprefix("step-").isdigit() and int(path.name[5:]) != manifest["step"]:
+            raise ValueError(f"it is that of step {manifest['step']}")
+        for name, about in manifest["files"].items():
+            if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:
+                raise ValueError(f"'{name}' is no file of a checkpoint")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointCorrupt(f"{path / MANIFEST}: {error}") from error
+    return manifest
+
+
+def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
+    file = path / name
+    try:
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointCorrupt(f"{file} is not there, or is no regular file")
+        if file.stat().st_size != about["bytes"]:
+            raise CheckpointCorrupt(f"{file} has {file.stat().st_size} bytes, not {about['bytes']}")
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointCorrupt(f"{file}: {error}") from error
+    if hashlib.sha256(content).hexdigest() != about["sha256"]:
+        raise CheckpointCorrupt(f"{file}: its digest is not the one in the manifest")
+    return content

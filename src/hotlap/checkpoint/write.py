@@ -1,0 +1,152 @@
+"""Commits one step: files, then their folder, then its name, each on the disk before the next."""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from hotlap.errors import StorageError
+
+SCHEMA = 1
+MANIFEST = "MANIFEST.json"
+STATE = "state.json"
+LATEST = "LATEST"
+TEMPORARY = ".tmp-"
+TRASH = ".trash-"
+
+
+def step_name(step: int) -> str:
+    """Return the name of a step's folder."""
+    return f"step-{step:012d}"
+
+
+def commit(
+    root: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+    *,
+    keep: int = 2,
+) -> Path:
+    """Write a step's checkpoint, and return its folder once it is durable.
+
+    Args:
+        root: the run's folder of checkpoints; made if missing.
+        step: optimizer steps done.
+        tensors: name of a file -> its tensors by name.
+        state: everything else, as plain data.
+        keep: how many committed steps to keep, this one included.
+
+    Raises:
+        StorageError: it could not be written; earlier steps are as they were.
+    """
+    final = root / step_name(step)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _clear_away(root)
+        if final.exists():
+            # A run that was resumed came by here again. What is committed is never written to.
+            return final
+        temporary = root / f"{TEMPORARY}{step}-{os.getpid()}-{uuid.uuid4().hex}"
+        temporary.mkdir()
+        _fill(temporary, step, tensors, state)
+        os.rename(temporary, final)
+        _sync_folder(root)
+        _write(root / f"{TEMPORARY}latest-{os.getpid()}", final.name.encode())
+        os.replace(root / f"{TEMPORARY}latest-{os.getpid()}", root / LATEST)
+        _sync_folder(root)
+        _retire(root, keep)
+    except OSError as error:
+        raise StorageError(
+            f"the checkpoint of step {step} could not be written to '{root}': {error}. Earlier "
+            "checkpoints are as they were. Free some space, or name another folder."
+        ) from error
+    return final
+
+
+def _fill(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    state: Mapping[str, Any],
+) -> None:
+    contents = {
+        f"{name}.safetensors": save({k: _plain(v) for k, v in group.items()})
+        for name, group in tensors.items()
+        if group
+    }
+    contents[STATE] = json.dumps(state, sort_keys=True, allow_nan=False).encode()
+    for name, content in contents.items():
+        _write(folder / name, content)
+    files = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
+    manifest = {"schema": SCHEMA, "step": step, "torch": torch.__version__, "files": files}
+    manifest["checksum"] = checksum(manifest)
+    _write(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    _sync_folder(folder)
+
+
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Return the digest of a manifest, its own checksum left out."""
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    # Shared and strided tensors cannot be written; a copy has memory of its own.
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb" if path.name != LATEST else "wb", buffering=0) as stream:
+        view = memoryview(content)
+        while view:
+            view = view[stream.write(view) :]
+        os.fsync(stream.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _clear_away(root: Path) -> None:
+    """Delete what a writer that is gone has left behind."""
+    for path in root.iterdir():
+        if path.name.startswith(TRASH) or (path.name.startswith(TEMPORARY) and not _lives(path)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _lives(path: Path) -> bool:
+    parts = path.name.split("-")
+    if len(parts) < 3 or not parts[2].isdigit():
+        return False
+    try:
+        os.kill(int(parts[2]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return int(parts[2]) != os.getpid()
+
+
+def _retire(root: Path, keep: int) -> None:
+    """Delete the oldest steps, each hidden by one rename before anything in it goes."""
+    committed = sorted(path for path in root.iterdir() if path.name.startswith("step-"))
+    for old in committed[: -max(1, keep)]:
+        trash = root / f"{TRASH}{uuid.uuid4().hex}"
+        os.rename(old, trash)
+        shutil.rmtree(trash)

@@ -1,0 +1,75 @@
+"""`hotlap train`: a recipe, with our own engine."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import Command, JsonFlag, ScriptTarget
+from hotlap.cli.script import say
+
+
+def train(
+    *,
+    target: ScriptTarget,
+    plan: Annotated[str | None, Parameter(help="A plan file.")] = None,
+    device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
+    run_dir: Annotated[str | None, Parameter(help="Folder of the run's checkpoints.")] = None,
+    resume: Annotated[
+        str | None, Parameter(help="A folder `step-...`, a run's folder, or `auto`.")
+    ] = None,
+    save_every: str = "1epoch",
+    json: JsonFlag = False,
+) -> int:
+    """Train a recipe with hotlap's engine.
+
+    A recipe is a Python file with a function `task(...)` that returns a `hotlap.Task`. What stands
+    behind it are the function's parameters, as in `--lr 3e-4`. Without --plan only techniques are
+    used that leave every bit as it was.
+
+    Parameters
+    ----------
+    save_every
+        How often the run is saved, where --run-dir is given: 500steps, 2epochs, 10m.
+    """
+    from hotlap.engine.train import train as train_task
+    from hotlap.errors import UsageError
+    from hotlap.plan import PlanFile
+    from hotlap.recipe import load
+    from hotlap.report import jsonout
+    from hotlap.report import training as text
+    from hotlap.report.terminal import page_console
+    from hotlap.techniques import EXACT_PLAN, check
+
+    if target.script is None:
+        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+    chosen = EXACT_PLAN if plan is None else PlanFile.read(plan).plan
+    check(chosen)
+    task = load(target.script).task(target.args)
+    say(f"plan {chosen.hash}: {chosen}")
+    say(text.opening(task))
+    done = train_task(
+        task,
+        chosen,
+        device=device,
+        run_dir=run_dir,
+        resume=resume,
+        save_every=save_every,
+        progress=lambda epoch: say(text.line(epoch, task)),
+    )
+    if json:
+        jsonout.write(done.to_json())
+    else:
+        text.page(done, page_console())
+    return 0
+
+
+COMMAND = Command(
+    name="train",
+    function=train,
+    takes_script=True,
+    examples=(
+        "hotlap train recipe.py --lr 3e-4          # --lr is a parameter of the recipe's task()",
+        "hotlap train recipe.py --plan fast.toml",
+        "hotlap train recipe.py --run-dir runs/1 --save-every 10m --resume auto",
+    ),
+)

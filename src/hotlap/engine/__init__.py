@@ -1,0 +1,1 @@
+"""Our own training engine: a task, executed under a plan."""

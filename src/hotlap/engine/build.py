@@ -1,0 +1,192 @@
+"""A task, a plan and a device become a run that can take steps."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from hotlap.engine.step import Step
+from hotlap.errors import UsageError
+from hotlap.feed.source import Source
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import (
+    FeedTarget,
+    ModelTarget,
+    OptimizerTarget,
+    ProcessTarget,
+    StepTarget,
+    check,
+)
+from hotlap.techniques.applying import Applied
+
+_EVALUATION_BATCH = 4
+
+
+@dataclass
+class Built:
+    """Everything that a run consists of, before its first step."""
+
+    task: Task
+    plan: Plan
+    device: str
+    model: Any
+    optimizer: Any
+    scheduler: Any
+    source: Source
+    held_out: Source | None
+    step: Step
+    applied: Applied
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Name of a parameter -> the tensor that is trained, where it is not the model's own."""
+    hyperparameters: dict[str, str] = field(default_factory=dict)
+    """The optimizer's, by group and name, before the first step."""
+    operators: set[str] = field(default_factory=set)
+    """Filled by the second step, see `OptimizerTarget`."""
+
+
+def build(
+    task: Task,
+    plan: Plan,
+    *,
+    device: str | None = None,
+    check_finite: bool = True,
+    fill_ahead: bool = False,
+) -> Built:
+    """Make the run. Everything random follows from the task's seed.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed.
+        device: as torch names it; the first accelerator if None, else the CPU.
+        check_finite: see `Step`.
+        fill_ahead: let the feed reach its steady state at once, for trials.
+
+    Raises:
+        PlanError: the plan holds what no plan holds.
+        UsageError: model, optimizer or schedule are not what the task says.
+    """
+    check(plan)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    applied = Applied(plan)
+    _set_process(applied)
+    _seed(task.seed)
+    model = task.model()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
+    _check_statistics(task, model)
+    model.to(device).train()
+    applied.apply("model", ModelTarget(model, []))
+    optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
+    # Before a schedule changes them.
+    hyperparameters = _hyperparameters(optimizer)
+    scheduler = None
+    target = StepTarget(model, optimizer, device.partition(":")[0])
+    applied.apply("step", target)
+    target.module = target.optimizer = None
+    if task.schedule is not None:
+        scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
+    acts_on = OptimizerTarget(optimizer)
+    applied.apply("optimizer", acts_on)
+    acts_on.optimizer = None
+    held_out = task.held_out is not None
+    step = Step(
+        model,
+        task.loss,
+        optimizer,
+        target=target,
+        clip_norm=task.clip_norm,
+        clip_value=task.clip_value,
+        check_finite=check_finite,
+    )
+    return Built(
+        task=task,
+        plan=plan,
+        device=device,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        source=_with_techniques(_training(task), applied, fill_ahead),
+        held_out=_with_techniques(_held_out(task), applied, fill_ahead) if held_out else None,
+        step=step,
+        applied=applied,
+        weights=target.weights,
+        hyperparameters=hyperparameters,
+        operators=acts_on.operators,
+    )
+
+
+def _set_process(applied: Applied) -> None:
+    environment: dict[str, str] = {}
+    applied.apply("process", ProcessTarget(environment))
+    # The process has started, so what such a variable says must be said to torch itself.
+    if "OMP_NUM_THREADS" in environment:
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    import numpy
+
+    numpy.random.seed(seed % 2**32)
+
+
+def _check_statistics(task: Task, model: Any) -> None:
+    if task.accumulate == 1 or task.splits_statistics:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            raise UsageError(
+                f"accumulate={task.accumulate} with batch norm ({name}): its statistics would be "
+                f"those of {task.batch_size} samples, not of {task.logical_batch}. Allowed: "
+                "accumulate=1, another normalisation, or splits_statistics=True if that is meant."
+            )
+
+
+def _hyperparameters(optimizer: Any) -> dict[str, str]:
+    return {
+        f"group {number}, {key}": repr(value)
+        for number, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if key not in ("params", "foreach", "fused")
+    }
+
+
+def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> Any:
+    made = make(given)
+    absent = [name for name in needed if not hasattr(made, name)]
+    if absent:
+        raise UsageError(
+            f"{what}() gave {type(made).__name__}, which has no `{absent[0]}`. Allowed: what "
+            f"torch.optim has of this kind."
+        )
+    return made
+
+
+def _training(task: Task) -> Source:
+    return Source(
+        task.data,
+        task.logical_batch,
+        micro=task.batch_size,
+        seed=task.seed,
+        shuffle=task.shuffle,
+        drop_last=task.drop_last,
+        collate=task.collate,
+    )
+
+
+def _held_out(task: Task) -> Source:
+    # Larger batches than in training: nothing is kept for a backward.
+    size = task.batch_size * _EVALUATION_BATCH
+    return Source(task.held_out, size, seed=task.seed, shuffle=False, collate=task.collate)
+
+
+def _with_techniques(source: Source, applied: Applied, fill_ahead: bool) -> Source:
+    target = FeedTarget(source, seeds_samples=True, fill_ahead=fill_ahead, size=source.length)
+    applied.apply("feed", target)
+    target.loader = None
+    source.wraps = target.fetchers
+    return source

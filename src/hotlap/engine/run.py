@@ -1,0 +1,105 @@
+"""The loop: one optimizer step after another."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+
+from hotlap.engine.build import Built, build
+from hotlap.engine.state import Position
+from hotlap.feed.transfer import to_device
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN
+from hotlap.techniques.applying import recorded_operators
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One optimizer step."""
+
+    number: int
+    """From 1."""
+    epoch: int
+    """From 1."""
+    loss: Any
+    """Mean over the step's items; a scalar on the device, which nobody has waited for."""
+    samples: int
+    is_taken: bool
+    """False if the update was left out because something was not finite."""
+    ends_epoch: bool
+    after: Position
+    """Where the run is once this step is done."""
+    built: Built
+
+    @property
+    def model(self) -> Any:
+        return self.built.model
+
+
+def steps(
+    task: Task, plan: Plan | None = None, *, device: str | None = None, check_finite: bool = True
+) -> Iterator[StepDone]:
+    """Train, one step at a time, for people who keep their own loop.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; exact techniques only if None.
+        device: as torch names it; the first accelerator if None, else the CPU.
+        check_finite: leave out updates whose loss is not finite.
+
+    Raises:
+        PlanError: the plan holds what no plan holds.
+        UsageError: something in the task is not what it says it is.
+
+    >>> for step in hotlap.steps(task):                      # doctest: +SKIP
+    ...     if step.number % 100 == 0:
+    ...         print(step.number, float(step.loss))
+    """
+    return steps_of(build(task, plan or EXACT_PLAN, device=device, check_finite=check_finite))
+
+
+def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
+    """Train what was built, one step at a time, from `begin` or the start."""
+    begin = begin or Position()
+    task, source, take = built.task, built.source, built.step
+    total, per_epoch, number = task.total_steps, len(source), begin.step
+    moves = built.device != "cpu"
+    first = begin.in_epoch
+    if number >= total:
+        return
+    for epoch in count(begin.epoch):
+        for in_epoch, given in enumerate(source.epoch(epoch, first), first + 1):
+            micros = [(n, to_device(b, built.device)) for n, b in given] if moves else given
+            if number == begin.step + 1 and built.applied.wants("optimizer"):
+                with recorded_operators(built.operators):
+                    loss, is_taken = take(micros)
+            else:
+                loss, is_taken = take(micros)
+            number += 1
+            ends = in_epoch == per_epoch
+            if is_taken and built.scheduler is not None and task.schedule_per == "step":
+                built.scheduler.step()
+            samples = sum(n for n, _ in given)
+            if ends and _steps_per_epoch(built):
+                built.scheduler.step()
+            after = Position(number, epoch + 1, 0) if ends else Position(number, epoch, in_epoch)
+            yield StepDone(number, epoch + 1, loss, samples, is_taken, ends, after, built)
+            if number == total:
+                return
+        first = 0
+
+
+def waits_for_measure(built: Built) -> bool:
+    """True if the schedule steps on a measurement of each epoch, which the loop does not make."""
+    return isinstance(built.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def _steps_per_epoch(built: Built) -> bool:
+    return (
+        built.scheduler is not None
+        and built.task.schedule_per == "epoch"
+        and not waits_for_measure(built)
+    )

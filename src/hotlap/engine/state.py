@@ -1,0 +1,177 @@
+"""Everything that a run's future depends on, taken out of it and put back."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy
+import torch
+
+from hotlap.checkpoint.codec import decode, encode
+from hotlap.checkpoint.read import Checkpoint
+from hotlap.engine.build import Built
+from hotlap.errors import UsageError
+
+Tensors = dict[str, dict[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come."""
+
+    step: int = 0
+    """Optimizer steps done."""
+    epoch: int = 0
+    """The epoch that the next step belongs to, from 0."""
+    in_epoch: int = 0
+    """Steps of it that are done."""
+
+
+def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
+    """Return the run's tensors, by file and name, and everything else as plain data."""
+    weights = {k: built.weights.get(k, v) for k, v in built.model.state_dict().items()}
+    optimizer, groups = _optimizer(built)
+    rng, others = _random_states()
+    state = {
+        "position": asdict(position),
+        "skipped": built.step.skipped,
+        "task": fingerprint(built),
+        "optimizer": groups,
+        "schedule": None
+        if built.scheduler is None
+        else encode(built.scheduler.state_dict(), "the schedule"),
+        "random": others,
+    }
+    return {"model": weights, "optimizer": optimizer, "random": rng}, state
+
+
+def restore(built: Built, checkpoint: Checkpoint) -> Position:
+    """Put a run that was just built where the checkpoint's was.
+
+    Raises:
+        UsageError: the checkpoint is of another task; the message names what differs.
+    """
+    state = checkpoint.state
+    _check_same(state["task"], fingerprint(built), checkpoint)
+    built.model.load_state_dict(checkpoint.tensors["model"])
+    with torch.no_grad():
+        for name, trained in built.weights.items():
+            trained.copy_(checkpoint.tensors["model"][name])
+    _load_optimizer(built, checkpoint)
+    if built.scheduler is not None:
+        built.scheduler.load_state_dict(decode(state["schedule"]))
+    built.step.skipped = state["skipped"]
+    _load_random_states(checkpoint)
+    return Position(**state["position"])
+
+
+def fingerprint(built: Built) -> dict[str, Any]:
+    """Return what must be the same for a run to go on: what is learned, and from what."""
+    task = built.task
+    return {
+        "samples": len(task.data),
+        "logical_batch": task.logical_batch,
+        "seed": task.seed,
+        "shuffle": task.shuffle,
+        "drop_last": task.drop_last,
+        "clip_norm": task.clip_norm,
+        "clip_value": task.clip_value,
+        "schedule_per": task.schedule_per,
+        "optimizer": type(built.optimizer).__name__,
+        "hyperparameters": built.hyperparameters,
+        "schedule": None if built.scheduler is None else type(built.scheduler).__name__,
+        "weights": {name: list(t.shape) for name, t in built.model.state_dict().items()},
+    }
+
+
+def _check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Checkpoint) -> None:
+    for key in ours:
+        if theirs.get(key) != ours[key]:
+            old, new = theirs.get(key), ours[key]
+            if isinstance(old, dict) and isinstance(new, dict):
+                name = min(k for k in old | new if old.get(k) != new.get(k))
+                key, old, new = f"{key} ({name})", old.get(name), new.get(name)
+            raise UsageError(
+                f"{where.path} is of another task: {key} was {old}, now it is {new}. Allowed: the "
+                "same recipe with the same parameters; only its length may change."
+            )
+
+
+def _names(built: Built) -> dict[int, str]:
+    trained = {**dict(built.model.named_parameters()), **built.weights}
+    return {id(tensor): name for name, tensor in trained.items()}
+
+
+def _optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    names, tensors, scalars = _names(built), {}, {}
+    for g, group in enumerate(built.optimizer.param_groups):
+        for i, parameter in enumerate(group["params"]):
+            name = names.get(id(parameter), f"group {g}, {i}")
+            for key, value in built.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{name}/{key}"] = value
+                else:
+                    scalars[f"{name}/{key}"] = encode(value, "the optimizer's state")
+    groups = []
+    for g, group in enumerate(built.optimizer.param_groups):
+        kept = {}
+        for key, value in group.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"group {g}/{key}"] = value
+            elif key != "params":
+                kept[key] = encode(value, f"the optimizer's {key}")
+        groups.append(kept)
+    return tensors, {"scalars": scalars, "groups": groups}
+
+
+def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
+    names, saved = _names(built), checkpoint.state["optimizer"]
+    tensors = checkpoint.tensors.get("optimizer", {})
+    values = {**tensors, **{key: decode(value) for key, value in saved["scalars"].items()}}
+    by_name: dict[str, dict[str, Any]] = {}
+    for path, value in values.items():
+        name, _, key = path.rpartition("/")
+        by_name.setdefault(name, {})[key] = value
+    state, groups, number = {}, [], 0
+    for g, (group, kept) in enumerate(
+        zip(built.optimizer.param_groups, saved["groups"], strict=True)
+    ):
+        indices = []
+        for i, parameter in enumerate(group["params"]):
+            found = by_name.get(names.get(id(parameter), f"group {g}, {i}"))
+            if found is not None:
+                state[number] = found
+            indices.append(number)
+            number += 1
+        numbers = {key: decode(value) for key, value in kept.items()}
+        groups.append({**numbers, **by_name.get(f"group {g}", {}), "params": indices})
+    built.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    legacy = numpy.random.get_state(legacy=False)
+    tensors = {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(legacy["state"]["key"].astype("int64")),
+    }
+    if torch.cuda.is_available():
+        for number, device in enumerate(torch.cuda.get_rng_state_all()):
+            tensors[f"cuda {number}"] = device
+    rest = [legacy["state"]["pos"], legacy["has_gauss"], legacy["gauss"]]
+    return tensors, {
+        "python": encode(random.getstate(), "Python's random"),
+        "numpy": encode(rest, "numpy.random"),
+    }
+
+
+def _load_random_states(checkpoint: Checkpoint) -> None:
+    tensors, others = checkpoint.tensors["random"], checkpoint.state["random"]
+    random.setstate(decode(others["python"]))
+    position, has_gauss, gauss = decode(others["numpy"])
+    key = tensors["numpy"].numpy().astype("uint32")
+    numpy.random.set_state(("MT19937", key, position, has_gauss, gauss))
+    torch.set_rng_state(tensors["torch"])
+    devices = [tensors[f"cuda {n}"] for n in range(len(tensors)) if f"cuda {n}" in tensors]
+    if devices and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(devices)

@@ -1,0 +1,129 @@
+"""One optimizer step: micro-batches forward and backward, one normaliser, clipping, the update.
+
+The gradient of a step is (sum of per-item losses) / (items of the whole step), however the step is
+split. Nothing here reads a value back from a device that computes on its own.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hotlap.errors import RunError
+from hotlap.techniques import StepTarget
+
+MicroBatches = Sequence[tuple[int, Any]]
+"""The (samples, micro-batch) of one step."""
+
+
+class Step:
+    """Takes optimizer steps of one model.
+
+    Args:
+        model: in training mode.
+        loss: see `Task.loss`.
+        optimizer: over the tensors that are trained.
+        target: what the plan's techniques hung onto the step.
+        clip_norm: see `Task`.
+        clip_value: see `Task`.
+        check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[[Any, Any], Any],
+        optimizer: Any,
+        *,
+        target: StepTarget,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.target = target
+        self.clip_norm, self.clip_value = clip_norm, clip_value
+        self.check_finite = check_finite
+        self.skipped = 0
+        """Updates that were left out because something was not finite."""
+        self._zero = target.zero_grad or optimizer.zero_grad
+
+    def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, bool]:
+        """Take a step; return its loss, a scalar on the device, and whether it was taken."""
+        self._zero()
+        loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
+        if self.check_finite and not math.isfinite(float(loss)):
+            return self._leave_out(loss)
+        if (self.clip_norm is not None or self.clip_value is not None) and not self._clip():
+            return self._leave_out(loss)
+        self.optimizer.step()
+        for work in self.target.after_update:
+            work()
+        return loss, True
+
+    def _forward(self, batch: Any) -> tuple[Any, Any]:
+        """Return (sum, count), or (mean, None)."""
+        if not self.target.forward:
+            value = self.loss(self.model, batch)
+        else:
+            with contextlib.ExitStack() as stack:
+                for make in self.target.forward:
+                    stack.enter_context(make())
+                value = self.loss(self.model, batch)
+        return value if isinstance(value, tuple) else (value, None)
+
+    def _backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+        for work in self.target.after_backward:
+            work()
+
+    def _whole(self, batch: Any) -> torch.Tensor:
+        value, count = self._forward(batch)
+        loss = value if count is None else value / count
+        self._backward(loss)
+        return loss.detach()
+
+    def _split(self, micros: MicroBatches) -> torch.Tensor:
+        items = sum(samples for samples, _ in micros)
+        total: Any = 0.0
+        counts: list[Any] = []
+        for samples, batch in micros:
+            value, count = self._forward(batch)
+            # A mean is weighted before its backward, a sum cannot be: how many items the other
+            # micro-batches count is not known yet.
+            part = value * (samples / items) if count is None else value
+            self._backward(part)
+            total = total + part.detach()
+            if count is not None:
+                counts.append(count)
+        if not counts:
+            return total
+        if len(counts) != len(micros):
+            raise RunError(
+                "the loss returned (sum, count) for some micro-batches of a step and a mean for "
+                "others. Allowed: always the same."
+            )
+        count = sum(counts[1:], counts[0])
+        gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
+        torch._foreach_div_(gradients, count)
+        return total / count
+
+    def _clip(self) -> bool:
+        """Clip the gradients; return whether their norm is finite."""
+        trained = [parameter for parameter in self._trained() if parameter.grad is not None]
+        if self.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(trained, self.clip_value)
+        if self.clip_norm is None:
+            return True
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        return not self.check_finite or math.isfinite(float(norm))
+
+    def _trained(self) -> list[torch.Tensor]:
+        return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
+
+    def _leave_out(self, loss: torch.Tensor) -> tuple[torch.Tensor, bool]:
+        self.skipped += 1
+        self._zero()
+        return loss, False

@@ -1,0 +1,205 @@
+"""`hotlap.train`: the loop written out, with evaluation, saving and a report."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotlap.engine.build import Built, build
+from hotlap.engine.evaluate import evaluate
+from hotlap.engine.run import StepDone, steps_of, waits_for_measure
+from hotlap.engine.saving import Every, Saver, find
+from hotlap.engine.state import Position, restore
+from hotlap.errors import UsageError
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """One epoch, or what the run had of its last one."""
+
+    epoch: int
+    steps: int
+    seconds: float
+    """Training alone."""
+    samples_per_s: float
+    loss: float
+    """Mean over the epoch's samples."""
+    held_out: Mapping[str, float]
+    """The loss and the task's metrics on the held-out samples, empty without these."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training gave."""
+
+    model: Any
+    """In evaluation mode; its parameters are those that were trained, in float32."""
+    epochs: tuple[EpochDone, ...]
+    steps: int
+    skipped_steps: int
+    seconds: float
+    samples_per_s: float
+    """Steady: without the first epoch, which may read what later ones have in memory."""
+    plan: Plan
+    techniques: tuple[Mapping[str, str], ...]
+    peak_memory_bytes: int
+    run_dir: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as the JSON that `hotlap train --json` prints."""
+        last = self.epochs[-1]
+        return {
+            "steps": self.steps,
+            "skipped_steps": self.skipped_steps,
+            "seconds": self.seconds,
+            "samples_per_s": self.samples_per_s,
+            "final": {
+                "loss": last.loss,
+                "metrics": dict(last.held_out),
+            },
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "plan": self.plan.techniques,
+            "plan_hash": self.plan.hash,
+            "techniques": [dict(row) for row in self.techniques],
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "run_dir": self.run_dir,
+        }
+
+
+def train(
+    task: Task,
+    plan: Plan | None = None,
+    *,
+    device: str | None = None,
+    run_dir: str | Path | None = None,
+    resume: str | None = None,
+    save_every: str = "1epoch",
+    progress: Callable[[EpochDone], None] = lambda _: None,
+) -> Trained:
+    """Train to the end, evaluate after every epoch, and save as often as was asked for.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; exact techniques only if None.
+        device: as torch names it; the first accelerator if None, else the CPU.
+        run_dir: the run's folder, for its checkpoints; nothing is saved if None.
+        resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`.
+        save_every: `500steps`, `2epochs`, `10m`; the end of the run is saved in any case.
+        progress: called after every epoch.
+
+    Raises:
+        PlanError: the plan holds what no plan holds.
+        UsageError: something in the task is not what it says it is, or the checkpoint is of
+            another task.
+        MissingFile: there is nothing to resume from.
+        StorageError: a checkpoint could not be written.
+    """
+    begin = time.monotonic()
+    folder = Path(run_dir) if run_dir is not None else None
+    every = Every.parse(save_every)
+    saved = find(resume, folder)[0] if resume is not None else None
+    built = build(task, plan or EXACT_PLAN, device=device)
+    position = restore(built, saved) if saved is not None else Position()
+    if saved is not None and position.step >= task.total_steps:
+        raise UsageError(
+            f"{saved.path} has done {position.step} steps, the task has {task.total_steps}. "
+            "Allowed: a longer task."
+        )
+    saver = Saver(folder, every) if folder is not None else None
+    clock = EpochClock(built.device, saved.state["clock"] if saved is not None else None)
+    epochs: list[EpochDone] = []
+    for step in steps_of(built, position):
+        clock.add(step)
+        is_last = step.number == task.total_steps
+        if step.ends_epoch or is_last:
+            epochs.append(_end_epoch(built, step, clock))
+            progress(epochs[-1])
+            clock = EpochClock(built.device)
+        if saver is not None and saver.is_due(
+            step.after, ends_epoch=step.ends_epoch, is_last=is_last
+        ):
+            saver.save(built, step.after, clock.to_json())
+    _restore_weights(built)
+    return Trained(
+        model=built.model.eval(),
+        epochs=tuple(epochs),
+        steps=task.total_steps,
+        skipped_steps=built.step.skipped,
+        seconds=time.monotonic() - begin,
+        samples_per_s=_steady(epochs),
+        plan=built.plan,
+        techniques=tuple(built.applied.proofs()),
+        peak_memory_bytes=_peak_memory(built.device),
+        run_dir=None if folder is None else str(folder),
+    )
+
+
+def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
+    seconds, loss = clock.read()
+    held_out = evaluate(built) if built.held_out is not None else {}
+    if waits_for_measure(built) and step.ends_epoch:
+        built.scheduler.step(held_out.get("loss", loss))
+    return EpochDone(step.epoch, clock.steps, seconds, clock.timed / seconds, loss, held_out)
+
+
+class EpochClock:
+    """Time and loss of one epoch; the loss is summed on the device and read once.
+
+    Args:
+        device: where the loss is.
+        begun: what `to_json` gave, if the epoch was begun before.
+    """
+
+    def __init__(self, device: str, begun: Mapping[str, Any] | None = None) -> None:
+        self.device = device
+        self.steps = begun["steps"] if begun else 0
+        self.samples = begun["samples"] if begun else 0
+        self.timed = 0
+        """Samples since this process took the epoch up."""
+        self._loss: Any = torch.zeros((), device=device)
+        if begun:
+            self._loss += begun["loss"]
+        self._begin = time.perf_counter()
+
+    def add(self, step: StepDone) -> None:
+        self.steps += 1
+        self.samples += step.samples
+        self.timed += step.samples
+        if step.is_taken:
+            self._loss += step.loss * step.samples
+
+    def read(self) -> tuple[float, float]:
+        """Return seconds, and the mean loss."""
+        loss = float(self._loss) / self.samples
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return time.perf_counter() - self._begin, loss
+
+    def to_json(self) -> dict[str, Any]:
+        return {"steps": self.steps, "samples": self.samples, "loss": float(self._loss)}
+
+
+def _restore_weights(built: Built) -> None:
+    """Give the model the tensors that were trained, in their own format."""
+    parameters = dict(built.model.named_parameters())
+    for name, trained in built.weights.items():
+        parameters[name].data = trained.detach().clone()
+
+
+def _steady(epochs: list[EpochDone]) -> float:
+    counted = epochs[1:] or epochs
+    return sum(e.samples_per_s * e.seconds for e in counted) / sum(e.seconds for e in counted)
+
+
+def _peak_memory(device: str) -> int:
+    if device.startswith("cuda"):
+        return int(torch.cuda.max_memory_allocated())
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

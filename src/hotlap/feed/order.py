@@ -1,0 +1,24 @@
+"""Which samples make which step: a pure function of seed and epoch, whatever reads them."""
+
+import torch
+
+
+def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
+    """Return the positions of an epoch's samples in their order, int64, shape (length,)."""
+    if not shuffle:
+        return torch.arange(length)
+    # One generator for each epoch: an epoch can be entered without going through those before it.
+    generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    return torch.randperm(length, generator=generator)
+
+
+def mixed(*numbers: int) -> int:
+    """Return one seed below 2**63 for several numbers; neighbours give unrelated ones."""
+    state = 0x9E3779B97F4A7C15
+    for number in numbers:
+        # SplitMix64: Steele, Lea and Flood (2014), doi 10.1145/2714064.2660195.
+        state = (state + number + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state >> 1

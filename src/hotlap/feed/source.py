@@ -1,0 +1,169 @@
+"""A map-style data set as the batches of one epoch after another, whatever tier reads them."""
+
+import itertools
+import logging
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from hotlap.errors import RunError
+from hotlap.feed import fixed
+from hotlap.feed.order import epoch_order, mixed
+
+log = logging.getLogger("hotlap")
+
+Read = Callable[[Any], Any]
+
+
+class Source:
+    """Gives the micro-batches of each step, in the order that seed and epoch say.
+
+    Feed techniques find on it what they know of a DataLoader: `dataset`, `collate_fn`,
+    `num_workers` and `prefetch_factor`.
+
+    Args:
+        dataset: map-style.
+        batch: samples of a step.
+        micro: samples of a micro-batch; `batch` if larger.
+        seed: of the order, and of samples that draw random numbers.
+        shuffle: a new order for each epoch.
+        drop_last: leave out what does not fill a step.
+        collate: makes a batch of a list of samples.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch: int,
+        *,
+        micro: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        collate: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.collate_fn = collate or default_collate
+        self.num_workers = 0
+        self.prefetch_factor: int | None = None
+        self.wraps: list[Callable[[Any, Read], Read]] = []
+        """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
+        self.batch, self.micro = batch, min(micro or batch, batch)
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.length = len(dataset)
+        self._samples = _Samples(dataset, seed)
+        self._undrawn: Any = None
+
+    def __len__(self) -> int:
+        """Return the steps of an epoch."""
+        return -(-self.length // self.batch) if not self.drop_last else self.length // self.batch
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
+        """Give, step by step, the (samples, micro-batch) of an epoch.
+
+        Args:
+            number: of the epoch, from 0.
+            first: step of the epoch to begin with.
+        """
+        order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
+        steps = [
+            order[start : start + self.batch].split(self.micro)
+            for start in range(first * self.batch, len(self) * self.batch, self.batch)
+        ]
+        self._samples.epoch = number
+        given = self._by_workers(steps) if self.num_workers else self._here(steps)
+        yield from given
+
+    def _here(self, steps: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[tuple[int, Any]]]:
+        read: Read = self._read
+        for wrap in self.wraps:
+            read = wrap(self.dataset, read)
+        for micros in steps:
+            yield [(len(positions), self._by(read, positions)) for positions in micros]
+
+    def _by(self, read: Read, positions: torch.Tensor) -> Any:
+        batch = read(positions)
+        if self._undrawn is not None:
+            fixed.restore(self._undrawn)
+            self._undrawn = None
+        return batch
+
+    def _read(self, positions: Any) -> Any:
+        is_step = isinstance(positions, torch.Tensor)
+        wanted = positions.tolist() if is_step else list(positions)
+        samples = self._samples
+        states = fixed.global_random_states()
+        if samples.draws:
+            batch = self._collated(samples, wanted)
+            fixed.restore(states)
+            return batch
+        batch = self._collated(self.dataset, wanted)
+        if fixed.moved(states) is None:
+            return batch
+        # From now on every sample has a random state of its own, this batch's included. Whoever
+        # wraps this function may see that it draws; the run's own states are put back behind it.
+        samples.draws = True
+        if is_step:
+            self._undrawn = states
+        return self._collated(samples, wanted)
+
+    def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
+        try:
+            return self.collate_fn([dataset[position] for position in wanted])
+        except StopIteration as error:
+            # It would end the epoch without a word.
+            raise RunError(
+                f"a sample of {wanted[0]} to {wanted[-1]} raised StopIteration. Allowed: a "
+                "`__getitem__` that gives a sample or raises another error."
+            ) from error
+
+    def _by_workers(
+        self, steps: Sequence[Sequence[torch.Tensor]]
+    ) -> Iterator[list[tuple[int, Any]]]:
+        # A worker cannot tell this process that a sample draws, so there each one is seeded.
+        self._samples.draws = True
+        loader = DataLoader(
+            self._samples,
+            batch_sampler=[micro.tolist() for micro in itertools.chain.from_iterable(steps)],
+            num_workers=self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            collate_fn=self.collate_fn,
+            # Not from the global one: the model's own draws must not depend on who reads.
+            generator=torch.Generator().manual_seed(mixed(self.seed, self._samples.epoch)),
+        )
+        batches = iter(loader)
+        for micros in steps:
+            yield [(len(positions), self._next(batches)) for positions in micros]
+
+    @staticmethod
+    def _next(batches: Iterator[Any]) -> Any:
+        for batch in batches:
+            return batch
+        raise RunError(
+            "the workers ended before the epoch did: the data set's `__getitem__` raised "
+            "StopIteration. Allowed: one that gives a sample or raises another error."
+        )
+
+
+class _Samples:
+    """A data set whose every sample is read under a random state of its own."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed = dataset, seed
+        self.epoch = 0
+        self.draws = False
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, position: int) -> Any:
+        seed = mixed(self.seed, self.epoch, position)
+        random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy"].random.seed(seed % 2**32)
+        return self.dataset[position]

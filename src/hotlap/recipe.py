@@ -1,0 +1,88 @@
+"""A recipe: a Python file with `task(...) -> hotlap.Task`, whose parameters can be given."""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hotlap.errors import HotlapError, MissingFile, UsageError
+from hotlap.task import Task
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe file that was read."""
+
+    path: Path
+    function: Callable[..., Any]
+
+    def parameters(self) -> tuple[str, ...]:
+        """Return the names of what can be given."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    def task(self, arguments: Sequence[str] = ()) -> Task:
+        """Return the task for arguments as a command line gives them, `--lr 3e-4`.
+
+        Raises:
+            UsageError: an argument is not the recipe's, has a wrong value, or the task is wrong.
+        """
+        from cyclopts import App, CycloptsError
+
+        app = App(
+            name=self.path.name, help_flags=[], version_flags=[], result_action="return_value"
+        )
+        app.default(self.function)
+        try:
+            function, bound, _ = app.parse_args(
+                list(arguments), exit_on_error=False, print_error=False
+            )
+        except CycloptsError as error:
+            allowed = ", ".join(f"--{name.replace('_', '-')}" for name in self.parameters())
+            raise UsageError(f"{self.path}: {error} Allowed: {allowed or 'nothing'}.") from error
+        made = function(*bound.args, **bound.kwargs)
+        if not isinstance(made, Task):
+            raise UsageError(
+                f"{self.path}: task() gave {type(made).__name__}. Allowed: a hotlap.Task."
+            )
+        return made
+
+
+def load(path: str | Path) -> Recipe:
+    """Read a recipe file. It is imported: its own code runs, with its folder on the path.
+
+    Raises:
+        MissingFile: there is no such file.
+        UsageError: it cannot be imported, or has no function `task`.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFile(f"recipe '{path}' is not there. Allowed: a Python file with `task(...)`.")
+    module = _imported(path)
+    function = getattr(module, "task", None)
+    if not inspect.isfunction(function):
+        raise UsageError(f"{path} has no function `task`. Allowed: `def task(...) -> hotlap.Task`.")
+    return Recipe(path, function)
+
+
+def _imported(path: Path) -> ModuleType:
+    # Under a name of its own, so that worker processes find its classes again.
+    name = f"hotlap_recipe_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is no Python file. Allowed: a file that ends with .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except HotlapError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,43 @@
+"""What a training says while it runs, and in the end."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def opening(task: Any) -> str:
+    """Return the line that says what will be trained."""
+    split = f" in {task.accumulate} micro-batches" if task.accumulate > 1 else ""
+    return (
+        f"{task.total_steps} steps of {task.logical_batch} samples{split}, "
+        f"{task.steps_per_epoch} an epoch"
+    )
+
+
+def line(epoch: Any, task: Any) -> str:
+    """Return the line on one epoch."""
+    of = f" of {task.epochs}" if task.epochs is not None else ""
+    held_out = "".join(f", held-out {name} {value:.4g}" for name, value in epoch.held_out.items())
+    return (
+        f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
+        f"{epoch.samples_per_s:,.0f} samples/s, {epoch.seconds:.1f} s"
+    )
+
+
+def page(done: Any, console: Console) -> None:
+    """Print what a training gave."""
+    last = done.epochs[-1]
+    console.print(
+        f"{done.steps} steps in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} samples/s, "
+        f"peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
+    )
+    console.print(f"loss {last.loss:.6f}")
+    for name, value in last.held_out.items():
+        console.print(f"held-out {name} {value:.6g}")
+    if done.skipped_steps:
+        console.print(f"{done.skipped_steps} updates left out: something was not finite")
+    table = Table("technique", "state", "why", box=None)
+    for row in done.techniques:
+        table.add_row(row["name"], row["state"], row["why"])
+    console.print(table)

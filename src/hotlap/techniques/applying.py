@@ -1,0 +1,96 @@
+"""A plan while it is applied: who took it, who refused, and what proves it in the end."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from hotlap.plan import Plan
+from hotlap.techniques import registry
+from hotlap.techniques.record import FeedTarget, ProcessTarget, Proof, Refusal, Technique
+
+log = logging.getLogger("hotlap")
+
+
+class Applied:
+    """A plan while it is applied to one process.
+
+    Args:
+        plan: what to apply; checked before.
+        extra: techniques from outside, as `module:NAME`.
+    """
+
+    def __init__(self, plan: Plan, extra: tuple[str, ...] = ()) -> None:
+        self.chosen: list[tuple[Technique, Any]] = [
+            (technique, technique.options(plan.techniques[name]))
+            for name, technique in registry(extra).items()
+            if name in plan.techniques
+        ]
+        self._targets: dict[str, list[Any]] = {technique.name: [] for technique, _ in self.chosen}
+        self._refused: dict[str, list[str]] = {technique.name: [] for technique, _ in self.chosen}
+
+    def wants(self, seam: str) -> bool:
+        """True if a technique of the plan acts at that seam."""
+        return any(technique.seam == seam for technique, _ in self.chosen)
+
+    def apply(self, seam: str, target: Any) -> None:
+        """Let every technique of that seam act on the target, in their order."""
+        for technique, options in self.chosen:
+            if technique.seam != seam:
+                continue
+            try:
+                technique.apply(target, options)
+            except Refusal as refusal:
+                self._refused[technique.name].append(str(refusal))
+                log.info("%s refused: %s", technique.name, refusal)
+            except Exception as error:
+                # The user's own data set or model did something that nobody thought of: it is the
+                # run that must go on, and the proof that says why it goes on plain.
+                self._refused[technique.name].append(f"{type(error).__name__}: {error}")
+                log.warning("%s refused", technique.name, exc_info=True)
+            else:
+                self._targets[technique.name].append(target)
+
+    def proofs(self) -> list[dict[str, str]]:
+        """Return {name, state, why} of every technique of the plan."""
+        rows = []
+        for technique, options in self.chosen:
+            proof = self._proof(technique, options)
+            rows.append({"name": technique.name, "state": proof.state, "why": proof.why})
+        return rows
+
+    def _proof(self, technique: Technique, options: Any) -> Proof:
+        if technique.seam == "process":
+            return technique.proof(ProcessTarget({}), options)
+        targets = sorted(
+            self._targets[technique.name],
+            key=lambda target: target.size if isinstance(target, FeedTarget) else 0,
+            reverse=True,
+        )
+        found = [technique.proof(target, options) for target in targets]
+        found += [Proof("refused", reason) for reason in self._refused[technique.name]]
+        if not found:
+            why = f"the run never came to a {technique.seam} that it acts on"
+            return Proof("no_effect", why)
+        # The largest target, the training data as a rule, decides; what differs elsewhere is said.
+        main, others = found[0], [proof for proof in found[1:] if proof.state != found[0].state]
+        also = "".join(f"; elsewhere {proof.state}: {proof.why}" for proof in others)
+        return Proof(main.state, main.why + also)
+
+
+def recorded_operators(names: set[str]) -> Any:
+    """Return a context manager that adds the name of every torch operator that runs in it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(
+            self,
+            func: Any,
+            types: Any,
+            args: tuple[Any, ...] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            del types
+            names.add(str(func))
+            return func(*args, **(kwargs or {}))
+
+    return Recorder()

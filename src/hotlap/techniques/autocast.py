@@ -1,0 +1,75 @@
+"""Matrix products and convolutions in bfloat16, the rest in float32.
+
+What it does   runs forward and loss under torch.autocast; weights and optimizer stay in float32.
+When it helps  large matrix products or convolutions on hardware that computes in bfloat16.
+When it hurts  small linear layers: every weight is cast again in every step, and that can cost more
+               than the product saves. Belief to correct: it may raise memory, because the cast
+               copies are kept for the backward.
+Numerics       precision: bfloat16 has 8 bits of mantissa.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by hand, CNN)
+Source         torch.autocast documentation; pytorch/pytorch issue 118499 (91 times slower).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    dtype: Literal["bf16"] = "bf16"
+    """Format of the products."""
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.PRECISION
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not any(name.endswith(("Linear", "Conv1d", "Conv2d", "Conv3d")) for name in task.layers):
+        return "the model has no linear layer and no convolution"
+    return None
+
+
+def apply(target: StepTarget, options: Options) -> StepTarget:
+    del options
+    import torch
+
+    kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+    layers = [module for module in target.module.modules() if isinstance(module, kinds)]
+    if not layers:
+        raise Refusal("the model has no linear layer and no convolution")
+    device = target.device
+    target.forward.append(lambda: torch.autocast(device, dtype=torch.bfloat16))
+    notes = target.notes
+
+    def look(module: Any, args: Any, output: Any) -> None:
+        del module, args
+        notes["autocast"] = str(output.dtype)
+        handle.remove()
+
+    handle = layers[0].register_forward_hook(look)
+    return target
+
+
+def proof(target: StepTarget, options: Options) -> Proof:
+    del options
+    dtype = target.notes.get("autocast")
+    if dtype is None:
+        return Proof("no_effect", "no linear layer and no convolution ran")
+    if dtype != "torch.bfloat16":
+        return Proof("no_effect", f"the first layer gave {dtype}")
+    return Proof("applied", "the first layer gave bfloat16")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({},)
+
+
+TECHNIQUE = Technique("autocast", "step", Options, numerics, why_not, apply, proof, candidates)

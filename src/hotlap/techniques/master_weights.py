@@ -1,0 +1,167 @@
+"""Weights, activations and gradients in bfloat16; the optimizer works on float32 masters.
+
+What it does   keeps a float32 master of every parameter for the optimizer, and a bfloat16 copy of
+               it in the model, made anew after each update: nothing is cast in the forward.
+When it helps  models of linear layers, where autocast would cast every weight in every step.
+When it hurts  models with batch norm (refused), and very small ones: two more passes over the
+               weights a step.
+Numerics       precision: forward and backward have bfloat16's 8 bits of mantissa; gradients of
+               several micro-batches are summed in float32.
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by hand, MLP)
+Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.PRECISION
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if any("BatchNorm" in name for name in task.layers):
+        return "batch norm keeps running statistics, which bfloat16 is too narrow for"
+    return None
+
+
+def apply(target: StepTarget, options: Options) -> StepTarget:
+    del options
+    import torch
+
+    module, optimizer = target.module, target.optimizer
+    if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
+        raise Refusal("batch norm keeps running statistics, which bfloat16 is too narrow for")
+    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
+        raise Refusal("a parameter is not float32")
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(id(parameter) not in names for parameter in held):
+        raise Refusal("the optimizer holds a parameter that is not the model's")
+    masters = {id(parameter): _master(parameter) for parameter in held}
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+    for group in optimizer.param_groups:
+        group["params"] = [masters[id(parameter)] for parameter in group["params"]]
+    target.weights.update({names[key]: master for key, master in masters.items()})
+    _cast_at_the_border(module, target.notes)
+    _Copies(held, [masters[id(parameter)] for parameter in held]).join(target)
+    return target
+
+
+def _master(parameter: Any) -> Any:
+    return parameter.detach().clone().requires_grad_(parameter.requires_grad)
+
+
+def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> None:
+    import torch
+
+    def narrow(module: Any, args: Any, kwargs: Any) -> Any:
+        del module
+        return _cast(args, torch.float32, torch.bfloat16), _cast(
+            kwargs, torch.float32, torch.bfloat16
+        )
+
+    def widen(module: Any, args: Any, output: Any) -> Any:
+        del module, args
+        notes.setdefault("master_weights", _dtypes(output))
+        return _cast(output, torch.bfloat16, torch.float32)
+
+    module.register_forward_pre_hook(narrow, with_kwargs=True)
+    module.register_forward_hook(widen)
+
+
+def _cast(value: Any, old: Any, new: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.to(new) if value.dtype == old else value
+    if isinstance(value, dict):
+        return type(value)({key: _cast(item, old, new) for key, item in value.items()})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_cast(item, old, new) for item in value])
+    if isinstance(value, list | tuple):
+        return type(value)([_cast(item, old, new) for item in value])
+    return value
+
+
+def _dtypes(value: Any) -> str:
+    import torch
+
+    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+class _Copies:
+    """Carries gradients from the copies to the masters, and weights back."""
+
+    def __init__(self, copies: list[Any], masters: list[Any]) -> None:
+        self.copies, self.masters = copies, masters
+        self.is_fresh = True
+
+    def join(self, target: StepTarget) -> None:
+        target.zero_grad = self.zero
+        target.after_backward.append(self.collect)
+        target.after_update.append(self.publish)
+
+    def zero(self) -> None:
+        self.is_fresh = True
+        for copy in self.copies:
+            copy.grad = None
+
+    def collect(self) -> None:
+        """Add the copies' gradients to the masters', in float32."""
+        import torch
+
+        wide, narrow = [], []
+        for master, copy in zip(self.masters, self.copies, strict=True):
+            if copy.grad is not None:
+                if master.grad is None:
+                    master.grad = torch.zeros_like(master)
+                wide.append(master.grad)
+                narrow.append(copy.grad)
+            elif self.is_fresh:
+                # Kept from the last step otherwise: masters' gradients are overwritten, not zeroed.
+                master.grad = None
+        if self.is_fresh:
+            torch._foreach_copy_(wide, narrow)
+        else:
+            torch._foreach_add_(wide, [gradient.float() for gradient in narrow])
+        self.is_fresh = False
+        for copy in self.copies:
+            copy.grad = None
+
+    def publish(self) -> None:
+        """Copy the masters into the model."""
+        import torch
+
+        with torch.no_grad():
+            torch._foreach_copy_(self.copies, self.masters)
+
+
+def proof(target: StepTarget, options: Options) -> Proof:
+    del options
+    dtype = target.notes.get("master_weights")
+    if dtype is None:
+        return Proof("no_effect", "no forward ran")
+    return Proof("applied", f"{len(target.weights)} float32 masters; the model gave {dtype}")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({},)
+
+
+TECHNIQUE = Technique(
+    "master_weights", "step", Options, numerics, why_not, apply, proof, candidates
+)

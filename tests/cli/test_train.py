@@ -1,0 +1,87 @@
+"""`hotlap train`: a recipe from a command line."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+RECIPE = """
+import torch
+from torch.utils.data import TensorDataset
+import hotlap
+
+def loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+def task(*, lr: float = 0.1, batch_size: int = 16, epochs: int = 2):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(100, 5, generator=generator)
+    data = TensorDataset(inputs, (inputs.sum(1) > 0).long())
+    return hotlap.Task(
+        model=lambda: torch.nn.Linear(5, 2),
+        loss=loss,
+        data=data,
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=lr),
+        batch_size=batch_size,
+        epochs=epochs,
+        held_out=data,
+    )
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.py"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.mark.usefixtures("recipe")
+def test_a_recipe_is_trained_and_its_parameters_can_be_given(hotlap: Run) -> None:
+    done = hotlap("train", "recipe.py", "--epochs", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["schema"] == 1
+    assert report["steps"] == 21
+    assert set(report["final"]) == {"loss", "metrics"}
+    assert report["final"]["metrics"]["loss"] < 0.5
+    assert {row["name"]: row["state"] for row in report["techniques"]} == {
+        "resident": "applied",
+        "optimizer": "applied",
+    }
+    assert done.stderr.count("epoch ") == 3
+    other = json.loads(
+        hotlap("train", "recipe.py", "--epochs", "3", "--lr", "1e-3", "--json").stdout
+    )
+    assert other["final"]["loss"] != report["final"]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["recipe.py", "--lrr", "3"], "--lr, --batch-size, --epochs"),
+        (["recipe.py", "--lr", "fast"], "fast"),
+        (["recipe.py", "--batch-size", "0"], "batch_size=0"),
+        (["missing.py"], "missing.py"),
+        (["empty.py"], "no function `task`"),
+        (["broken.py"], "ZeroDivisionError"),
+        (["other.py"], "task() gave int"),
+        (["-m", "recipe"], "is no recipe"),
+        (["--plan", "missing.toml", "recipe.py"], "missing.toml"),
+    ],
+)
+@pytest.mark.usefixtures("recipe")
+def test_what_is_no_recipe_is_refused(
+    argv: list[str], words: str, hotlap: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "other.py").write_text("def task(): return 3")
+    done = hotlap("train", *argv)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

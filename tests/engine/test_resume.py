@@ -1,0 +1,201 @@
+"""A run that was stopped and resumed is the run that was never stopped, to the bit."""
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import hotlap
+from hotlap.checkpoint.read import newest, read
+from hotlap.errors import CheckpointCorrupt, MissingFile
+from hotlap.plan import Plan
+
+STEPS = 40
+
+
+class Noisy(Dataset):
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> Any:
+        noise = random.random() + np.random.random() + torch.rand(3)
+        return torch.full((3,), index / 50) + noise, index % 2
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    )
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def schedule(optimizer: Any) -> Any:
+    kinds = torch.optim.lr_scheduler
+    warm = kinds.LinearLR(optimizer, 0.1, total_iters=5)
+    return kinds.SequentialLR(
+        optimizer, [warm, kinds.MultiStepLR(optimizer, [6, 20])], milestones=[5]
+    )
+
+
+def task(**options: Any) -> hotlap.Task:
+    given = {
+        "model": network,
+        "loss": loss,
+        "data": Noisy(),
+        "optimizer": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
+        "batch_size": 4,
+        "accumulate": 2,
+        "splits_statistics": True,
+        "steps": STEPS,
+        "schedule": schedule,
+        "clip_norm": 1.0,
+    }
+    return hotlap.Task(**{**given, **options})
+
+
+def state(run_dir: Path) -> tuple[str, str]:
+    """Return everything that a checkpoint says of a finished run, to the bit."""
+    found, passed = newest(run_dir / "ckpt")
+    assert found is not None and not passed
+    tensors = {
+        f"{file}/{name}": tensor.numpy().tobytes().hex()
+        for file, group in found.tensors.items()
+        for name, tensor in group.items()
+    }
+    return json.dumps(tensors, sort_keys=True), json.dumps(found.state, sort_keys=True)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, str]]]:
+    """A run that kept the checkpoint of every step."""
+    run_dir = tmp_path_factory.mktemp("stopped")
+    keep = hotlap.engine.train.Saver.__init__.__defaults__
+    hotlap.engine.train.Saver.__init__.__defaults__ = (STEPS + 1,)
+    hotlap.train(task(), run_dir=run_dir, save_every="1steps")
+    yield run_dir, state(run_dir)
+    hotlap.engine.train.Saver.__init__.__defaults__ = keep
+
+
+@pytest.mark.parametrize("done", range(1, STEPS))
+def test_resumed_after_any_step_it_ends_with_the_same_bits(
+    done: int, stopped: tuple[Path, tuple[str, str]], tmp_path: Path
+) -> None:
+    run_dir, expected = stopped
+    hotlap.train(task(), run_dir=tmp_path, resume=str(run_dir / "ckpt" / f"step-{done:012d}"))
+    assert state(tmp_path) == expected
+
+
+@pytest.mark.parametrize("lost", ["torch", "numpy", "optimizer"])
+def test_the_comparison_sees_what_is_not_restored(
+    lost: str, stopped: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lost == "optimizer":
+        monkeypatch.setattr("hotlap.engine.state._load_optimizer", lambda *_: None)
+    else:
+        monkeypatch.setattr("hotlap.engine.state._load_random_states", lambda *_: None)
+    run_dir, expected = stopped
+    hotlap.train(task(), run_dir=tmp_path, resume=str(run_dir / "ckpt" / f"step-{17:012d}"))
+    assert state(tmp_path) != expected
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(), Plan({"master_weights": {}}), Plan({"optimizer": {"implementation": "fused"}})]
+)
+def test_under_other_plans_too(plan: Plan, tmp_path: Path) -> None:
+    def plain() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 2))
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    hotlap.train(task(model=plain), plan, run_dir=whole)
+    hotlap.train(task(model=plain, steps=13), plan, run_dir=parts)
+    hotlap.train(task(model=plain), plan, run_dir=parts, resume="auto")
+    assert state(whole) == state(parts)
+
+
+def test_a_plan_may_change_in_between(tmp_path: Path) -> None:
+    hotlap.train(task(steps=13), Plan(), run_dir=tmp_path)
+    hotlap.train(task(), Plan({"workers": {"count": 1}}), run_dir=tmp_path, resume="auto")
+    hotlap.train(task(), Plan(), run_dir=tmp_path / "whole")
+    assert state(tmp_path) == state(tmp_path / "whole")
+
+
+def test_the_weights_load_into_the_plain_module(tmp_path: Path) -> None:
+    done = hotlap.train(task(), run_dir=tmp_path)
+    found, _ = newest(tmp_path / "ckpt")
+    assert found is not None
+    fresh = network()
+    fresh.load_state_dict(found.tensors["model"])
+    for name, value in done.model.state_dict().items():
+        assert torch.equal(fresh.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 8}, "logical_batch was 8, now it is 16"),
+        ({"seed": 1}, "seed was 0, now it is 1"),
+        ({"optimizer": lambda m: torch.optim.AdamW(m.parameters(), lr=0.02)}, "lr"),
+        ({"model": lambda: nn.Sequential(nn.Linear(3, 2))}, "weights"),
+        ({"schedule": None}, "schedule was SequentialLR, now it is None"),
+        ({"steps": 10}, "has done 13 steps, the task has 10"),
+    ],
+)
+def test_a_checkpoint_of_another_task_is_refused(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    hotlap.train(task(steps=13), run_dir=tmp_path)
+    with pytest.raises(hotlap.UsageError, match=words):
+        hotlap.train(task(**options), run_dir=tmp_path, resume="auto")
+
+
+def damage(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.iterdir()):
+        content = path.read_bytes()
+        for at in {0, 8, len(content) // 2, len(content) - 1}:
+            changed = bytes([content[at] ^ 1])
+            path.write_bytes(content[:at] + changed + content[at + 1 :])
+            yield f"bit {at}", path
+            path.write_bytes(content[:at])
+            yield f"cut at {at}", path
+        path.unlink()
+        yield "gone", path
+        path.write_bytes(content)
+
+
+def test_every_damage_is_seen_and_the_step_before_is_taken(tmp_path: Path) -> None:
+    hotlap.train(task(steps=4), run_dir=tmp_path, save_every="2steps")
+    older, newer = sorted((tmp_path / "ckpt").glob("step-*"))
+    seen = 0
+    for what, path in damage(newer):
+        with pytest.raises(CheckpointCorrupt, match=path.name):
+            read(newer)
+        found, passed = newest(tmp_path / "ckpt")
+        assert found is not None and found.path == older, what
+        assert len(passed) == 1
+        seen += 1
+    assert seen > 20
+    assert read(newer).step == 4
+    os.rename(older, newer.with_name("step-000000000009"))
+    with pytest.raises(CheckpointCorrupt, match="that of step 2"):
+        read(newer.with_name("step-000000000009"))
+
+
+def test_nothing_to_resume_from_is_an_error(tmp_path: Path) -> None:
+    for resume in ("auto", str(tmp_path), str(tmp_path / "step-000000000001")):
+        with pytest.raises(MissingFile):
+            hotlap.train(task(), run_dir=tmp_path, resume=resume)
+    with pytest.raises(hotlap.UsageError, match="--run-dir"):
+        hotlap.train(task(), resume="auto")
+    with pytest.raises(hotlap.UsageError, match="'soon' is no interval"):
+        hotlap.train(task(), run_dir=tmp_path, save_every="soon")

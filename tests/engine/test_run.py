@@ -1,0 +1,247 @@
+"""A run learns what its task says, whatever reads the samples and whoever looks on."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, default_collate
+
+import hotlap
+from hotlap.feed.order import epoch_order
+from hotlap.feed.source import Source
+from hotlap.plan import Plan
+from hotlap.task import Task
+from tests.engine.lattice import data, mean, model
+
+PLAIN = Plan()
+RESIDENT = Plan({"resident": {}})
+
+
+class Augmented(Dataset):
+    """Draws from all three global generators for each sample, and is slow to notice nothing."""
+
+    def __len__(self) -> int:
+        return 21
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = random.random() + np.random.random() + torch.rand(1).item()
+        return torch.tensor([float(index), drawn, 1.0, 0.0]), torch.tensor([1.0, drawn])
+
+
+class Fixed(Dataset):
+    def __len__(self) -> int:
+        return 21
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([float(index), 0.5, 1.0, 0.0]), torch.tensor([1.0, index / 2])
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=0.05)
+
+
+def make(**options: Any) -> Task:
+    given = {
+        "model": network,
+        "loss": mean,
+        "data": Fixed(),
+        "optimizer": adam,
+        "batch_size": 8,
+        "epochs": 3,
+    }
+    return Task(**{**given, **options})
+
+
+def weights(trained: Any) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in trained.model.parameters()]
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_it_learns_what_the_loop_that_one_writes_by_hand_learns() -> None:
+    task = make(seed=3)
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    by_hand = network()
+    optimizer = adam(by_hand)
+    for epoch in range(3):
+        for positions in epoch_order(21, seed=3, epoch=epoch, shuffle=True).split(8):
+            batch = default_collate([task.data[i] for i in positions.tolist()])
+            optimizer.zero_grad()
+            mean(by_hand, batch).backward()
+            optimizer.step()
+    expected = [parameter.detach() for parameter in by_hand.parameters()]
+    assert same(weights(hotlap.train(task, PLAIN)), expected)
+    assert same(weights(hotlap.train(task)), expected)
+    assert not same(weights(hotlap.train(replace(task, seed=4))), expected)
+
+
+@pytest.mark.parametrize("dataset", [Fixed(), Augmented()], ids=["fixed", "augmented"])
+@pytest.mark.parametrize("tier", ["resident", "workers 1", "workers 2", "fetched"])
+def test_every_tier_gives_the_same_batches_and_leaves_the_models_draws_alone(
+    dataset: Dataset, tier: str
+) -> None:
+    def read(name: str) -> tuple[list[Any], torch.Tensor]:
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        name, _, count = name.partition(" ")
+        options = {"resident": {"resident": {}}, "workers": {"workers": {"count": int(count or 1)}}}
+        built = hotlap.engine.build.build(make(data=dataset), Plan(options.get(name, {})))
+        states = torch.get_rng_state()
+        seen = [batch for epoch in range(3) for step in built.source.epoch(epoch) for batch in step]
+        assert torch.equal(torch.get_rng_state(), states)
+        return seen, states
+
+    expected, _ = read("fetched")
+    assert repr(read(tier)[0]) == repr(expected)
+    other = [b for epoch in range(3) for s in Source(dataset, 8, seed=9).epoch(epoch) for b in s]
+    assert repr(other) != repr(expected)
+
+
+def test_an_augmented_data_set_is_not_kept_in_memory() -> None:
+    done = hotlap.train(make(data=Augmented()), RESIDENT)
+    assert done.techniques[0]["state"] == "refused"
+    assert "draws from" in done.techniques[0]["why"]
+
+
+def test_entering_an_epoch_in_the_middle_gives_what_is_left_of_it() -> None:
+    source = Source(Augmented(), 8, seed=5)
+    whole = list(source.epoch(2))
+    assert repr(list(Source(Augmented(), 8, seed=5).epoch(2, first=1))) == repr(whole[1:])
+
+
+def test_evaluation_changes_nothing_of_the_training() -> None:
+    without = weights(hotlap.train(make()))
+    held_out = hotlap.train(make(held_out=Augmented()))
+    assert same(weights(held_out), without)
+    assert all("loss" in epoch.held_out for epoch in held_out.epochs)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_accumulation_is_the_larger_batch(drop_last: bool) -> None:
+    whole = make(model=model, data=data(50), batch_size=16, drop_last=drop_last)
+    split = replace(whole, batch_size=4, accumulate=4)
+    left, right = hotlap.train(whole), hotlap.train(split)
+    assert left.steps == right.steps == 3 * (3 if drop_last else 4)
+    for a, b in zip(weights(left), weights(right), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("per", "expected"), [("step", 9), ("epoch", 3)])
+def test_schedules_step_per_optimizer_step_or_per_epoch(per: Any, expected: int) -> None:
+    seen: list[Any] = []
+
+    def schedule(optimizer: Any) -> Any:
+        seen.append(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+        return seen[-1]
+
+    hotlap.train(make(schedule=schedule, schedule_per=per, accumulate=1))
+    assert seen[0].last_epoch == expected
+
+
+def test_a_step_that_was_left_out_does_not_move_the_schedule() -> None:
+    seen: list[Any] = []
+
+    def schedule(optimizer: Any) -> Any:
+        seen.append(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+        return seen[-1]
+
+    calls = iter(range(100))
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return mean(model, batch) * (float("nan") if next(calls) == 4 else 1.0)
+
+    done = hotlap.train(make(schedule=schedule, loss=loss, data=data(24)))
+    assert done.skipped_steps == 1
+    assert seen[0].last_epoch == 8
+
+
+def test_the_users_own_loop_is_the_same_run() -> None:
+    seen = [
+        (step.number, step.epoch, step.ends_epoch, float(step.loss))
+        for step in hotlap.steps(make())
+    ]
+    assert [row[:3] for row in seen] == [
+        (epoch * 3 + k, epoch + 1, k == 3) for epoch in range(3) for k in (1, 2, 3)
+    ]
+    final = hotlap.train(make()).epochs[-1].loss
+    sizes = [8, 8, 5]
+    mine = sum(n * row[3] for n, row in zip(sizes, seen[-3:], strict=True)) / 21
+    assert mine == pytest.approx(final, rel=1e-6)
+
+
+def test_steps_end_a_run_in_the_middle_of_an_epoch() -> None:
+    done = hotlap.train(make(epochs=None, steps=4))
+    assert done.steps == 4
+    assert [epoch.steps for epoch in done.epochs] == [3, 1]
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_master_weights_train_in_bfloat16_and_leave_a_float32_model(accumulate: int) -> None:
+    kind = make(model=model, data=data(64), accumulate=accumulate, epochs=4)
+    exact, narrow = hotlap.train(kind), hotlap.train(kind, Plan({"master_weights": {}}))
+    assert narrow.techniques[0]["state"] == "applied"
+    for a, b in zip(weights(narrow), weights(exact), strict=True):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+        assert not torch.equal(a, b)
+
+
+def test_autocast_takes_effect_and_refuses_where_it_cannot() -> None:
+    done = hotlap.train(make(), Plan({"autocast": {}}))
+    assert done.techniques == (
+        {"name": "autocast", "state": "applied", "why": done.techniques[0]["why"]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"accumulate": True}, "accumulate=True"),
+        ({"epochs": None}, "neither epochs nor steps"),
+        ({"steps": 3}, "epochs and steps given"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0"),
+        ({"data": data(0)}, "data is empty"),
+        ({"data": iter([])}, "data is list_iterator"),
+        ({"schedule_per": "batch"}, "Known: epoch, step"),
+        ({"batch_size": 22, "drop_last": True}, "drop_last"),
+        ({"loss": None}, "loss=None cannot be called"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(hotlap.UsageError, match=words):
+        make(**options)
+
+
+def test_batch_norm_in_split_steps_is_refused_unless_it_is_meant() -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+    with pytest.raises(hotlap.UsageError, match="splits_statistics=True"):
+        hotlap.train(make(model=normed, accumulate=2))
+    hotlap.train(make(model=normed, accumulate=2, splits_statistics=True))
+
+
+def test_a_data_set_that_stops_too_early_is_an_error() -> None:
+    class Short(Fixed):
+        def __getitem__(self, index: int) -> Any:
+            if index == 7:
+                raise StopIteration
+            return super().__getitem__(index)
+
+    for plan in (PLAIN, Plan({"workers": {"count": 1}})):
+        with pytest.raises(hotlap.RunError, match="StopIteration"):
+            hotlap.train(make(data=Short()), plan)

@@ -1,0 +1,109 @@
+"""One normaliser: a step's gradient does not depend on how the step is split."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.engine.step import Step
+from hotlap.errors import RunError
+from hotlap.techniques import StepTarget
+from tests.engine.lattice import data, mean, model, squares, sum_and_count, tokens
+
+
+def compositions(total: int) -> Iterator[tuple[int, ...]]:
+    """Give every way to write a whole number as a sum, order included."""
+    if total == 0:
+        yield ()
+    for first in range(1, total + 1):
+        for rest in compositions(total - first):
+            yield first, *rest
+
+
+def stepped(sizes: tuple[int, ...], loss: Callable[..., Any], **options: Any) -> tuple[Any, Step]:
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.0)
+    step = Step(made, loss, optimizer, target=StepTarget(None, None, "cpu"), **options)
+    inputs, targets = data(sum(sizes)).tensors
+    batches = zip(inputs.split(sizes), targets.split(sizes), strict=True)
+    value, is_taken = step([(size, batch) for size, batch in zip(sizes, batches, strict=True)])
+    assert is_taken
+    return [value, *[parameter.grad for parameter in made.parameters()]], step
+
+
+@pytest.mark.parametrize("loss", [mean, sum_and_count])
+@pytest.mark.parametrize("items", [8, 4, 2])
+def test_every_split_has_the_whole_batchs_gradient_to_the_bit(loss: Any, items: int) -> None:
+    whole, _ = stepped((items,), loss)
+    for sizes in compositions(items):
+        split, _ = stepped(sizes, loss)
+        assert all(torch.equal(a, b) for a, b in zip(split, whole, strict=True)), sizes
+
+
+@pytest.mark.parametrize("items", [5, 7])
+def test_a_window_that_is_no_power_of_two_agrees_to_rounding(items: int) -> None:
+    whole, _ = stepped((items,), mean)
+    for sizes in compositions(items):
+        split, _ = stepped(sizes, mean)
+        for left, right in zip(split, whole, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-6)
+
+
+def test_counted_items_are_the_normaliser_and_not_micro_batches() -> None:
+    inputs, targets = data(8).tensors
+    counted = inputs[:, 0] > 0
+    assert 0 < counted.sum() < 8
+    made = model()
+    (squares(made, (inputs, targets))[counted].sum() / counted.sum()).backward()
+    for sizes in ((8,), (3, 5), (1,) * 8, (6, 2)):
+        split, _ = stepped(sizes, tokens)
+        for gradient, parameter in zip(split[1:], made.parameters(), strict=True):
+            torch.testing.assert_close(gradient, parameter.grad, rtol=1e-6, atol=1e-6)
+
+
+def test_dividing_by_the_number_of_micro_batches_would_not_agree() -> None:
+    """The comparison can fail: this is what most trainers do."""
+    whole, _ = stepped((8,), mean)
+    made = model()
+    inputs, targets = data(8).tensors
+    for part in zip(inputs.split((3, 5)), targets.split((3, 5)), strict=True):
+        (mean(made, part) / 2).backward()
+    assert not torch.equal(made.weight.grad, whole[1])
+
+
+def test_gradients_are_clipped_once_and_when_they_are_complete() -> None:
+    whole, _ = stepped((8,), mean, clip_norm=0.5)
+    norm = torch.stack([gradient.norm() for gradient in whole[1:]]).norm()
+    assert float(norm) == pytest.approx(0.5, rel=1e-4)
+    split, _ = stepped((3, 5), mean, clip_norm=0.5)
+    for left, right in zip(split, whole, strict=True):
+        torch.testing.assert_close(left, right)
+    clipped, _ = stepped((3, 5), mean, clip_value=0.25)
+    assert max(float(gradient.abs().max()) for gradient in clipped[1:]) == 0.25
+
+
+def infinite(model: Any, batch: Any) -> torch.Tensor:
+    return mean(model, batch) * float("inf")
+
+
+def test_an_update_whose_loss_is_not_finite_is_left_out_and_counted() -> None:
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
+    before = made.weight.detach().clone()
+    micros = [(8, data(8).tensors)]
+    step = Step(made, infinite, optimizer, target=StepTarget(None, None, "cpu"))
+    assert step(micros)[1] is False
+    assert step.skipped == 1
+    assert torch.equal(made.weight, before)
+    unchecked = Step(
+        made, infinite, optimizer, target=StepTarget(None, None, "cpu"), check_finite=False
+    )
+    unchecked(micros)
+    assert not torch.equal(made.weight, before)
+
+
+def test_a_loss_that_changes_its_form_is_an_error() -> None:
+    forms = iter([mean, sum_and_count])
+    with pytest.raises(RunError, match=r"\(sum, count\) for some micro-batches"):
+        stepped((4, 4), lambda model, batch: next(forms)(model, batch))

@@ -101,5 +101,10 @@ def test_no_two_modules_import_each_other_in_a_circle(source: Path) -> None:
 
 
 def test_no_import_is_hidden_from_the_running_program(source: Path) -> None:
-    hidden = [str(path) for path in source.rglob("*.py") if "TYPE_CHECKING" in path.read_text()]
+    hidden = [
+        str(path)
+        for path in source.rglob("*.py")
+        # The root names for type checkers what it finds only when it is asked for.
+        if path != source / "__init__.py" and "TYPE_CHECKING" in path.read_text()
+    ]
     assert not hidden, "TYPE_CHECKING only hides circles: " + ", ".join(hidden)

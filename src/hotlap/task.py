@@ -102,6 +102,7 @@ class Task:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Optimizer steps of one pass over the data."""
         samples = len(self.data)
         whole = samples // self.logical_batch
         return whole if self.drop_last else math.ceil(samples / self.logical_batch)

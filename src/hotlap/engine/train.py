@@ -168,6 +168,7 @@ class EpochClock:
         self._begin = time.perf_counter()
 
     def add(self, step: StepDone) -> None:
+        """Count a step in."""
         self.steps += 1
         self.samples += step.samples
         self.timed += step.samples

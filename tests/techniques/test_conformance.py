@@ -16,18 +16,12 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
+from tests.techniques.rows import IN_THE_ENGINE_ONLY
+from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 
-ROWS: dict[str, dict[str, Any]] = {
-    "resident": {},
-    "workers": {"count": 1},
-    "optimizer foreach": {"implementation": "foreach"},
-    "optimizer fused": {"implementation": "fused"},
-    "threads": {"count": 1},
-    "channels_last": {},
-}
-"""Every technique, with the options of its row. A technique without a row fails a test."""
+ROWS = {row: options for row, options in ALL.items() if row not in IN_THE_ENGINE_ONLY}
 
 REFUSED = {frozenset({"resident", "workers"})}
 """Pairs of which one refuses the other."""
@@ -99,7 +93,7 @@ def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
 
 
 def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
-    assert {row.split()[0] for row in ROWS} == set(ORDER)
+    assert {row.split()[0] for row in ALL} == set(ORDER)
     folder = Path(sys.modules["hotlap.techniques"].__file__ or "").parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "applying", "record"}
     assert files == set(ORDER)

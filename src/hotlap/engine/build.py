@@ -188,5 +188,5 @@ def _with_techniques(source: Source, applied: Applied, fill_ahead: bool) -> Sour
     target = FeedTarget(source, seeds_samples=True, fill_ahead=fill_ahead, size=source.length)
     applied.apply("feed", target)
     target.loader = None
-    source.wraps = target.fetchers
+    source.wraps, source.notes = target.fetchers, target.notes
     return source

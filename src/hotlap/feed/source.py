@@ -52,6 +52,8 @@ class Source:
         self.prefetch_factor: int | None = None
         self.wraps: list[Callable[[Any, Read], Read]] = []
         """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
+        self.notes: dict[str, Any] = {}
+        """What proofs need, see `FeedTarget`."""
         self.batch, self.micro = batch, min(micro or batch, batch)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
@@ -136,6 +138,7 @@ class Source:
             generator=torch.Generator().manual_seed(mixed(self.seed, self._samples.epoch)),
         )
         batches = iter(loader)
+        self.notes["worker_processes"] = self.num_workers
         for micros in steps:
             yield [(len(positions), self._next(batches)) for positions in micros]
 

@@ -51,6 +51,9 @@ def nominate(
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     for name, technique in known.items():
+        if technique.seam == "step":
+            refused[name] = "a script's step is its own; `hotlap train` offers this for recipes"
+            continue
         reasons = []
         for values in technique.candidates(facts, host):
             options = technique.options(values)

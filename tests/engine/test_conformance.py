@@ -1,0 +1,101 @@
+"""One table, every technique, in the engine: what it may never change, alone and in pairs."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import hotlap
+from hotlap.checkpoint.read import newest
+from hotlap.plan import Plan
+from hotlap.techniques import Numerics, numerics_of
+from tests.techniques.rows import ROWS
+
+REFUSED = {frozenset({"resident", "workers"})}
+"""Pairs of which one refuses the other."""
+PAIRS = [
+    pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]
+]
+
+
+class Images(Dataset):
+    def __len__(self) -> int:
+        return 36
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(64.0).add(index).sin().reshape(1, 8, 8), index % 3
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def task(steps: int = 15) -> hotlap.Task:
+    return hotlap.Task(
+        model=network,
+        loss=loss,
+        data=Images(),
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+        batch_size=4,
+        accumulate=2,
+        steps=steps,
+    )
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def plan(*rows: str) -> Plan:
+    return Plan({row.split()[0]: ROWS[row] for row in rows})
+
+
+def saved(folder: Path) -> Any:
+    found, _ = newest(folder / "ckpt")
+    assert found is not None
+    return found
+
+
+def check(chosen: Plan, folder: Path, *, refused: bool = False) -> None:
+    plain = hotlap.train(task(), Plan(), run_dir=folder / "plain")
+    done = hotlap.train(task(), chosen, run_dir=folder / "whole")
+    states = {row["name"]: row["state"] for row in done.techniques}
+    assert set(states) == set(chosen.techniques)
+    assert ("refused" in states.values()) is refused, done.techniques
+    assert "no_effect" not in states.values(), done.techniques
+    expected = saved(folder / "plain").tensors
+    whole = saved(folder / "whole").tensors
+    for file in ("model", "optimizer"):
+        assert whole[file].keys() == expected[file].keys()
+        for name, tensor in whole[file].items():
+            assert tensor.dtype == expected[file][name].dtype
+            if numerics_of(chosen) is Numerics.EXACT:
+                assert torch.equal(tensor, expected[file][name]), name
+    assert done.epochs[-1].loss == pytest.approx(plain.epochs[-1].loss, rel=0.05)
+    hotlap.train(task(steps=7), chosen, run_dir=folder / "parts")
+    hotlap.train(task(), chosen, run_dir=folder / "parts", resume="auto")
+    for name, tensor in saved(folder / "parts").tensors["model"].items():
+        assert torch.equal(tensor, whole["model"][name]), name
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_alone(row: str, tmp_path: Path) -> None:
+    check(plan(row), tmp_path)
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+def test_in_pairs(pair: tuple[str, str], tmp_path: Path) -> None:
+    names = frozenset(row.split()[0] for row in pair)
+    check(plan(*pair), tmp_path, refused=names in REFUSED)

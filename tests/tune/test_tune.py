@@ -11,7 +11,7 @@ from hotlap.host import Host
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan, PlanFile
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
-from hotlap.techniques import Numerics, registry
+from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.tune.budget import Budget
 from hotlap.tune.candidates import Candidate, combinations, nominate
@@ -105,7 +105,8 @@ def test_a_real_tuning_says_all_that_it_promises(tmp_path: Path) -> None:
     assert set(found["baseline_ms"]) == {"median", "low", "high", "n"}
     assert found["whole_run"]["planned_steps"] == 48000
     states = {row["name"]: row for row in found["techniques"]}
-    assert set(states) == {"resident", "workers", "optimizer", "threads", "channels_last"}
+    assert set(states) == set(ORDER)
+    assert "hotlap train" in states["master_weights"]["why"]
     assert all(row["state"] in ("applied", "no_effect", "refused") for row in states.values())
     assert all(row["why"] for row in states.values())
     for rung in found["ladder"]:

@@ -14,6 +14,9 @@ from torch.utils.data import dataloader as _dataloader
 
 from hotlap.attach.identity import ByIdentity
 
+_OURS = "_hotlap"
+"""Attribute of a function that we have put in place of another."""
+
 
 class Listener:
     """What an attached session may listen to; every method may be left as it is."""
@@ -193,7 +196,7 @@ def _patch_step(kind: type) -> None:
     torch's own hooks for every step would not say that a step has raised.
     """
     original = kind.step
-    if getattr(original, "_hotlap", False):
+    if getattr(original, _OURS, False):
         return
 
     @functools.wraps(original)
@@ -214,7 +217,7 @@ def _patch_step(kind: type) -> None:
         listener.step_ends(self)
         return result
 
-    step._hotlap = True
+    setattr(step, _OURS, True)
     kind.step = step
 
 

@@ -83,7 +83,7 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             if is_taken and built.scheduler is not None and task.schedule_per == "step":
                 built.scheduler.step()
             samples = sum(n for n, _ in given)
-            if ends and _steps_per_epoch(built):
+            if ends and built.scheduler is not None and _steps_each_epoch(built):
                 built.scheduler.step()
             after = Position(number, epoch + 1, 0) if ends else Position(number, epoch, in_epoch)
             yield StepDone(number, epoch + 1, loss, samples, is_taken, ends, after, built)
@@ -97,9 +97,5 @@ def waits_for_measure(built: Built) -> bool:
     return isinstance(built.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
-def _steps_per_epoch(built: Built) -> bool:
-    return (
-        built.scheduler is not None
-        and built.task.schedule_per == "epoch"
-        and not waits_for_measure(built)
-    )
+def _steps_each_epoch(built: Built) -> bool:
+    return built.task.schedule_per == "epoch" and not waits_for_measure(built)

@@ -107,7 +107,7 @@ class Step:
             )
         count = sum(counts[1:], counts[0])
         gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
-        torch._foreach_div_(gradients, count)
+        torch._foreach_div_(gradients, count)  # pyright: ignore[reportPrivateImportUsage]
         return total / count
 
     def _clip(self) -> bool:

@@ -110,10 +110,15 @@ class ResidentRows:
         """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
         try:
             index = torch.as_tensor(indices)
-            usable = index.dim() == 1 and index.dtype == torch.int64 and index.numel() > 0
         except (TypeError, ValueError, RuntimeError, IndexError):
-            usable = False
-        if usable and int(index.min()) >= 0 and int(index.max()) < self.length:
+            index = torch.empty(0)
+        if (
+            index.dim() == 1
+            and index.dtype == torch.int64
+            and index.numel() > 0
+            and int(index.min()) >= 0
+            and int(index.max()) < self.length
+        ):
             return index
         self.refuse("the sampler yields something else than positions from 0 on")
         return None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hotlap.errors import RunError
 from hotlap.feed import fixed
@@ -152,7 +152,7 @@ class Source:
         )
 
 
-class _Samples:
+class _Samples(Dataset[Any]):
     """A data set whose every sample is read under a random state of its own."""
 
     def __init__(self, dataset: Any, seed: int) -> None:

@@ -134,9 +134,10 @@ class _Copies:
                 # Kept from the last step otherwise: masters' gradients are overwritten, not zeroed.
                 master.grad = None
         if self.is_fresh:
-            torch._foreach_copy_(wide, narrow)
+            torch._foreach_copy_(wide, narrow)  # pyright: ignore[reportPrivateImportUsage]
         else:
-            torch._foreach_add_(wide, [gradient.float() for gradient in narrow])
+            summands = [gradient.float() for gradient in narrow]
+            torch._foreach_add_(wide, summands)  # pyright: ignore[reportPrivateImportUsage]
         self.is_fresh = False
         for copy in self.copies:
             copy.grad = None
@@ -146,7 +147,7 @@ class _Copies:
         import torch
 
         with torch.no_grad():
-            torch._foreach_copy_(self.copies, self.masters)
+            torch._foreach_copy_(self.copies, self.masters)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def proof(target: StepTarget, options: Options) -> Proof:

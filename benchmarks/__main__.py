@@ -13,7 +13,9 @@ from rich.table import Table
 from hotlap.host import Host
 
 NAMES = {
-    "lecture": "the plain loop, the best loops by hand, and `hotlap run`, in interleaved turns",
+    "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
+    "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
+    "feed": "batches a second, with nothing behind them",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

@@ -14,7 +14,7 @@ LAYERS = (
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace",),
-    ("task", "plan", "host", "ceilings", "compat"),
+    ("task", "plan", "host", "ceilings", "compat", "schedules"),
     ("errors",),
 )
 """From top to bottom."""

@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hotlap import schedules
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 from hotlap.host import Host
 from hotlap.plan import Plan
@@ -23,6 +24,7 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "schedules",
     "steps",
     "train",
 ]

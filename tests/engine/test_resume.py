@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.checkpoint.read import newest, read
+from hotlap.engine.saving import Saver
 from hotlap.errors import CheckpointCorrupt, MissingFile
 from hotlap.plan import Plan
 
@@ -80,11 +81,11 @@ def state(run_dir: Path) -> tuple[str, str]:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, str]]]:
     """A run that kept the checkpoint of every step."""
     run_dir = tmp_path_factory.mktemp("stopped")
-    keep = hotlap.engine.train.Saver.__init__.__defaults__
-    hotlap.engine.train.Saver.__init__.__defaults__ = (STEPS + 1,)
+    keep = Saver.__init__.__defaults__
+    Saver.__init__.__defaults__ = (STEPS + 1,)
     hotlap.train(task(), run_dir=run_dir, save_every="1steps")
     yield run_dir, state(run_dir)
-    hotlap.engine.train.Saver.__init__.__defaults__ = keep
+    Saver.__init__.__defaults__ = keep
 
 
 @pytest.mark.parametrize("done", range(1, STEPS))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset, default_collate
 
 import hotlap
+from hotlap.engine.build import build
 from hotlap.feed.order import epoch_order
 from hotlap.feed.source import Source
 from hotlap.plan import Plan
@@ -98,7 +99,7 @@ def test_every_tier_gives_the_same_batches_and_leaves_the_models_draws_alone(
         np.random.seed(0)
         name, _, count = name.partition(" ")
         options = {"resident": {"resident": {}}, "workers": {"workers": {"count": int(count or 1)}}}
-        built = hotlap.engine.build.build(make(data=dataset), Plan(options.get(name, {})))
+        built = build(make(data=dataset), Plan(options.get(name, {})))
         states = torch.get_rng_state()
         seen = [batch for epoch in range(3) for step in built.source.epoch(epoch) for batch in step]
         assert torch.equal(torch.get_rng_state(), states)

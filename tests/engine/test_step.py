@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotlap.engine.step import Step
-from hotlap.errors import RunError
+from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 from tests.engine.lattice import data, mean, model, squares, sum_and_count, tokens
 
@@ -104,6 +104,22 @@ def test_an_update_whose_loss_is_not_finite_is_left_out_and_counted() -> None:
 
 
 def test_a_loss_that_changes_its_form_is_an_error() -> None:
-    forms = iter([mean, sum_and_count])
+    def loss(model: Any, batch: Any) -> Any:
+        return (sum_and_count if len(batch[0]) == 1 else mean)(model, batch)
+
     with pytest.raises(RunError, match=r"\(sum, count\) for some micro-batches"):
-        stepped((4, 4), lambda model, batch: next(forms)(model, batch))
+        stepped((8, 1), loss)
+
+
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_a_loss_that_is_no_mean_is_refused_where_a_step_is_split(is_mean: bool) -> None:
+    def weighted(model: Any, batch: Any) -> torch.Tensor:
+        counts = torch.ones(len(batch[0])) if is_mean else (batch[0][:, 0] > 0).float()
+        return (squares(model, batch) * counts).sum() / counts.sum()
+
+    stepped((8,), weighted)
+    if is_mean:
+        stepped((6, 2), weighted)
+    else:
+        with pytest.raises(UsageError, match=r"returns \(sum, count\)"):
+            stepped((6, 2), weighted)

@@ -314,7 +314,7 @@ def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("hotlap.feed.resident.rebuild", broken)
+    monkeypatch.setattr("hotlap.feed.resident._gatherer", broken)
     assert repr(epoch(begun)) == repr(first)
     assert rows.refused == "RuntimeError: planted"
 

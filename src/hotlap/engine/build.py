@@ -185,7 +185,7 @@ def _held_out(task: Task) -> Source:
 
 
 def _with_techniques(source: Source, applied: Applied, fill_ahead: bool) -> Source:
-    target = FeedTarget(source, seeds_samples=True, fill_ahead=fill_ahead, size=source.length)
+    target = FeedTarget(source, own_order=True, fill_ahead=fill_ahead, size=source.length)
     applied.apply("feed", target)
     target.loader = None
     source.wraps, source.notes = target.fetchers, target.notes

@@ -3,10 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from hotlap.engine.build import Built
-from hotlap.feed import fixed
+from hotlap.engine.quiet import quietly
 from hotlap.feed.transfer import to_device
 
 
@@ -16,23 +14,15 @@ def evaluate(built: Built) -> dict[str, float]:
     Modes of the modules and every random state are as they were afterwards.
     """
     task, model = built.task, built.model
-    modes = {module: module.training for module in model.modules()}
-    states = fixed.global_random_states()
-    model.eval()
     measures = {"loss": task.loss, **task.metrics}
     sums: dict[str, Any] = dict.fromkeys(measures, 0.0)
     counts: dict[str, Any] = dict.fromkeys(measures, 0)
-    try:
-        with torch.inference_mode():
-            for samples, batch in _batches(built):
-                for name, measure in measures.items():
-                    value, counted = _measured(measure, model, batch, samples)
-                    sums[name] = sums[name] + value
-                    counts[name] = counts[name] + counted
-    finally:
-        for module, training in modes.items():
-            module.training = training
-        fixed.restore(states)
+    with quietly(model):
+        for samples, batch in _batches(built):
+            for name, measure in measures.items():
+                value, counted = _measured(measure, model, batch, samples)
+                sums[name] = sums[name] + value
+                counts[name] = counts[name] + counted
     return {name: float(sums[name]) / float(counts[name]) for name in measures}
 
 

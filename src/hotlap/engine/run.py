@@ -16,7 +16,8 @@ from hotlap.techniques import EXACT_PLAN
 from hotlap.techniques.applying import recorded_operators
 
 
-@dataclass(frozen=True)
+# Not frozen: that would cost a microsecond and a half a step.
+@dataclass(slots=True)
 class StepDone:
     """One optimizer step."""
 
@@ -24,15 +25,22 @@ class StepDone:
     """From 1."""
     epoch: int
     """From 1."""
+    in_epoch: int
+    """Number of the step in its epoch, from 1."""
     loss: Any
     """Mean over the step's items; a scalar on the device, which nobody has waited for."""
     samples: int
     is_taken: bool
     """False if the update was left out because something was not finite."""
     ends_epoch: bool
-    after: Position
-    """Where the run is once this step is done."""
     built: Built
+
+    @property
+    def after(self) -> Position:
+        """Where the run is once this step is done."""
+        if self.ends_epoch:
+            return Position(self.number, self.epoch, 0)
+        return Position(self.number, self.epoch - 1, self.in_epoch)
 
     @property
     def model(self) -> Any:
@@ -68,25 +76,26 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
     total, per_epoch, number = task.total_steps, len(source), begin.step
     moves = built.device != "cpu"
     first = begin.in_epoch
+    recorded = begin.step + 1 if built.applied.wants("optimizer") else None
+    scheduler = built.scheduler if task.schedule_per == "step" else None
     if number >= total:
         return
     for epoch in count(begin.epoch):
         for in_epoch, given in enumerate(source.epoch(epoch, first), first + 1):
             micros = [(n, to_device(b, built.device)) for n, b in given] if moves else given
-            if number == begin.step + 1 and built.applied.wants("optimizer"):
+            if number == recorded:
                 with recorded_operators(built.operators):
                     loss, is_taken = take(micros)
             else:
                 loss, is_taken = take(micros)
             number += 1
             ends = in_epoch == per_epoch
-            if is_taken and built.scheduler is not None and task.schedule_per == "step":
-                built.scheduler.step()
-            samples = sum(n for n, _ in given)
+            if is_taken and scheduler is not None:
+                scheduler.step()
+            samples = given[0][0] if len(given) == 1 else sum(n for n, _ in given)
             if ends and built.scheduler is not None and _steps_each_epoch(built):
                 built.scheduler.step()
-            after = Position(number, epoch + 1, 0) if ends else Position(number, epoch, in_epoch)
-            yield StepDone(number, epoch + 1, loss, samples, is_taken, ends, after, built)
+            yield StepDone(number, epoch + 1, in_epoch, loss, samples, is_taken, ends, built)
             if number == total:
                 return
         first = 0

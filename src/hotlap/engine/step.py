@@ -11,8 +11,13 @@ from typing import Any
 
 import torch
 
-from hotlap.errors import RunError
+from hotlap.engine.quiet import quietly
+from hotlap.errors import RunError, UsageError
+from hotlap.feed.resident import flatten, rebuild
 from hotlap.techniques import StepTarget
+
+_MEAN_TOLERANCE = 1e-2
+"""bfloat16 rounds a mean by less; what is no mean is off by more."""
 
 MicroBatches = Sequence[tuple[int, Any]]
 """The (samples, micro-batch) of one step."""
@@ -48,6 +53,8 @@ class Step:
         self.check_finite = check_finite
         self.skipped = 0
         """Updates that were left out because something was not finite."""
+        self._clips = clip_norm is not None or clip_value is not None
+        self._is_checked = False
         self._zero = target.zero_grad or optimizer.zero_grad
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, bool]:
@@ -56,7 +63,7 @@ class Step:
         loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
         if self.check_finite and not math.isfinite(float(loss)):
             return self._leave_out(loss)
-        if (self.clip_norm is not None or self.clip_value is not None) and not self._clip():
+        if self._clips and not self._clip():
             return self._leave_out(loss)
         self.optimizer.step()
         for work in self.target.after_update:
@@ -80,12 +87,19 @@ class Step:
             work()
 
     def _whole(self, batch: Any) -> torch.Tensor:
-        value, count = self._forward(batch)
-        loss = value if count is None else value / count
-        self._backward(loss)
+        # The case of most runs, written out: a call costs a third of a microsecond.
+        value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
+        if isinstance(value, tuple):
+            value = value[0] if value[1] is None else value[0] / value[1]
+        loss: torch.Tensor = value
+        loss.backward()
+        for work in self.target.after_backward:
+            work()
         return loss.detach()
 
     def _split(self, micros: MicroBatches) -> torch.Tensor:
+        if not self._is_checked:
+            self._check_mean(*micros[0])
         items = sum(samples for samples, _ in micros)
         total: Any = 0.0
         counts: list[Any] = []
@@ -109,6 +123,31 @@ class Step:
         gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
         torch._foreach_div_(gradients, count)  # pyright: ignore[reportPrivateImportUsage]
         return total / count
+
+    def _check_mean(self, samples: int, batch: Any) -> None:
+        """Refuse a loss that is neither (sum, count) nor a mean over the batch's items."""
+        self._is_checked = True
+        leaves: list[torch.Tensor] = []
+        spec = flatten(batch, leaves)
+        if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
+            return
+        half = samples // 2
+        with quietly(self.model):
+            value, count = self._forward(batch)
+            if count is not None:
+                return
+            parts = [
+                (part[0].shape[0], float(self._forward(rebuild(spec, iter(part)))[0]))
+                for part in ([leaf[:half] for leaf in leaves], [leaf[half:] for leaf in leaves])
+            ]
+        mean = sum(size * each for size, each in parts) / samples
+        if not math.isclose(float(value), mean, rel_tol=_MEAN_TOLERANCE, abs_tol=_MEAN_TOLERANCE):
+            raise UsageError(
+                f"the loss of a batch of {samples} is {float(value):.6g}, the mean over its halves "
+                f"{mean:.6g}: it is no mean over the batch's items, so a step cannot be split. "
+                "Allowed: a loss that returns (sum, count), as for ignored targets, class weights "
+                "or padded tokens; or accumulate=1."
+            )
 
     def _clip(self) -> bool:
         """Clip the gradients; return whether their norm is finite."""

@@ -21,8 +21,9 @@ REREAD_AT_FIRST = 256
 """Samples read again under other random states before the first batch is served from memory."""
 REREAD_PER_EPOCH = 16
 """Samples read again at the start of every later epoch."""
-REREAD_EVERY = 1024
-"""One sample in so many is read again while serving."""
+REREAD_EVERY = 8192
+"""Samples served between two looks, at some of the current batch."""
+_REREAD_AT_ONCE = 8
 _FILL_CHUNK = 256
 
 Read = Callable[[Any], Any]
@@ -38,9 +39,11 @@ class ResidentRows:
     Args:
         dataset: the data set, for its length and to see whether it may be kept.
         max_bytes: refuse, rather than hold more than this together with all other data sets.
+        own_order: the indices are hotlap's own: whole numbers in a tensor, and in range.
     """
 
-    def __init__(self, dataset: Any, max_bytes: int) -> None:
+    def __init__(self, dataset: Any, max_bytes: int, *, own_order: bool = False) -> None:
+        self._own_order = own_order
         self.length = len(dataset)
         self.max_bytes = max_bytes
         self.served = 0
@@ -90,6 +93,10 @@ class ResidentRows:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None:
             return read(indices)
+        if self._quick is not None and self._since_check < REREAD_EVERY:
+            self._since_check += indices.numel()
+            self.served += 1
+            return self._quick(indices)
         index = self._own(self._positions, indices)
         if index is None:
             return read(indices)
@@ -128,15 +135,17 @@ class ResidentRows:
         if not self._checked:
             self._checked = True
             self._reread(read, REREAD_AT_FIRST)
-        self._since_check += len(index)
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
-            self._reread_one(read, int(index[0]))
+            self._read_again(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._rows is None:
             return None
-        batch = rebuild(self._spec, iter([row.index_select(0, index) for row in self._rows]))
+        gather = _gatherer(self._spec, self._rows)
+        if self._missing == 0 and self._own_order:
+            self._quick = gather
+        self._since_check += index.numel()
         self.served += 1
-        return batch
+        return gather(index)
 
     def fill(self, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
@@ -168,13 +177,14 @@ class ResidentRows:
 
     def drop(self) -> None:
         """Give the memory back: the script has dropped the data set."""
-        self._rows = None
+        self._forget()
 
     def _forget(self) -> None:
         self._rows = None
         self._have = torch.zeros(self.length, dtype=torch.bool)
         self._missing = self.length
         self._checked = False
+        self._quick: Callable[[torch.Tensor], Any] | None = None
 
     def _read_and_keep(self, read: Read, indices: Any, index: torch.Tensor) -> Any:
         before = fixed.global_random_states()
@@ -235,28 +245,29 @@ class ResidentRows:
         held = self._have.nonzero().flatten()
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
-        for position in held[self.served % stride :: stride].tolist():
-            if self.refused is not None:
-                return
-            self._reread_one(read, position)
+        wanted = held[self.served % stride :: stride]
+        for part in wanted.split(_FILL_CHUNK):
+            if self.refused is None:
+                self._read_again(read, part)
 
-    def _reread_one(self, read: Read, position: int) -> None:
+    def _read_again(self, read: Read, index: torch.Tensor) -> None:
         assert self._rows is not None
         with fixed.other_random_states():
             before = fixed.global_random_states()
-            again = read([position])
+            again = read(index.tolist())
             drawn = fixed.moved(before)
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}")
             return
         leaves: list[torch.Tensor] = []
-        spec = flatten(again, leaves)
-        kept = [row[position : position + 1] for row in self._rows]
-        same = spec == self._spec and all(
-            fixed.same_bytes(a, b) for a, b in zip(leaves, kept, strict=True)
-        )
-        if not same:
-            self.refuse(f"sample {position} is not the same when it is read again")
+        if flatten(again, leaves) != self._spec:
+            self.refuse("samples differ in structure when they are read again")
+            return
+        for leaf, row in zip(leaves, self._rows, strict=True):
+            if not fixed.same_bytes(leaf, row.index_select(0, index)):
+                which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
+                self.refuse(f"sample {which} is not the same when it is read again")
+                return
 
 
 _everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
@@ -290,13 +301,22 @@ def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
     return None
 
 
+def _gatherer(spec: Any, rows: list[torch.Tensor]) -> Callable[[torch.Tensor], Any]:
+    """Return a function from positions to their batch."""
+    if type(spec) is tuple and spec[0] is list and set(spec[1]) == {"tensor"}:
+        # What default collation makes of most samples; going through the structure takes longer
+        # than some gathers do.
+        return lambda index: [row.index_select(0, index) for row in rows]
+    return lambda index: rebuild(spec, iter([row.index_select(0, index) for row in rows]))
+
+
 def rebuild(spec: Any, leaves: Any) -> Any:
     """Make a nested batch of that structure from an iterator over its tensors."""
     if spec == "tensor":
         return next(leaves)
     kind, parts = spec
+    if kind is list or kind is tuple:
+        return kind([next(leaves) if part == "tensor" else rebuild(part, leaves) for part in parts])
     if issubclass(kind, dict):
         return kind({key: rebuild(part, leaves) for key, part in parts})
-    items = [rebuild(part, leaves) for part in parts]
-    # A named tuple takes its fields one by one, a list or a tuple takes them together.
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+    return kind(*[rebuild(part, leaves) for part in parts])

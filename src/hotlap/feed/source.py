@@ -72,27 +72,30 @@ class Source:
             first: step of the epoch to begin with.
         """
         order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
-        steps = [
-            order[start : start + self.batch].split(self.micro)
-            for start in range(first * self.batch, len(self) * self.batch, self.batch)
-        ]
+        steps = self._split(order[first * self.batch : len(self) * self.batch])
         self._samples.epoch = number
         given = self._by_workers(steps) if self.num_workers else self._here(steps)
         yield from given
+
+    def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
+        whole = order.split(self.batch) if len(order) else ()
+        if self.micro == self.batch:
+            return [(positions,) for positions in whole]
+        return [positions.split(self.micro) for positions in whole]
 
     def _here(self, steps: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[tuple[int, Any]]]:
         read: Read = self._read
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
         for micros in steps:
-            yield [(len(positions), self._by(read, positions)) for positions in micros]
-
-    def _by(self, read: Read, positions: torch.Tensor) -> Any:
-        batch = read(positions)
-        if self._undrawn is not None:
-            fixed.restore(self._undrawn)
-            self._undrawn = None
-        return batch
+            if len(micros) == 1:
+                step = [(micros[0].numel(), read(micros[0]))]
+            else:
+                step = [(positions.numel(), read(positions)) for positions in micros]
+            if self._undrawn is not None:
+                fixed.restore(self._undrawn)
+                self._undrawn = None
+            yield step
 
     def _read(self, positions: Any) -> Any:
         is_step = isinstance(positions, torch.Tensor)

@@ -55,8 +55,8 @@ class FeedTarget:
 
     loader: Any
     """The DataLoader, still without an iterator; None once `apply` has returned."""
-    seeds_samples: bool = False
-    """True if every sample is read under a random state of its own, whoever reads it."""
+    own_order: bool = False
+    """True in the engine: the order is hotlap's own, and so is each sample's random state."""
     fill_ahead: bool = False
     """True in trials that want the steady state at once."""
     later_loaders: list[Callable[[Any], None]] = field(default_factory=list)

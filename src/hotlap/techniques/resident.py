@@ -61,7 +61,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal("batches are made by a collate function of the script's own")
     if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
-    rows = ResidentRows(loader.dataset, options.max_mib * 2**20)
+    limit = options.max_mib * 2**20
+    rows = ResidentRows(loader.dataset, limit, own_order=target.own_order)
     target.notes["resident"] = rows
 
     def serve(dataset: Any, read: Any) -> Any:

@@ -59,7 +59,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     owner = fixed.own_generator(loader.dataset)
     if owner is not None:
         raise Refusal(f"the data set holds a random generator of its own ({owner})")
-    drawn = None if target.seeds_samples else _drawn_from(loader.dataset)
+    drawn = None if target.own_order else _drawn_from(loader.dataset)
     if drawn is not None:
         raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
 

@@ -1,0 +1,76 @@
+"""Learning-rate schedules that torch has no single class for; each steps once an optimizer step."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.errors import UsageError
+
+
+def warmup_cosine(*, total: int, warmup: int = 0, floor: float = 0.0) -> Callable[[Any], Any]:
+    """Return a `Task.schedule`: a linear rise, then half a cosine down to `floor`.
+
+    Args:
+        total: optimizer steps of the whole run, see `Task.total_steps`.
+        warmup: steps of the rise; the first step has a rate of `1 / warmup`, not 0.
+        floor: last rate, as a share of the optimizer's own.
+
+    Raises:
+        UsageError: the parts do not fit into the whole.
+    """
+    _check(total, floor, warmup=warmup)
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        done = (step - warmup) / max(1, total - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+    return _schedule(share)
+
+
+def warmup_stable_decay(
+    *, total: int, warmup: int = 0, decay: int, floor: float = 0.0
+) -> Callable[[Any], Any]:
+    """Return a `Task.schedule`: a linear rise, a plateau, and a linear fall to `floor`.
+
+    Args:
+        total: optimizer steps of the whole run.
+        warmup: steps of the rise.
+        decay: steps of the fall, at the end.
+        floor: last rate, as a share of the optimizer's own.
+
+    Raises:
+        UsageError: the parts do not fit into the whole.
+    """
+    _check(total, floor, warmup=warmup, decay=decay)
+
+    def share(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        left = total - step
+        return 1.0 if left >= decay else floor + (1 - floor) * max(0, left) / decay
+
+    return _schedule(share)
+
+
+def _schedule(share: Callable[[int], float]) -> Callable[[Any], Any]:
+    def schedule(optimizer: Any) -> Any:
+        from torch.optim.lr_scheduler import LambdaLR
+
+        return LambdaLR(optimizer, share)
+
+    return schedule
+
+
+def _check(total: int, floor: float, **parts: int) -> None:
+    for name, steps in {"total": total, **parts}.items():
+        if type(steps) is not int or steps < (1 if name == "total" else 0):
+            raise UsageError(f"{name}={steps!r} is not allowed. Allowed: whole numbers of steps.")
+    if sum(parts.values()) > total:
+        given = " + ".join(f"{name} {steps}" for name, steps in parts.items())
+        raise UsageError(
+            f"{given} is longer than the run of {total} steps. Allowed: parts that fit into it."
+        )
+    if not 0 <= floor <= 1:
+        raise UsageError(f"floor={floor!r} is not allowed. Allowed: 0 to 1.")

@@ -101,7 +101,7 @@ def test_a_data_set_that_draws_is_refused_at_its_first_batch(draw: Any, name: st
     rows, begin = rows_and_fetch(Augmented(draw))
     begin()([0, 1])
     assert rows.refused is not None
-    assert name in rows.refused or "generator of its own" in rows.refused
+    assert name in rows.refused or "random generator" in rows.refused
     assert rows.served == 0
 
 
@@ -128,12 +128,13 @@ def test_a_data_set_with_a_generator_of_its_own_is_refused() -> None:
     assert "OwnGenerator.transforms[0]" in rows.refused
 
 
-def test_a_sample_that_differs_when_read_again_is_refused_before_any_is_served() -> None:
+def test_a_data_set_that_reading_changes_is_refused_before_any_sample_is_served() -> None:
     rows, begin = rows_and_fetch(Counting())
     epoch(begin())
     epoch(begin())
     assert rows.refused is not None
-    assert "is not the same when it is read again" in rows.refused
+    assert rows.refused == "reading a sample changes Counting.Counting.reads"
+    assert rows.served == 0
     assert rows.served == 0
 
 
@@ -172,7 +173,7 @@ def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
     before = fixed.global_random_states()
-    rows.fill(fetch.args[0])
+    rows.fill(*fetch.args)
     assert fixed.moved(before) is None
     assert rows.read_batches == 1
     epoch(fetch)
@@ -304,7 +305,7 @@ class Talking(Numbered):
 
 def test_a_data_set_that_prints_is_read_as_usual() -> None:
     rows, _ = rows_and_fetch(Talking())
-    assert rows.refused == "reading a sample prints (Talking.decode)"
+    assert rows.refused == "reading a sample prints (Talking.Talking.decode)"
 
 
 def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:

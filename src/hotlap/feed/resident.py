@@ -5,6 +5,8 @@ out is the one that default collation would have made of the same indices, bit f
 """
 
 import logging
+import threading
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 
 from hotlap.feed import fixed
+from hotlap.feed.reach import Reach
 
 log = logging.getLogger("hotlap")
 
@@ -25,9 +28,27 @@ REREAD_EVERY = 8192
 """Samples served between two looks, at some of the current batch."""
 _REREAD_AT_ONCE = 8
 _FILL_CHUNK = 256
+_ENOUGH_SERVED = 64
+_WORTH_IT = 0.9
+_MOST_CHANGES = 8
 
 Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
+
+
+class _Mean:
+    """A mean without its first value, which pays for what is done once."""
+
+    def __init__(self) -> None:
+        self.count, self._sum = 0, 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        self._sum += value if self.count > 1 else 0.0
+
+    @property
+    def value(self) -> float:
+        return self._sum / max(1, self.count - 1)
 
 
 class ResidentRows:
@@ -56,14 +77,13 @@ class ResidentRows:
         self._spec: Any = None
         self._forget()
         self._since_check = 0
-        self._marks = fixed.fingerprint(dataset)
+        self._restless = 0
+        self._is_settled = False
+        self._read_s, self._serve_s = _Mean(), _Mean()
         _everybody.add(self)
-        owner = fixed.own_generator(dataset)
-        if owner is not None:
-            self.refuse(f"the data set holds a random generator of its own ({owner})")
-        printer = fixed.printing(dataset)
-        if printer is not None:
-            self.refuse(f"reading a sample prints ({printer})")
+        self._reach = Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
 
     @property
     def bytes(self) -> int:
@@ -74,36 +94,61 @@ class ResidentRows:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         if self.refused is None:
             self._own(self._look_again, dataset, read)
-        return partial(self.fetch, read)
+        return partial(self.fetch, dataset, read)
 
     def _look_again(self, dataset: Any, read: Read) -> None:
         if len(dataset) != self.length:
             self.refuse("the data set's length changes")
             return
-        marks = fixed.fingerprint(dataset)
-        if marks != self._marks:
-            changed = sorted(k for k in marks | self._marks if marks.get(k) != self._marks.get(k))
-            log.info("resident: %s changed, the samples are read anew", changed[0])
-            self._marks = marks
+        old, self._reach = self._reach, Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
+        elif self._reach.marks != old.marks:
+            marks = self._reach.marks
+            changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
+            log.info("resident: %s changed, the samples are read anew", changed)
             self._forget()
-        if self._checked and self._rows is not None:
+        if self.refused is None and self._checked and self._rows is not None:
             self._reread(read, REREAD_PER_EPOCH)
 
-    def fetch(self, read: Read, indices: Any) -> Any:
+    def _look_in_between(self, dataset: Any, read: Read) -> None:
+        """Something was rebound in the middle of an epoch: what is held may be stale."""
+        self._restless += 1
+        if self._restless > _MOST_CHANGES:
+            self.refuse(f"{self._reach.changed()} keeps changing in the middle of epochs")
+            return
+        self._forget()
+        self._look_again(dataset, read)
+
+    def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None:
             return read(indices)
+        if self._reach.changed() is not None:
+            self._own(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:
             self._since_check += indices.numel()
             self.served += 1
             return self._quick(indices)
-        index = self._own(self._positions, indices)
+        index = None if self.refused is not None else self._own(self._positions, indices)
         if index is None:
             return read(indices)
         if self._missing and not bool(self._have[index].all()):
-            return self._read_and_keep(read, indices, index)
+            return self._read_and_keep(dataset, read, indices, index)
+        begin = time.perf_counter()
         batch = self._own(self._serve, read, index)
+        self._serve_s.add((time.perf_counter() - begin) / len(index))
+        if self._serve_s.count == _ENOUGH_SERVED:
+            self._own(self._compare_times)
         return read(indices) if batch is None else batch
+
+    def _compare_times(self) -> None:
+        if self._serve_s.value > _WORTH_IT * self._read_s.value:
+            self.refuse(
+                f"reading a sample takes {self._read_s.value * 1e6:.1f} us, from memory "
+                f"{self._serve_s.value * 1e6:.1f}: nothing to gain",
+                harmless=True,
+            )
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -119,14 +164,11 @@ class ResidentRows:
             index = torch.as_tensor(indices)
         except (TypeError, ValueError, RuntimeError, IndexError):
             index = torch.empty(0)
-        if (
-            index.dim() == 1
-            and index.dtype == torch.int64
-            and index.numel() > 0
-            and int(index.min()) >= 0
-            and int(index.max()) < self.length
-        ):
-            return index
+        if index.dim() == 1 and index.dtype == torch.int64 and index.numel() > 0:
+            # A list's own minimum is found faster than a tensor's.
+            low, high = (min(indices), max(indices)) if type(indices) is list else index.aminmax()
+            if low >= 0 and high < self.length:
+                return index
         self.refuse("the sampler yields something else than positions from 0 on")
         return None
 
@@ -147,7 +189,7 @@ class ResidentRows:
         self.served += 1
         return gather(index)
 
-    def fill(self, read: Read) -> None:
+    def fill(self, dataset: Any, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
         missing = (~self._have).nonzero().flatten().tolist()
         states = fixed.global_random_states()
@@ -156,21 +198,20 @@ class ResidentRows:
                 break
             chunk = missing[start : start + _FILL_CHUNK]
             try:
-                self._read_and_keep(read, chunk, torch.as_tensor(chunk))
+                self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
             except Exception:
                 # A sample that the script's sampler may never ask for.
                 log.info("resident: samples could not all be read ahead", exc_info=True)
                 break
         fixed.restore(states)
 
-    def refuse(self, reason: str) -> None:
-        """Stop serving from memory, for `reason`."""
-        if self.served:
-            log.warning(
-                "resident: %s, seen only after %d batches had been served from memory; samples are "
-                "read as usual from here on",
-                reason,
-                self.served,
+    def refuse(self, reason: str, *, harmless: bool = False) -> None:
+        """Stop serving from memory, for `reason`; `harmless` if what was served was right."""
+        if self.served and not harmless:
+            reason = (
+                f"{reason}. This was seen only after {self.served} batches had been served from "
+                "memory: WHAT WAS LEARNED DIFFERS from a plain run. Leave `resident` out for this "
+                "data set"
             )
         self.refused = reason
         self._forget()
@@ -178,6 +219,7 @@ class ResidentRows:
     def drop(self) -> None:
         """Give the memory back: the script has dropped the data set."""
         self._forget()
+        self._reach = Reach(None)
 
     def _forget(self) -> None:
         self._rows = None
@@ -186,12 +228,29 @@ class ResidentRows:
         self._checked = False
         self._quick: Callable[[torch.Tensor], Any] | None = None
 
-    def _read_and_keep(self, read: Read, indices: Any, index: torch.Tensor) -> Any:
+    def _read_and_keep(self, dataset: Any, read: Read, indices: Any, index: torch.Tensor) -> Any:
         before = fixed.global_random_states()
+        begin = time.perf_counter()
         batch = read(indices)
+        self._read_s.add((time.perf_counter() - begin) / len(index))
         self.read_batches += 1
-        self._own(self._keep_batch, before, batch, index)
+        self._own(self._settle, dataset)
+        if self.refused is None:
+            self._own(self._keep_batch, before, batch, index)
         return batch
+
+    def _settle(self, dataset: Any) -> None:
+        """See whether reading changes the data set; the first batch may, as files are opened."""
+        changed = self._reach.changed()
+        if changed is None:
+            return
+        if self._is_settled:
+            self.refuse(f"reading a sample changes {changed}")
+            return
+        self._is_settled = True
+        self._reach = Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
 
     def _keep_batch(self, before: Any, batch: Any, index: torch.Tensor) -> None:
         drawn = fixed.moved(before)
@@ -252,6 +311,10 @@ class ResidentRows:
 
     def _read_again(self, read: Read, index: torch.Tensor) -> None:
         assert self._rows is not None
+        if threading.current_thread() is not threading.main_thread():
+            # Other random states for a while would be those that the main thread draws from.
+            self.refuse("samples are read in a background thread", harmless=True)
+            return
         with fixed.other_random_states():
             before = fixed.global_random_states()
             again = read(index.tolist())

@@ -68,7 +68,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     def serve(dataset: Any, read: Any) -> Any:
         fetch = rows.bind(dataset, read)
         if target.fill_ahead:
-            rows.fill(read)
+            rows.fill(dataset, read)
         return fetch
 
     target.fetchers.append(serve)

@@ -49,16 +49,16 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
-    from hotlap.feed import fixed
+    from hotlap.feed.reach import Reach
 
     loader = target.loader
     if loader.num_workers > 0:
         raise Refusal("the loader has worker processes already")
     if not hasattr(loader.dataset, "__getitem__"):
         raise Refusal("a stream (iterable data set) would be read once by every worker")
-    owner = fixed.own_generator(loader.dataset)
-    if owner is not None:
-        raise Refusal(f"the data set holds a random generator of its own ({owner})")
+    problem = Reach(loader.dataset).problem
+    if problem is not None:
+        raise Refusal(problem)
     drawn = None if target.own_order else _drawn_from(loader.dataset)
     if drawn is not None:
         raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")

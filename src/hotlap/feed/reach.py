@@ -1,0 +1,305 @@
+"""Everything that reading a sample of a data set can depend on, as far as its code reaches.
+
+Walked are the data set, data sets and transforms inside it, and what the code of their methods
+names: attributes, closures, globals, classes and modules of the user's own. From that follow what
+makes a data set unfit to be kept in memory, what changed since the last look, and a quick look that
+can be taken before every batch.
+"""
+
+import dis
+import logging
+import marshal
+import pickle
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+from itertools import islice
+from operator import is_
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from hotlap.trace.users import is_users
+
+_MOST_OBJECTS = 20_000
+_PLAIN = (str, bytes, int, float, complex, type(None))
+_READING = ("__getitem__", "__getitems__", "__call__", "forward")
+_PRINTING = frozenset({"print", "stdout", "stderr", "pprint"})
+_COLUMNS = 4096
+
+
+class Reach:
+    """What was reached, at one moment.
+
+    Args:
+        dataset: the data set; it is not kept.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.problem: str | None = None
+        """Why samples may not be kept in memory, or read once more to see."""
+        self.marks: dict[str, Any] = {}
+        """Path -> a value, or what stands for the contents."""
+        self._queue: deque[tuple[str, Any]] = deque([(type(dataset).__name__, dataset)])
+        self._seen: dict[int, Any] = {id(dataset): None}
+        self._watched: list[tuple[Mapping[str, Any], str]] = []
+        self._paths: list[str] = []
+        self._values: list[Any] = []
+        self._tensors: list[torch.Tensor] = []
+        while self._queue and self.problem is None:
+            path, value = self._queue.popleft()
+            self.marks[path] = self._look(path, value)
+            if len(self._seen) > _MOST_OBJECTS:
+                self.problem = f"it holds more than {_MOST_OBJECTS} objects to look over"
+        self._versions = [tensor._version for tensor in self._tensors]
+        # The data set itself must not be held: it lives as long as the script wants.
+        del self._seen, self._queue
+
+    def changed(self) -> str | None:
+        """Return the path of something that was rebound, or written to, since; None if nothing.
+
+        This is the quick look: contents that change without torch counting it are not seen.
+        """
+        now = [holder.get(name) for holder, name in self._watched]
+        if not all(map(is_, now, self._values)):
+            pairs = zip(self._paths, now, self._values, strict=True)
+            return next(path for path, new, old in pairs if new is not old)
+        if [tensor._version for tensor in self._tensors] != self._versions:
+            return "a tensor"
+        return None
+
+    def _add(self, path: str, value: Any) -> None:
+        if id(value) in self._seen or isinstance(value, _PLAIN):
+            self.marks[path] = value if isinstance(value, _PLAIN) else id(value)
+            return
+        # Kept until the walk ends: an address must not be given to another object meanwhile.
+        self._seen[id(value)] = value
+        self._queue.append((path, value))
+
+    def _watch(self, path: str, holder: Mapping[str, Any], name: str) -> None:
+        value = holder[name]
+        self._watched.append((holder, name))
+        self._paths.append(path)
+        self._values.append(value)
+        self._add(path, value)
+
+    def _look(self, path: str, value: Any) -> Any:
+        """Queue what hangs on a value, and return what stands for the value itself."""
+        if isinstance(value, torch.Tensor):
+            self._tensors.append(value)
+            return id(value), value._version, _sum_of_tensor(value)
+        if _is_generator(value):
+            self.problem = f"the data set reaches a random generator or an iterator ({path})"
+        elif isinstance(value, logging.Logger):
+            self.problem = f"reading a sample may log ({path})"
+        elif isinstance(value, FunctionType):
+            self._look_at_code(path, value.__code__, value)
+        elif isinstance(value, MethodType):
+            self._add(path, value.__func__)
+            self._add(f"{path}.__self__", value.__self__)
+        elif isinstance(value, BuiltinMethodType):
+            if not isinstance(value.__self__, ModuleType):
+                self._add(f"{path}.__self__", value.__self__)
+        elif isinstance(value, partial):
+            for number, part in enumerate([value.func, *value.args, *value.keywords.values()]):
+                self._add(f"{path}({number})", part)
+        elif isinstance(value, type):
+            self._look_at_class(path, value)
+        elif isinstance(value, ModuleType):
+            return id(value)
+        else:
+            return self._look_at_contents(path, value)
+        return id(value)
+
+    def _look_at_contents(self, path: str, value: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+            return id(value), value.shape, _sum_of_array(numpy, value)
+        if isinstance(value, list | tuple | dict | set | frozenset | bytearray | deque):
+            digest = _digest(value)
+            if digest is not None:
+                return digest
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                self._add(f"{path}[{key!r:.80}]", item)
+            return id(value), len(value)
+        if type(value).__module__.partition(".")[0] == "pandas":
+            return hash(pickle.dumps(value, protocol=5))
+        self._look_at_object(path, value)
+        return id(value)
+
+    def _look_at_object(self, path: str, value: Any) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            for name in attributes:
+                self._watch(f"{path}.{name}", attributes, name)
+        for kind in type(value).__mro__:
+            slots = kind.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if not name.startswith("__") and hasattr(value, name):
+                    self._add(f"{path}.{name}", getattr(value, name))
+        for kind in type(value).__mro__:
+            if _is_own_class(kind):
+                self._add(f"{path}.{kind.__name__}", kind)
+        for name, method in _methods_reached(type(value)).items():
+            self._add(f"{path}.{name}", method)
+
+    def _look_at_class(self, path: str, kind: type) -> None:
+        if not _is_own_class(kind):
+            return
+        attributes = vars(kind)
+        for name, value in attributes.items():
+            if not (name.startswith("__") or isinstance(value, _DESCRIPTORS)):
+                self._watch(f"{path}.{name}", attributes, name)
+
+    def _look_at_code(self, path: str, code: CodeType, function: FunctionType) -> None:
+        """Queue what a function of the user's can reach; a library's own functions are trusted."""
+        if not _is_own_code(code):
+            return
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                self._add(f"{path}.{name}", cell.cell_contents)
+            except ValueError:
+                continue
+        for value in [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]:
+            self._add(f"{path}()", value)
+        names = _names(code)
+        if names & _PRINTING:
+            self.problem = f"reading a sample prints ({path})"
+            return
+        known = function.__globals__
+        for name in sorted(_globals_used(code) & known.keys()):
+            value = known[name]
+            if isinstance(value, ModuleType):
+                self._look_at_module(f"{path}.{name}", value, names)
+            else:
+                self._watch(f"{path}.{name}", known, name)
+
+    def _look_at_module(self, path: str, module: ModuleType, names: set[str]) -> None:
+        if module is logging or module.__name__ == "warnings":
+            self.problem = f"reading a sample may log ({path})"
+        elif is_users(getattr(module, "__file__", None) or "<built-in>"):
+            for name in sorted(names & vars(module).keys()):
+                self._watch(f"{path}.{name}", vars(module), name)
+
+
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_DESCRIPTORS = (FunctionType, classmethod, staticmethod, property)
+
+
+def _is_generator(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    kinds: list[type] = [random.Random, torch.Generator, Iterator]
+    # Of these the states are looked at around every read.
+    known: list[Any] = [getattr(random.random, "__self__", None), torch.default_generator]
+    if numpy is not None and "numpy.random" in sys.modules:
+        kinds += [numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator]
+        known.append(numpy.random.random.__self__)
+    return isinstance(value, tuple(kinds)) and not any(value is each for each in known)
+
+
+def _is_own_code(code: CodeType) -> bool:
+    name = code.co_filename
+    # What was typed, or made from text, has no file; Python's own frozen modules have none either.
+    return is_users(name) or (name.startswith("<") and not name.startswith("<frozen"))
+
+
+def _is_own_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or (file is not None and is_users(file))
+
+
+@lru_cache(maxsize=1024)
+def _globals_used(code: CodeType) -> frozenset[str]:
+    """Return the global names that code reads; an attribute of the same name is another thing."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _globals_used(constant)
+    return frozenset(found)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code uses, functions inside it included."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _methods_reached(kind: type) -> dict[str, FunctionType]:
+    """Return the methods that read, of the user's own classes, and those that they name."""
+    found: dict[str, FunctionType] = {}
+    names = set(_READING)
+    while names:
+        name = names.pop()
+        for owner in kind.__mro__:
+            raw = vars(owner).get(name)
+            method = raw.fget if isinstance(raw, property) else getattr(raw, "__func__", raw)
+            key = f"{owner.__name__}.{name}"
+            if key in found or not isinstance(method, FunctionType):
+                continue
+            if _is_own_code(method.__code__):
+                found[key] = method
+                names |= _names(method.__code__)
+    return found
+
+
+def _digest(value: Any) -> int | None:
+    """Return a digest of plain nested containers, None if something else is in them."""
+    if _holds_arrays(value):
+        return None
+    try:
+        # Version 2 writes contents only; later ones also how often an object is referred to.
+        return hash(marshal.dumps(list(value) if isinstance(value, deque) else value, 2))
+    except ValueError:
+        return None
+
+
+def _holds_arrays(value: Any, depth: int = 3) -> bool:
+    """True if arrays lie in a container, as far as its first items show: they are not copied."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return True
+    if depth == 0 or not isinstance(value, list | tuple | dict | set | frozenset | deque):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return any(_holds_arrays(item, depth - 1) for item in islice(items, 4))
+
+
+def _sum_of_tensor(tensor: torch.Tensor) -> int:
+    """Return a sum that nearly every change in place moves, a swap of two values too."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        return 0
+    octets = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    octets = octets.view(torch.uint8)
+    words = octets[: octets.numel() // 8 * 8]
+    if words.data_ptr() % 8:
+        words = words.clone()
+    table = words.view(torch.int64)
+    rest = octets[table.numel() * 8 :].tolist()
+    whole = table[: table.numel() // _COLUMNS * _COLUMNS].view(-1, _COLUMNS)
+    tail = table[whole.numel() :]
+    parts = [(whole.sum(0), 1), (whole.sum(1), 3), (tail, 5)]
+    # Every position has a weight of its own in one of the two directions.
+    total = sum(int((part * _weights(part.numel(), odd)).sum()) for part, odd in parts)
+    return hash((total, tuple(rest)))
+
+
+def _weights(count: int, odd: int) -> torch.Tensor:
+    return torch.arange(1, count + 1).mul_(2).add_(odd).mul_(0x5851F42D4C957F2D)
+
+
+def _sum_of_array(numpy: Any, array: Any) -> int:
+    # A mapped file would be read from the disk, all of it, for every epoch.
+    if isinstance(array, numpy.memmap) or isinstance(array.base, numpy.memmap) or array.size == 0:
+        return 0
+    octets = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
+    if not octets.flags.writeable:
+        octets = octets.copy()
+    return _sum_of_tensor(torch.from_numpy(octets))

@@ -266,3 +266,49 @@ def test_children_that_outlive_the_script_are_not_waited_for(tmp_path: Path) -> 
     still_there = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True)
     assert outcome.torch is not None
     assert still_there.returncode == 0
+
+
+def test_closed_standard_streams_are_no_obstacle() -> None:
+    for closed in ("<&-", "2>&-"):
+        line = f"{sys.executable} -m hotlap run tiny.py --epochs 1 {closed}"
+        done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=TINY.parent)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == plain_output("--epochs", "1")
+
+
+CHANGES = """
+import copy, io, torch
+torch.manual_seed(0)
+def save(optimizer):
+    stream = io.BytesIO()
+    torch.save(optimizer.state_dict(), stream)
+    return len(stream.getvalue()), sorted(optimizer.param_groups[0])
+def show(optimizer, args, kwargs):
+    print(optimizer.param_groups[0].get("foreach"), optimizer.param_groups[0].get("fused"))
+for name in ("Adam", "SGD", "RMSprop", "Adadelta", "Adamax", "Rprop", "AdamW", "Adagrad"):
+    model = torch.nn.Linear(4, 2)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01)
+    for step in range(12):
+        if step == 3:
+            optimizer.register_step_pre_hook(show)
+            optimizer.register_step_post_hook(show)
+        if step == 5 and name == "Adam":
+            optimizer.param_groups[0]["lr"] = torch.tensor(1e-3)
+        if step == 7:
+            optimizer.param_groups[0]["foreach"] = False
+        if step == 8:
+            optimizer.param_groups[0]["capturable"] = False
+        def closure():
+            optimizer.zero_grad()
+            loss = model(torch.ones(3, 4) * step).square().mean()
+            loss.backward()
+            print(save(optimizer), optimizer)
+            return loss
+        closure()
+        optimizer.step(closure if step % 2 else None)
+        print(name, step, model.weight.tolist(), save(optimizer))
+"""
+
+
+def test_whatever_a_script_does_to_its_optimizer_it_sees_its_own(tmp_path: Path) -> None:
+    under_the_exact_plan(tmp_path, CHANGES)

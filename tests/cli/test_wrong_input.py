@@ -40,6 +40,8 @@ def files(folder: Path) -> set[str]:
         (["diagnose", "missing.py"], "missing.py"),
         (["diagnose", "train.py", "--budget", "-3"], "'-3' is not a duration"),
         (["run", ""], "no SCRIPT was given"),
+        (["tune", "train.py", "--out", "train.py"], "is no plan file"),
+        (["tune", "--budgets", "3", "train.py"], "Allowed options: --accept, --budget"),
         (["tune", "train.py", "--hide", "../*"], "patterns of files below"),
         (["diagnose", "train.py", "--hide", "/etc"], "patterns of files below"),
         (["explain", "residant"], "Did you mean 'resident'"),
@@ -105,3 +107,10 @@ def test_a_script_that_does_not_train_is_an_error_and_leaves_nothing(
     assert "ended without importing torch" in done.stderr
     assert done.stdout == ""
     assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["diagnose", "tune"])
+def test_switched_off_nothing_is_measured(command: str, hotlap: Run) -> None:
+    done = hotlap(command, "train.py", HOTLAP_OFF="1")
+    assert done.returncode == 2
+    assert "HOTLAP_OFF is set" in done.stderr

@@ -95,6 +95,8 @@ class PlanInProcess:
             self._recorder = recorded_operators(stepped.target.operators)
             self._recorder.__enter__()
         stepped.steps += 1
+        for work in stepped.target.each_step:
+            work(optimizer)
 
     def step_ends(self) -> None:
         if self._recorder is not None:

@@ -132,7 +132,7 @@ class _SignalsTo:
             if number is not None:
                 self.previous[number] = signal.signal(number, self._forward)
         # A terminal's Ctrl-C reaches the script by itself; a second copy would cut its clean-up.
-        handler = signal.SIG_IGN if sys.stdin.isatty() else self._forward
+        handler = signal.SIG_IGN if sys.stdin and sys.stdin.isatty() else self._forward
         self.previous[signal.SIGINT] = signal.signal(signal.SIGINT, handler)
 
     def _forward(self, number: int, frame: Any) -> None:

@@ -1,8 +1,10 @@
 """The command line. One file per command, and no logic in any of them."""
 
+import contextlib
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -36,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         that went wrong.
     """
     _print_whatever_comes()
+    _clean_up_on_signals()
     tokens = list(sys.argv[1:] if argv is None else argv)
     name = f"hotlap {tokens[0]}" if tokens and tokens[0] in COMMANDS else "hotlap"
     try:
@@ -98,7 +101,22 @@ def _print_whatever_comes() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _clean_up_on_signals() -> None:
+    """End by an exception where a signal would end this process at once: trials leave nothing."""
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        raise SystemExit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            with contextlib.suppress(ValueError):  # not in the main thread
+                signal.signal(number, leave)
+
+
 def _complain(text: str) -> None:
     from hotlap.report.terminal import printable
 
-    sys.stderr.write(printable(text) + "\n")
+    if sys.stderr is not None:
+        sys.stderr.write(printable(text) + "\n")

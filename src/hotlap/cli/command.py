@@ -106,7 +106,8 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     try:
         function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        raise UsageError(str(error)) from error
+        allowed = ", ".join(sorted(options_of(app)))
+        raise UsageError(f"{str(error).rstrip('.')}. Allowed options: {allowed}.") from error
     if "target" in unread:
         bound.arguments["target"] = Target.parse(script).resolve()
     return function(*bound.args, **bound.kwargs) or 0

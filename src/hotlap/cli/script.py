@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 
-from hotlap.attach.entry import Script
+from hotlap.attach.entry import Script, is_off
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
@@ -38,6 +38,10 @@ def lab_of(script: Script, *, hide: tuple[str, ...] = (), techniques: tuple[str,
     Raises:
         UsageError: a pattern of `hide` leads out of the working folder.
     """
+    if is_off():
+        raise UsageError(
+            "HOTLAP_OFF is set, so hotlap does not enter any script. Allowed: unset it to measure."
+        )
     for pattern in hide:
         if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
             raise UsageError(
@@ -62,5 +66,7 @@ def say(text: str) -> None:
     """Print one line of progress on standard error."""
     from hotlap.report.terminal import printable
 
-    sys.stderr.write(f"hotlap: {printable(text)}\n")
-    sys.stderr.flush()
+    # A daemon may have been started with its standard error closed.
+    if sys.stderr is not None:
+        sys.stderr.write(f"hotlap: {printable(text)}\n")
+        sys.stderr.flush()

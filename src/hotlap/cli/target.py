@@ -152,7 +152,7 @@ def _nearest_file(path: Path) -> str:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, sorted(names), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(path.name, sorted(names), n=1, cutoff=0.6)
     return f" Did you mean '{path.parent / near[0]}'?" if near else ""
 
 

@@ -9,7 +9,8 @@ from hotlap.lab.trial import Lab, observe
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 
-_START_UP_S = 180.0
+_LEAST_START_UP_S = 60.0
+"""Importing torch and reading a data set may take so long on a slow disk."""
 _EXIT_S = 0.2
 """What Python and torch take to go away, after the script's last line."""
 _ENOUGH_STEPS = 30
@@ -40,7 +41,7 @@ def watch(
     report: dict[str, Any] = observe(
         lab,
         plan,
-        timeout_s=_START_UP_S + 2 * seconds,
+        timeout_s=max(_LEAST_START_UP_S, seconds) + 2 * seconds,
         seconds=seconds,
         epochs=epochs,
         steps=10**9,

@@ -259,7 +259,8 @@ def _steps_that_fit(rounds: int, planned_steps: int) -> int:
 def _check_length(script: object, rounds: int, planned_steps: int | None) -> None:
     if planned_steps is not None and _steps_that_fit(rounds, planned_steps) < _SHORTEST_TURN:
         raise TrialError(
-            f"`{script}` takes {planned_steps} steps, which is too short to measure: {rounds} "
-            f"turns of {_SHORTEST_TURN} steps are needed. Give it more epochs.",
+            f"`{script}` takes {planned_steps} steps, which is too short to measure: "
+            f"{sum(_WARM_UP) + 1 + rounds * _SHORTEST_TURN} are needed, for a warm-up and {rounds} "
+            "turns. Give it more epochs.",
             reason="ended_early",
         )

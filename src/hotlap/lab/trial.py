@@ -161,7 +161,11 @@ class Trial:
                 message = self.channel.receive(max(0.001, deadline - time.monotonic()))
             except TimeoutError:
                 self.kill()
-                raise self._error("timeout", f"gave no answer in {timeout_s:.0f} s") from None
+                words = (
+                    f"gave no answer in {timeout_s:.0f} s: it hangs, still reads its data, or "
+                    "takes no optimizer step. Try it alone; if it needs more time, give a larger --budget"
+                )
+                raise self._error("timeout", words) from None
             if message is None:
                 raise self.ended()
             kind = message["kind"]

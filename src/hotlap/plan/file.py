@@ -187,6 +187,17 @@ class PlanFile:
             raise
 
 
+def is_plan_file(path: Path) -> bool:
+    """True if a file is a plan file, or empty."""
+    try:
+        PlanFile.read(path)
+    except PlanError:
+        return path.is_file() and path.stat().st_size == 0
+    except (OSError, MissingFile):
+        return False
+    return True
+
+
 def _one_line(text: str) -> str:
     """Return the text as a plan file can hold it: one line, printable, not too long."""
     line = " ".join(text.split())

@@ -11,7 +11,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,45 +68,83 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             )
         )
     for group in optimizer.param_groups:
-        if group.get("foreach") is not None or group.get("fused") is not None:
-            raise Refusal("the script chooses the implementation itself")
-        if group.get("differentiable") or group.get("capturable"):
-            raise Refusal("the optimizer is differentiable or capturable")
-        if options.implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
-            raise Refusal("the learning rate is a tensor, which foreach does not take")
-        if options.implementation == "foreach" and group.get("nesterov"):
-            raise Refusal("foreach with Nesterov momentum changes the gradients it reads")
+        reason = _unfit(group, options.implementation)
+        if reason is not None:
+            raise Refusal(reason)
         exact = (torch.float32, torch.float64)
         if not all(p.dtype in exact and p.layout == torch.strided for p in group["params"]):
             raise Refusal("a parameter is not a dense float32 or float64 tensor")
-    target.failed.append(_switch(optimizer, options.implementation))
+    if options.implementation == "fused":
+        _place_step_counters(optimizer)
+    switch = _Switch(options.implementation)
+    switch.join(optimizer)
+    target.each_step.append(switch.place)
+    target.failed.append(switch.off)
     return target
 
 
-def _switch(optimizer: Any, implementation: str) -> Callable[[Any], None]:
-    """Switch the implementation on around each step; return what switches it off in between."""
-    other = "foreach" if implementation == "fused" else "fused"
+def _unfit(group: Mapping[str, Any], implementation: str) -> str | None:
+    """Return why a group cannot be stepped that way, None if it can."""
+    import torch
 
-    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
+    if group.get("foreach") is not None or group.get("fused") is not None:
+        return "the script chooses the implementation itself"
+    if group.get("differentiable") or group.get("capturable"):
+        return "the optimizer is differentiable or capturable"
+    if implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
+        return "the learning rate is a tensor, which foreach does not take"
+    if implementation == "foreach" and group.get("nesterov"):
+        return "foreach with Nesterov momentum changes the gradients it reads"
+    return None
+
+
+class _Switch:
+    """Switches an implementation on right before each step, and off right after it.
+
+    The script may change its groups at any time, so each step looks at them anew.
+    """
+
+    def __init__(self, implementation: str) -> None:
+        self.implementation = implementation
+        self.other = "foreach" if implementation == "fused" else "fused"
+        self._on: list[dict[str, Any]] = []
+        self._handles: tuple[Any, Any] | None = None
+
+    def join(self, optimizer: Any) -> None:
+        self._handles = (
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(lambda optimizer, *_: self.off(optimizer)),
+        )
+        self.place(optimizer)
+
+    def place(self, optimizer: Any) -> None:
+        """Stand last before the step and first after it: other hooks see the script's optimizer."""
+        del optimizer
+        assert self._handles is not None
+        before, after = self._handles
+        before.hooks_dict_ref().move_to_end(before.id)
+        after.hooks_dict_ref().move_to_end(after.id, last=False)
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        # A closure runs inside the step, and may print or save the optimizer.
+        if any(value is not None for value in (*args[1:], *kwargs.values())):
+            return
         for group in optimizer.param_groups:
-            group[implementation] = True
-            # Left at None, torch fills in its own default beside the one that is asked for.
-            group[other] = False
+            if _unfit(group, self.implementation) is None:
+                group[self.implementation] = True
+                # Left at None, torch fills in its own default beside the one that is asked for.
+                if self.other in group:
+                    group[self.other] = False
+                self._on.append(group)
 
-    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
-        for group in optimizer.param_groups:
-            group[implementation] = None
-            group[other] = None
-
-    if implementation == "fused":
-        _place_step_counters(optimizer)
-    # Last before the step and first after it: hooks of the script's see their own optimizer.
-    optimizer.register_step_pre_hook(before)
-    handle = optimizer.register_step_post_hook(after)
-    handle.hooks_dict_ref().move_to_end(handle.id, last=False)
-    return lambda optimizer: after(optimizer, (), {})
+    def off(self, optimizer: Any) -> None:
+        """Put the groups back as the script knows them."""
+        del optimizer
+        for group in self._on:
+            group[self.implementation] = None
+            if self.other in group:
+                group[self.other] = None
+        self._on.clear()
 
 
 def _place_step_counters(optimizer: Any) -> None:

@@ -87,6 +87,8 @@ class OptimizerTarget:
 
     optimizer: Any
     """None once `apply` has returned."""
+    each_step: list[Callable[[Any], None]] = field(default_factory=list)
+    """Called with the optimizer before every step, before all its hooks."""
     failed: list[Callable[[Any], None]] = field(default_factory=list)
     """Called with the optimizer when its step has raised."""
     operators: set[str] = field(default_factory=set)

@@ -16,6 +16,7 @@ from hotlap.lab.statistics import Ratio, Spread, is_gain, paired_ratio, spread
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
+from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Numerics, Technique, numerics_of, registry
 from hotlap.tune.budget import Budget
 from hotlap.tune.candidates import Candidate, combinations, nominate, promising
@@ -32,6 +33,8 @@ _TWINS = ("plain", "plain again", "plain once more")
 _OBSERVE_SHARE = 0.2
 _MOST_PLANS = 6
 _LEAST_WATCH_S = 3.0
+_RACING_SHARE = 0.2
+"""About what share of a budget the first race gets."""
 _CLEAR_LEAD = 1.02
 """How much faster, at the median, a plan must be to be preferred to a simpler one."""
 
@@ -104,6 +107,11 @@ def check_request(
             f"the plan cannot be written to '{out}': it is a folder, or its own is "
             "not there or not writable. Allowed: --out FILE in a folder that is."
         )
+    if out is not None and out.exists() and not is_plan_file(out):
+        raise UsageError(
+            f"'{out}' is there, and is no plan file: it would be lost. Allowed: a new file, or a "
+            "plan file that may be replaced."
+        )
     return known
 
 
@@ -133,8 +141,12 @@ def _first_race(tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate
         return None
     tuner.progress(f"{len(candidates)} techniques alone, in turns with the plain script")
     affordable = _arms_that_fit(tuner, len(candidates), tuner.schedule.first_until)
+    missing = len(candidates) - affordable
     for left_out in candidates[affordable:]:
-        tuner.budget.not_reached.append(f"{left_out.name} alone")
+        tuner.budget.not_reached.append(
+            f"{left_out.name} alone: the budget is too short, by some "
+            f"{missing * tuner.schedule.arm_s / _RACING_SHARE:.0f} s for all that are missing"
+        )
     arms = [Arm(candidate.name, candidate.plan(), tuner.lab) for candidate in candidates]
     until = tuner.schedule.first_until
     result = _race(tuner, seen, arms[:affordable], rounds=7, until=until, number=1)

@@ -163,7 +163,8 @@ class Trial:
                 self.kill()
                 words = (
                     f"gave no answer in {timeout_s:.0f} s: it hangs, still reads its data, or "
-                    "takes no optimizer step. Try it alone; if it needs more time, give a larger --budget"
+                    "takes no optimizer step. Try it alone; if it needs more time, give a larger "
+                    "--budget"
                 )
                 raise self._error("timeout", words) from None
             if message is None:

@@ -4,6 +4,7 @@ import logging
 import random
 import sys
 import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -104,8 +105,14 @@ class State:
     epoch = 0
 
 
+CONFIG: Any = types.ModuleType("config")
+CONFIG.epoch = 0
+
+
 class Changing(Base):
     """Reads whatever it can from everywhere."""
+
+    scale = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,6 +133,8 @@ class Changing(Base):
             self.pairs[index][1],
             int(self.tensors[index]),
             State.epoch,
+            self.scale,
+            CONFIG.epoch,
             EPOCH,
         ]
         return torch.tensor(found)
@@ -154,6 +163,8 @@ CHANGES: dict[str, Callable[[Changing], None]] = {
     "a tensor in a list": lambda d: d.tensors[45].fill_(-1),
     "an attribute": lambda d: setattr(d, "values", [7] * COUNT),
     "a class attribute": in_the_class,
+    "an attribute that hides the class's": lambda d: setattr(d, "scale", 3),
+    "a module made by hand": lambda d: setattr(CONFIG, "epoch", CONFIG.epoch + 1),
     "a global": in_the_globals,
 }
 
@@ -191,7 +202,16 @@ def test_what_changes_between_epochs_makes_samples_be_read_anew(change: str) -> 
     assert rows.served == 2 * COUNT // 8
 
 
-@pytest.mark.parametrize("change", ["an attribute", "a class attribute", "a global"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "an attribute",
+        "a class attribute",
+        "a global",
+        "an attribute that hides the class's",
+        "a module made by hand",
+    ],
+)
 def test_what_is_rebound_in_the_middle_of_an_epoch_is_seen_at_once(change: str) -> None:
     dataset = Changing()
     rows, read = ResidentRows(dataset, 2**20), reader(dataset)

@@ -49,11 +49,14 @@ class Reach:
         self._paths: list[str] = []
         self._values: list[Any] = []
         self._tensors: list[torch.Tensor] = []
+        # An attribute of the class may be hidden by one that an object gets later.
+        self._holders: list[Mapping[str, Any]] = []
         while self._queue and self.problem is None:
             path, value = self._queue.popleft()
             self.marks[path] = self._look(path, value)
             if len(self._seen) > _MOST_OBJECTS:
                 self.problem = f"it holds more than {_MOST_OBJECTS} objects to look over"
+        self._sizes = [len(holder) for holder in self._holders]
         self._versions = [tensor._version for tensor in self._tensors]
         # The data set itself must not be held: it lives as long as the script wants.
         del self._seen, self._queue
@@ -64,6 +67,8 @@ class Reach:
         This is the quick look: contents that change without torch counting it are not seen.
         """
         now = [holder.get(name) for holder, name in self._watched]
+        if [len(holder) for holder in self._holders] != self._sizes:
+            return "an attribute that was not there before, or is gone,"
         if not all(map(is_, now, self._values)):
             pairs = zip(self._paths, now, self._values, strict=True)
             return next(path for path, new, old in pairs if new is not old)
@@ -134,6 +139,7 @@ class Reach:
     def _look_at_object(self, path: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
+            self._holders.append(attributes)
             for name in attributes:
                 self._watch(f"{path}.{name}", attributes, name)
         for kind in type(value).__mro__:
@@ -181,7 +187,7 @@ class Reach:
     def _look_at_module(self, path: str, module: ModuleType, names: set[str]) -> None:
         if module is logging or module.__name__ == "warnings":
             self.problem = f"reading a sample may log ({path})"
-        elif is_users(getattr(module, "__file__", None) or "<built-in>"):
+        elif _is_own_module(module):
             for name in sorted(names & vars(module).keys()):
                 self._watch(f"{path}.{name}", vars(module), name)
 
@@ -209,8 +215,15 @@ def _is_own_code(code: CodeType) -> bool:
 
 def _is_own_class(kind: type) -> bool:
     module = sys.modules.get(kind.__module__)
+    return kind.__module__ == "__main__" or (module is not None and _is_own_module(module))
+
+
+def _is_own_module(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    return kind.__module__ == "__main__" or (file is not None and is_users(file))
+    if file is not None:
+        return is_users(file)
+    # Made by hand, as configurations are; a module of C without a file has a loader.
+    return module.__spec__ is None and module.__name__ not in sys.builtin_module_names
 
 
 @lru_cache(maxsize=1024)

@@ -146,8 +146,7 @@ class ResidentRows:
         if self._serve_s.value > _WORTH_IT * self._read_s.value:
             self.refuse(
                 f"reading a sample takes {self._read_s.value * 1e6:.1f} us, from memory "
-                f"{self._serve_s.value * 1e6:.1f}: nothing to gain",
-                harmless=True,
+                f"{self._serve_s.value * 1e6:.1f}: nothing to gain"
             )
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -205,9 +204,9 @@ class ResidentRows:
                 break
         fixed.restore(states)
 
-    def refuse(self, reason: str, *, harmless: bool = False) -> None:
-        """Stop serving from memory, for `reason`; `harmless` if what was served was right."""
-        if self.served and not harmless:
+    def refuse(self, reason: str, *, too_late: bool = False) -> None:
+        """Stop serving from memory, for `reason`; `too_late` if what was served may be wrong."""
+        if self.served and too_late:
             reason = (
                 f"{reason}. This was seen only after {self.served} batches had been served from "
                 "memory: WHAT WAS LEARNED DIFFERS from a plain run. Leave `resident` out for this "
@@ -313,23 +312,23 @@ class ResidentRows:
         assert self._rows is not None
         if threading.current_thread() is not threading.main_thread():
             # Other random states for a while would be those that the main thread draws from.
-            self.refuse("samples are read in a background thread", harmless=True)
+            self.refuse("samples are read in a background thread")
             return
         with fixed.other_random_states():
             before = fixed.global_random_states()
             again = read(index.tolist())
             drawn = fixed.moved(before)
         if drawn is not None:
-            self.refuse(f"reading a sample draws from {drawn}")
+            self.refuse(f"reading a sample draws from {drawn}", too_late=True)
             return
         leaves: list[torch.Tensor] = []
         if flatten(again, leaves) != self._spec:
-            self.refuse("samples differ in structure when they are read again")
+            self.refuse("samples differ in structure when they are read again", too_late=True)
             return
         for leaf, row in zip(leaves, self._rows, strict=True):
             if not fixed.same_bytes(leaf, row.index_select(0, index)):
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
-                self.refuse(f"sample {which} is not the same when it is read again")
+                self.refuse(f"sample {which} is not the same when it is read again", too_late=True)
                 return
 
 

@@ -90,12 +90,19 @@ def check(chosen: Plan, folder: Path, *, refused: bool = False) -> None:
         assert torch.equal(tensor, whole["model"][name]), name
 
 
-@pytest.mark.parametrize("row", ROWS)
+def marked(row: Any, *names: str) -> Any:
+    """Compiling takes ten seconds; it is left to `make test-all`."""
+    # Inductor imports modules of torch that warn of themselves.
+    slow = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")] if "compile" in names else []
+    return pytest.param(row, marks=slow, id=" + ".join(names))
+
+
+@pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, tmp_path: Path) -> None:
     check(plan(row), tmp_path)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+@pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
 def test_in_pairs(pair: tuple[str, str], tmp_path: Path) -> None:
     names = frozenset(row.split()[0] for row in pair)
     check(plan(*pair), tmp_path, refused=names in REFUSED)

@@ -123,3 +123,44 @@ def test_a_loss_that_is_no_mean_is_refused_where_a_step_is_split(is_mean: bool) 
     else:
         with pytest.raises(UsageError, match=r"returns \(sum, count\)"):
             stepped((6, 2), weighted)
+
+
+def scaled(
+    loss: Any, clip_norm: float | None, steps: int, lr: float, scale: float
+) -> tuple[Any, list[bool], Step]:
+    made = model()
+    optimizer = torch.optim.SGD(made.parameters(), lr=lr)
+    target = StepTarget(None, None, "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
+    step = Step(made, loss, optimizer, target=target, clip_norm=clip_norm)
+    micros = [(4, batch) for batch in zip(*[t.split(4) for t in data(8).tensors], strict=True)]
+    return made, [step(micros)[1] for _ in range(steps)], step
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_scale_that_overflows_falls_until_updates_are_taken_again(
+    clip_norm: float | None,
+) -> None:
+    def steep(model: Any, batch: Any) -> Any:
+        return mean(model, batch) * 2.0**40
+
+    _, taken, step = scaled(steep, clip_norm, 30, lr=0.0, scale=2.0**100)
+    first = taken.index(True)
+    assert first > 0
+    assert not any(taken[:first])
+    assert all(taken[first:])
+    assert step.skipped == first
+    assert step.target.scaler.get_scale() == 2.0 ** (100 - first)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("loss", [mean, sum_and_count])
+def test_a_scaled_step_is_the_plain_step(loss: Any, clip_norm: float | None) -> None:
+    made, taken, _ = scaled(loss, clip_norm, 3, lr=0.01, scale=2.0**16)
+    assert all(taken)
+    plain = model()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
+    step = Step(plain, loss, optimizer, target=StepTarget(None, None, "cpu"), clip_norm=clip_norm)
+    for _ in range(3):
+        step([(8, data(8).tensors)])
+    for left, right in zip(made.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)

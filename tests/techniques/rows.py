@@ -9,10 +9,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "optimizer fused": {"implementation": "fused"},
     "threads": {"count": 1},
     "channels_last": {},
-    "autocast": {},
+    "autocast bf16": {"dtype": "bf16"},
+    "autocast fp16": {"dtype": "fp16"},
     "master_weights": {},
+    "micro_batch": {"size": 2},
+    "compile": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
-IN_THE_ENGINE_ONLY = ("autocast", "master_weights")
-"""Techniques of the seam `step`, which a script does not offer."""
+IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
+"""Techniques that act on the step itself, which a script does not offer."""

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,25 @@ def test_the_horizon_passes_an_epoch_where_that_fits(step_ms: float, fills: bool
     assert (made.horizon > 100) is not fills
     assert made.horizon >= 64
     assert made.first_until < made.second_until
+
+
+def test_what_acts_on_the_larger_part_of_a_step_is_tried_first_and_every_technique_once() -> None:
+    facts = replace(FACTS, layers={"Conv2d": 2, "Linear": 2})
+    convolutions = {"data": 2.0, "forward": 5.0, "backward": 9.0, "optimizer": 0.4, "other": 0.1}
+    names = [c.name for c in ordered(facts, convolutions)]
+    assert names[:2] == ["channels_last", "resident"]
+    assert {name.partition("(")[0] for name in names[:4]} == {
+        "channels_last",
+        "resident",
+        "optimizer",
+        "threads",
+    }
+    decoding = {"data": 9.0, "forward": 1.0, "backward": 2.0, "optimizer": 1.0, "other": 0.1}
+    assert next(c.name for c in ordered(facts, decoding)) == "resident"
+
+
+def ordered(facts: TaskFacts, phases: dict[str, float]) -> list[Candidate]:
+    return nominate(facts, HOST, registry(), Numerics.ROUNDING, phases=phases)[0]
 
 
 def test_the_budget_says_what_it_could_not_afford() -> None:

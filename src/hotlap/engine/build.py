@@ -76,7 +76,6 @@ def build(
     model = task.model()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
-    _check_statistics(task, model)
     model.to(device).train()
     applied.apply("model", ModelTarget(model, []))
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
@@ -92,6 +91,8 @@ def build(
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
     held_out = task.held_out is not None
+    source = _with_techniques(_training(task), applied, fill_ahead)
+    _check_statistics(task, model, source.micro)
     step = Step(
         model,
         task.loss,
@@ -108,7 +109,7 @@ def build(
         model=model,
         optimizer=optimizer,
         scheduler=scheduler,
-        source=_with_techniques(_training(task), applied, fill_ahead),
+        source=source,
         held_out=_with_techniques(_held_out(task), applied, fill_ahead) if held_out else None,
         step=step,
         applied=applied,
@@ -134,15 +135,15 @@ def _seed(seed: int) -> None:
     numpy.random.seed(seed % 2**32)
 
 
-def _check_statistics(task: Task, model: Any) -> None:
-    if task.accumulate == 1 or task.splits_statistics:
+def _check_statistics(task: Task, model: Any, micro: int) -> None:
+    if micro >= task.logical_batch or task.splits_statistics:
         return
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             raise UsageError(
-                f"accumulate={task.accumulate} with batch norm ({name}): its statistics would be "
-                f"those of {task.batch_size} samples, not of {task.logical_batch}. Allowed: "
-                "accumulate=1, another normalisation, or splits_statistics=True if that is meant."
+                f"a step of {task.logical_batch} samples in micro-batches of {micro}, with batch "
+                f"norm ({name}): its statistics would be those of a part. Allowed: whole steps, "
+                "another normalisation, or splits_statistics=True if that is meant."
             )
 
 

@@ -84,10 +84,8 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
         for in_epoch, given in enumerate(source.epoch(epoch, first), first + 1):
             micros = [(n, to_device(b, built.device)) for n, b in given] if moves else given
             if number == recorded:
-                with recorded_operators(built.operators):
-                    loss, is_taken = take(micros)
-            else:
-                loss, is_taken = take(micros)
+                take.recorder = recorded_operators(built.operators)
+            loss, is_taken = take(micros)
             number += 1
             ends = in_epoch == per_epoch
             if is_taken and scheduler is not None:

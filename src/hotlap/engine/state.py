@@ -42,6 +42,9 @@ def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
         if built.scheduler is None
         else encode(built.scheduler.state_dict(), "the schedule"),
         "random": others,
+        "scaler": None
+        if built.step.target.scaler is None
+        else encode(built.step.target.scaler.state_dict(), "the scaler"),
     }
     return {"model": weights, "optimizer": optimizer, "random": rng}, state
 
@@ -62,6 +65,8 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
     if built.scheduler is not None:
         built.scheduler.load_state_dict(decode(state["schedule"]))
     built.step.skipped = state["skipped"]
+    if built.step.target.scaler is not None and state["scaler"] is not None:
+        built.step.target.scaler.load_state_dict(decode(state["scaler"]))
     _load_random_states(checkpoint)
     return Position(**state["position"])
 

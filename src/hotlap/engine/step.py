@@ -53,6 +53,8 @@ class Step:
         self.check_finite = check_finite
         self.skipped = 0
         """Updates that were left out because something was not finite."""
+        self.recorder: Any = None
+        """A context manager around the next update, and only that: compiled code runs plain in it."""
         self._clips = clip_norm is not None or clip_value is not None
         self._is_checked = False
         self._zero = target.zero_grad or optimizer.zero_grad
@@ -63,12 +65,32 @@ class Step:
         loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
         if self.check_finite and not math.isfinite(float(loss)):
             return self._leave_out(loss)
+        scaler = self.target.scaler
+        if scaler is not None:
+            # Before anything looks at the gradients' size.
+            scaler.unscale_(self.optimizer)
         if self._clips and not self._clip():
             return self._leave_out(loss)
-        self.optimizer.step()
+        if scaler is None and self.recorder is None:
+            self.optimizer.step()
+        elif not self._update_watched():
+            return self._leave_out(loss, scaler_knows=True)
         for work in self.target.after_update:
             work()
         return loss, True
+
+    def _update_watched(self) -> bool:
+        """Step through scaler and recorder; return whether every gradient was found finite."""
+        recorder, self.recorder = self.recorder, None
+        with recorder or contextlib.nullcontext():
+            scaler = self.target.scaler
+            if scaler is None:
+                self.optimizer.step()
+                return True
+            before = scaler.get_scale()
+            scaler.step(self.optimizer)
+            scaler.update()
+            return scaler.get_scale() >= before
 
     def _forward(self, batch: Any) -> tuple[Any, Any]:
         """Return (sum, count), or (mean, None)."""
@@ -82,7 +104,8 @@ class Step:
         return value if isinstance(value, tuple) else (value, None)
 
     def _backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
+        scaler = self.target.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
         for work in self.target.after_backward:
             work()
 
@@ -92,9 +115,12 @@ class Step:
         if isinstance(value, tuple):
             value = value[0] if value[1] is None else value[0] / value[1]
         loss: torch.Tensor = value
-        loss.backward()
-        for work in self.target.after_backward:
-            work()
+        if self.target.scaler is None:
+            loss.backward()
+            for work in self.target.after_backward:
+                work()
+        else:
+            self._backward(loss)
         return loss.detach()
 
     def _split(self, micros: MicroBatches) -> torch.Tensor:
@@ -162,7 +188,13 @@ class Step:
     def _trained(self) -> list[torch.Tensor]:
         return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
 
-    def _leave_out(self, loss: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    def _leave_out(
+        self, loss: torch.Tensor, *, scaler_knows: bool = False
+    ) -> tuple[torch.Tensor, bool]:
+        scaler = self.target.scaler
+        if scaler is not None and not scaler_knows:
+            # The scale must fall all the same, or the next step overflows like this one.
+            scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
         self.skipped += 1
         self._zero()
         return loss, False

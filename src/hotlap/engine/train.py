@@ -32,6 +32,10 @@ class EpochDone:
     """Mean over the epoch's samples."""
     held_out: Mapping[str, float]
     """The loss and the task's metrics on the held-out samples, empty without these."""
+    left_s: float
+    """Training that is still to come, at this epoch's speed."""
+    peak_memory_bytes: int
+    """Most that was held at once, since the process began."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,8 @@ def train(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):
             saver.save(built, step.after, clock.to_json())
+    for undo in built.step.target.ended:
+        undo()
     _restore_weights(built)
     return Trained(
         model=built.model.eval(),
@@ -145,7 +151,16 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
     held_out = evaluate(built) if built.held_out is not None else {}
     if waits_for_measure(built) and step.ends_epoch:
         built.scheduler.step(held_out.get("loss", loss))
-    return EpochDone(step.epoch, clock.steps, seconds, clock.timed / seconds, loss, held_out)
+    return EpochDone(
+        epoch=step.epoch,
+        steps=clock.steps,
+        seconds=seconds,
+        samples_per_s=clock.timed / seconds,
+        loss=loss,
+        held_out=held_out,
+        left_s=(built.task.total_steps - step.number) * seconds / clock.timed_steps,
+        peak_memory_bytes=_peak_memory(built.device),
+    )
 
 
 class EpochClock:
@@ -160,8 +175,8 @@ class EpochClock:
         self.device = device
         self.steps = begun["steps"] if begun else 0
         self.samples = begun["samples"] if begun else 0
-        self.timed = 0
-        """Samples since this process took the epoch up."""
+        self.timed = self.timed_steps = 0
+        """Samples, and steps, since this process took the epoch up."""
         self._loss: Any = torch.zeros((), device=device)
         if begun:
             self._loss += begun["loss"]
@@ -172,6 +187,7 @@ class EpochClock:
         self.steps += 1
         self.samples += step.samples
         self.timed += step.samples
+        self.timed_steps += 1
         if step.is_taken:
             self._loss += step.loss * step.samples
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -36,19 +37,21 @@ Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
 
 
-class _Mean:
-    """A mean without its first value, which pays for what is done once."""
+class _Times:
+    """The first times of something; one that was interrupted does not count more than others."""
 
     def __init__(self) -> None:
-        self.count, self._sum = 0, 0.0
+        self.count = 0
+        self._first: list[float] = []
 
-    def add(self, value: float) -> None:
+    def add(self, seconds: float) -> None:
         self.count += 1
-        self._sum += value if self.count > 1 else 0.0
+        if self.count <= _ENOUGH_SERVED:
+            self._first.append(seconds)
 
     @property
-    def value(self) -> float:
-        return self._sum / max(1, self.count - 1)
+    def usual(self) -> float:
+        return median(self._first)
 
 
 class ResidentRows:
@@ -79,7 +82,7 @@ class ResidentRows:
         self._since_check = 0
         self._restless = 0
         self._is_settled = False
-        self._read_s, self._serve_s = _Mean(), _Mean()
+        self._read_s, self._serve_s = _Times(), _Times()
         _everybody.add(self)
         self._reach = Reach(dataset)
         if self._reach.problem is not None:
@@ -143,10 +146,10 @@ class ResidentRows:
         return read(indices) if batch is None else batch
 
     def _compare_times(self) -> None:
-        if self._serve_s.value > _WORTH_IT * self._read_s.value:
+        read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
+        if served > _WORTH_IT * read:
             self.refuse(
-                f"reading a sample takes {self._read_s.value * 1e6:.1f} us, from memory "
-                f"{self._serve_s.value * 1e6:.1f}: nothing to gain"
+                f"reading a sample takes {read:.1f} us, from memory {served:.1f}: nothing to gain"
             )
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:

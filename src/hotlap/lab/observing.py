@@ -71,8 +71,8 @@ def predict_whole_run(
     Args:
         trace: the run, watched from its start.
         planned_steps: optimizer steps of the whole run.
-        steady_ms: ms per step of later epochs, from a race: that is many turns over a minute,
-            where a watched run is one stretch of seconds on a host that others share.
+        steady_ms: ms per step of later epochs, from a race. Of the two measurements the smaller
+            one counts: whatever disturbs a host only slows it.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
@@ -89,10 +89,9 @@ def predict_whole_run(
     of_last = fmean(totals[starts[-2] + 1 : starts[-1]] or totals)
     between = periods[-1] - per_epoch * of_last
     after = totals[starts[-1] + 1 :]
+    steady = fmean(after) if len(after) >= _ENOUGH_STEPS else of_last
     if steady_ms is not None:
-        steady = steady_ms / 1e3
-    else:
-        steady = fmean(after) if len(after) >= _ENOUGH_STEPS else of_last
+        steady = min(steady, steady_ms / 1e3)
     later = between + per_epoch * steady
     seconds = begun + periods[0] + (planned_steps / per_epoch - 1) * later + _EXIT_S
     return WholeRun(seconds, f"{len(periods)} whole epochs of {per_epoch} steps")

@@ -21,8 +21,17 @@ def line(epoch: Any, task: Any) -> str:
     held_out = "".join(f", held-out {name} {value:.4g}" for name, value in epoch.held_out.items())
     return (
         f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
-        f"{epoch.samples_per_s:,.0f} samples/s, {epoch.seconds:.1f} s"
+        f"{epoch.samples_per_s:,.0f} samples/s, {epoch.seconds:.1f} s, "
+        f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB" + _left(epoch.left_s)
     )
+
+
+def _left(seconds: float) -> str:
+    if seconds <= 0:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f", {hours}:{minutes:02}:{rest:02} left" if hours else f", {minutes}:{rest:02} left"
 
 
 def page(done: Any, console: Console) -> None:

@@ -28,6 +28,8 @@ EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
 ORDER: tuple[str, ...] = (
     # The environment must be complete before the process starts.
     "threads",
+    # How a step is split is decided before anything reads samples.
+    "micro_batch",
     # Worker processes before resident rows: resident refuses a loader that has workers, so that a
     # sample is not held once in the parent and again in every worker.
     "workers",
@@ -37,6 +39,8 @@ ORDER: tuple[str, ...] = (
     # Weights get their layout before low-precision copies are made of them.
     "autocast",
     "master_weights",
+    # Compiled is what the others have made of the model.
+    "compile",
     # Last: the optimizer's own parameters may have been exchanged for masters.
     "optimizer",
 )

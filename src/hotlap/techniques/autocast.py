@@ -1,11 +1,13 @@
-"""Matrix products and convolutions in bfloat16, the rest in float32.
+"""Matrix products and convolutions in bfloat16 or float16, the rest in float32.
 
 What it does   runs forward and loss under torch.autocast; weights and optimizer stay in float32.
 When it helps  large matrix products or convolutions on hardware that computes in bfloat16.
 When it hurts  small linear layers: every weight is cast again in every step, and that can cost more
                than the product saves. Belief to correct: it may raise memory, because the cast
                copies are kept for the backward.
-Numerics       precision: bfloat16 has 8 bits of mantissa.
+Numerics       precision: bfloat16 has 8 bits of mantissa, float16 has 11 and a narrow range: there
+               a scaler keeps small gradients, and leaves out the updates in which large ones
+               overflow. It lives as long as the run, and is saved with it.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by hand, CNN)
 Source         torch.autocast documentation; pytorch/pytorch issue 118499 (91 times slower).
 """
@@ -20,7 +22,7 @@ from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Techn
 
 @dataclass(frozen=True)
 class Options:
-    dtype: Literal["bf16"] = "bf16"
+    dtype: Literal["bf16", "fp16"] = "bf16"
     """Format of the products."""
 
 
@@ -37,7 +39,6 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
-    del options
     import torch
 
     kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
@@ -45,7 +46,10 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if not layers:
         raise Refusal("the model has no linear layer and no convolution")
     device = target.device
-    target.forward.append(lambda: torch.autocast(device, dtype=torch.bfloat16))
+    dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float16
+    target.forward.append(lambda: torch.autocast(device, dtype=dtype))
+    if options.dtype == "fp16":
+        target.scaler = torch.amp.GradScaler(device)
     notes = target.notes
 
     def look(module: Any, args: Any, output: Any) -> None:
@@ -58,18 +62,18 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 
 
 def proof(target: StepTarget, options: Options) -> Proof:
-    del options
     dtype = target.notes.get("autocast")
     if dtype is None:
         return Proof("no_effect", "no linear layer and no convolution ran")
-    if dtype != "torch.bfloat16":
+    asked = "torch.bfloat16" if options.dtype == "bf16" else "torch.float16"
+    if dtype != asked:
         return Proof("no_effect", f"the first layer gave {dtype}")
-    return Proof("applied", "the first layer gave bfloat16")
+    return Proof("applied", f"the first layer gave {dtype.removeprefix('torch.')}")
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     del task, host
-    return ({},)
+    return ({"dtype": "bf16"}, {"dtype": "fp16"})
 
 
 TECHNIQUE = Technique("autocast", "step", Options, numerics, why_not, apply, proof, candidates)

@@ -115,6 +115,10 @@ class StepTarget:
     """Called after the backward of each micro-batch."""
     after_update: list[Callable[[], None]] = field(default_factory=list)
     """Called when the optimizer has stepped."""
+    scaler: Any = None
+    """A `torch.amp.GradScaler`, where gradients would be too small for their format."""
+    ended: list[Callable[[], None]] = field(default_factory=list)
+    """Called when the run has ended: the model is handed back as it was made."""
     weights: dict[str, Any] = field(default_factory=dict)
     """Name of a parameter -> the tensor that is trained, where that is not the module's own."""
     notes: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,10 @@ from hotlap.techniques import Numerics, Technique
 
 _RANKS = list(Numerics)
 _LOOKS_FASTER = 1.02
+_HARMFUL = 0.9
+"""A plan whose whole interval lies below this slows the run down."""
+_ACTS_ON = {"feed": ("data", "h2d"), "model": ("forward", "backward"), "optimizer": ("optimizer",)}
+"""Seam -> the phases that a technique there can shorten; a process-wide switch comes last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +42,7 @@ def nominate(
     known: Mapping[str, Technique],
     weakest: Numerics,
     nominations: Sequence[Nomination] = (),
+    phases: Mapping[str, float] | None = None,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates, and technique -> reason for those that cannot serve.
 
@@ -46,7 +51,8 @@ def nominate(
         host: where it runs.
         known: the techniques by name, in order.
         weakest: leave out whatever claims less than this.
-        nominations: what the rules suspect; their remedies are tried first.
+        nominations: what the rules suspect; of one technique's options the nominated come first.
+        phases: ms of a mean step by phase: what acts on the larger part is tried first.
     """
     found: list[Candidate] = []
     refused: dict[str, str] = {}
@@ -68,9 +74,27 @@ def nominate(
         if not any(candidate.technique == name for candidate in found):
             refused[name] = reasons[0] if reasons else "it has nothing to try on this host"
     order = [plan for nomination in nominations for plan in nomination.remedies]
-    # The sort keeps the order of what nobody nominated: it comes last.
     found.sort(key=lambda c: order.index(c.plan()) if c.plan() in order else len(order))
-    return found, refused
+    return _broad_first(found, known, phases or {}), refused
+
+
+def _broad_first(
+    found: Sequence[Candidate], known: Mapping[str, Technique], phases: Mapping[str, float]
+) -> list[Candidate]:
+    """Put one option of every technique before the second of any: a budget may end early."""
+    names = [candidate.technique for candidate in found]
+    seen: dict[str, int] = {}
+    ranks: dict[Candidate, int] = {}
+    for candidate in found:
+        ranks[candidate] = seen.get(candidate.technique, 0)
+        # Workers read what rows in memory need not read again.
+        ranks[candidate] += candidate.technique == "workers" and "resident" in names
+        seen[candidate.technique] = seen.get(candidate.technique, 0) + 1
+
+    def part(candidate: Candidate) -> float:
+        return sum(phases.get(p, 0.0) for p in _ACTS_ON.get(known[candidate.technique].seam, ()))
+
+    return sorted(found, key=lambda c: (ranks[c], -part(c)))
 
 
 def combine(candidates: Sequence[Candidate]) -> Plan:
@@ -85,7 +109,8 @@ def combinations(
 
     For each kind of numerics: the best option of every technique that gained, together, and of
     every one that looked faster. Then the same with one of them taken out, and with one added that
-    gained nothing alone: what is hidden behind a slow feed shows only when the feed is fast.
+    gained nothing alone: what is hidden behind a slow feed shows only when the feed is fast. What
+    clearly slowed the run down is not tried again.
 
     Args:
         singles: what each candidate gave alone.
@@ -102,7 +127,9 @@ def combinations(
                 plans[_name(chosen)] = combine(chosen)
                 full = chosen
     hidden = sorted(
-        (c for c in singles if c not in gains), key=lambda c: singles[c].median, reverse=True
+        (c for c in singles if c not in gains and singles[c].high > _HARMFUL),
+        key=lambda c: singles[c].median,
+        reverse=True,
     )
     variants = []
     for base in (full, [c for c in full if c.numerics is Numerics.EXACT]):

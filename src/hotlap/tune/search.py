@@ -125,6 +125,7 @@ def _tune(tuner: _Tuner) -> Tuning:
         tuner.known,
         _WEAKEST[tuner.accept],
         rules.nominate(seen.trace),
+        seen.trace.phase_means(),
     )
     for name, reason in refused.items():
         tuner.states[name] = {"name": name, "state": "refused", "why": reason}

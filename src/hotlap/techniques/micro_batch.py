@@ -1,0 +1,64 @@
+"""A step goes through the model in parts; what is learned from it stays the same.
+
+What it does   splits the samples of a step into micro-batches of a given size, and sums their
+               gradients under one normaliser.
+When it helps  a step that does not fit into memory.
+When it hurts  speed: small parts use the hardware less well.
+Numerics       rounding: gradients are summed in another order. Refused by models with batch norm,
+               whose statistics would be those of a part.
+Measured       tests/engine/test_step.py: bit-equal where the arithmetic is exact.
+Source         gradient accumulation; huggingface/transformers issue 34191 (wrong normalisers).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    size: int
+    """Samples of a micro-batch."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size={self.size} is not allowed. Allowed: 1 or more.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del task, host, options
+    return None
+
+
+def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    if not target.own_order:
+        raise Refusal("a script's step is its own; `hotlap train` offers this for recipes")
+    source = target.loader
+    if options.size >= source.batch:
+        raise Refusal(f"a step has {source.batch} samples, no more than a micro-batch")
+    source.micro = options.size
+    target.notes["micro_batch"] = -(-source.batch // options.size)
+    return target
+
+
+def proof(target: FeedTarget, options: Options) -> Proof:
+    parts = target.notes.get("micro_batch")
+    if parts is None:
+        return Proof("no_effect", "no step was split")
+    return Proof("applied", f"{parts} micro-batches of {options.size} samples a step")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ()
+
+
+TECHNIQUE = Technique("micro_batch", "feed", Options, numerics, why_not, apply, proof, candidates)

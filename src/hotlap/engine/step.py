@@ -54,7 +54,7 @@ class Step:
         self.skipped = 0
         """Updates that were left out because something was not finite."""
         self.recorder: Any = None
-        """A context manager around the next update, and only that: compiled code runs plain in it."""
+        """Put around the next update, and only that: in it compiled code would run plain."""
         self._clips = clip_norm is not None or clip_value is not None
         self._is_checked = False
         self._zero = target.zero_grad or optimizer.zero_grad

@@ -61,7 +61,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
         # A function of its own: torch skips the frames of its own modules, nn.Sequential's too.
         return plain(*args, **kwargs)
 
-    # Compiled code is kept by the code object: one that was made anew shares its limits with nobody.
+    # Compiled code is kept by the code object; a new one shares its limits with nobody.
     forward.__code__ = forward.__code__.replace(co_name=f"forward_of_{type(module).__name__}")
     compiled = torch.compile(forward, mode=options.mode, fullgraph=options.fullgraph)
 

@@ -246,3 +246,15 @@ def test_a_data_set_that_stops_too_early_is_an_error() -> None:
     for plan in (PLAIN, Plan({"workers": {"count": 1}})):
         with pytest.raises(hotlap.RunError, match="StopIteration"):
             hotlap.train(make(data=Short()), plan)
+
+
+def test_a_label_out_of_range_is_explained() -> None:
+    class Wrong(Fixed):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index)[0], 2 if index == 5 else 0
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    with pytest.raises(hotlap.UsageError, match="the label 2, for which the model has no output"):
+        hotlap.train(make(data=Wrong(), loss=loss))

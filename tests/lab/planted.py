@@ -99,9 +99,23 @@ def _scaled_gradient(target: Any, options: Any) -> Any:
     return target
 
 
+def _bfloat16_in_secret(target: Any, options: Any) -> Any:
+    import torch
+
+    forward = target.module.forward
+
+    def narrow(*args: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return forward(*args).float()
+
+    target.module.forward = narrow
+    return target
+
+
 DROP = _technique("drop", "feed", _drop_every_20th_batch)
 STALE = _technique("stale", "feed", _stale_batch)
 RATE = _technique("rate", "optimizer", _larger_rate)
 SECRET_RATE = _technique("secret_rate", "optimizer", _larger_rate_in_secret)
 SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
 SCALE = _technique("scale", "model", _scaled_gradient)
+NARROW = _technique("narrow", "model", _bfloat16_in_secret)

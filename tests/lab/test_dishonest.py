@@ -14,7 +14,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny.py"
-NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE")
+NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE", "NARROW")
 TECHNIQUES = tuple(f"planted:{name}" for name in NAMES)
 HORIZON = 120
 
@@ -46,6 +46,7 @@ SEEN_BY = {
     "secret_rate": "update",
     "skip": "numbers",
     "scale": "gradient",
+    "narrow": "gradient",
 }
 
 

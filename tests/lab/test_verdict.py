@@ -63,6 +63,13 @@ def test_low_precision_is_not_proven_by_these_checks() -> None:
     assert verdict(rounded(), claimed=Numerics.PRECISION).tier == "unproven"
 
 
+@pytest.mark.parametrize(("times", "tier"), [(250, "rounding"), (8192, "changed")])
+def test_a_naive_sum_is_rounding_and_a_narrower_format_is_not(times: int, tier: str) -> None:
+    """Batch norm's channels-last kernel is 250 times less exact, TF32 8,192 times."""
+    reference = repeated(plain_error=7e-6, gradient_error=7e-6 * times)
+    assert verdict(rounded(), reference=reference).tier == tier
+
+
 def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     other, reference = rounded(), repeated()
     if name == "fed":

@@ -1,5 +1,6 @@
 """The loop: one optimizer step after another."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -9,6 +10,7 @@ import torch
 
 from hotlap.engine.build import Built, build
 from hotlap.engine.state import Position
+from hotlap.errors import UsageError
 from hotlap.feed.transfer import to_device
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -85,7 +87,10 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             micros = [(n, to_device(b, built.device)) for n, b in given] if moves else given
             if number == recorded:
                 take.recorder = recorded_operators(built.operators)
-            loss, is_taken = take(micros)
+            try:
+                loss, is_taken = take(micros)
+            except IndexError as error:
+                raise _explained(error) from error
             number += 1
             ends = in_epoch == per_epoch
             if is_taken and scheduler is not None:
@@ -97,6 +102,17 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             if number == total:
                 return
         first = 0
+
+
+def _explained(error: IndexError) -> Exception:
+    """Return what a user can act on, where torch says only what it stumbled over."""
+    found = re.search(r"Target (-?\d+) is out of bounds", str(error))
+    if found is None:
+        return error
+    return UsageError(
+        f"the data gave the label {found[1]}, for which the model has no output. Allowed: labels "
+        "from 0 to one less than the model's outputs; `ignore_index` for those that do not count."
+    )
 
 
 def waits_for_measure(built: Built) -> bool:

@@ -23,8 +23,13 @@ CHECKS = ("fed", "numbers", "gradient", "update", "losses")
 
 GRADIENT_FLOOR = 2e-5
 """Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
-GRADIENT_FACTOR = 8.0
-"""How much larger than the plain run's own error a gradient's may be: sums in another order."""
+GRADIENT_FACTOR = 400.0
+"""How much larger than the plain run's own error a gradient's may be.
+
+A kernel that sums one value after another is off by hundreds of times what one that sums in pairs
+is: batch norm of channels-last images on a CPU by 250 times (torch 2.13). Narrower formats begin
+far above: TF32 is 8,192 times coarser than float32, bfloat16 65,536 times.
+"""
 SLOPE_MARGIN = 1e-4
 UPDATE_LIMIT = 1e-4
 """Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""

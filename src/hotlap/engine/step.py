@@ -57,7 +57,7 @@ class Step:
         """Put around the next update, and only that: in it compiled code would run plain."""
         self._clips = clip_norm is not None or clip_value is not None
         self._is_checked = False
-        self._zero = target.zero_grad or optimizer.zero_grad
+        self._zero = target.zero_grad or _zeroing(optimizer)
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, bool]:
         """Take a step; return its loss, a scalar on the device, and whether it was taken."""
@@ -198,3 +198,17 @@ class Step:
         self.skipped += 1
         self._zero()
         return loss, False
+
+
+def _zeroing(optimizer: Any) -> Callable[[], None]:
+    """Return what forgets all gradients: torch's own way takes ten times as long to say so."""
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        return optimizer.zero_grad
+
+    def forget() -> None:
+        # Looked up each time: loading a state replaces the list.
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    return forget

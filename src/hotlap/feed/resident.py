@@ -5,10 +5,11 @@ out is the one that default collation would have made of the same indices, bit f
 """
 
 import logging
+import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -32,6 +33,11 @@ _FILL_CHUNK = 256
 _ENOUGH_SERVED = 64
 _WORTH_IT = 0.9
 _MOST_CHANGES = 8
+_AHEAD_BYTES = 2**18
+"""Gathered at once for several small batches: what stays in a core's cache until it is used."""
+_MOST_AHEAD = 64
+_ALIGNED = 64
+"""Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
 
 Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
@@ -97,7 +103,7 @@ class ResidentRows:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         if self.refused is None:
             self._own(self._look_again, dataset, read)
-        return partial(self.fetch, dataset, read)
+        return Bound(self, dataset, read)
 
     def _look_again(self, dataset: Any, read: Read) -> None:
         if len(dataset) != self.length:
@@ -144,6 +150,59 @@ class ResidentRows:
         if self._serve_s.count == _ENOUGH_SERVED:
             self._own(self._compare_times)
         return read(indices) if batch is None else batch
+
+    def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
+        """Give the batches of `order`, several small ones gathered at once where that is possible.
+
+        Args:
+            dataset: the data set.
+            read: see `bind`.
+            order: positions, int64, shape (n,).
+            batch: positions of a batch; the last one may have fewer.
+        """
+        done, length = 0, len(order)
+        while done < length:
+            ahead = self._gathered(order, done, batch)
+            for one in ahead:
+                if self._quick is None or self._reach.changed() is not None:
+                    break
+                self._since_check += batch
+                self.served += 1
+                done += batch
+                yield one
+            else:
+                if ahead:
+                    continue
+            yield self.fetch(dataset, read, order[done : done + batch])
+            done += batch
+
+    def _gathered(self, order: torch.Tensor, done: int, batch: int) -> tuple[Any, ...] | list[Any]:
+        """Return the next batches, or none if they are to be fetched one by one."""
+        if self._quick is None or self._since_check >= REREAD_EVERY or self._rows is None:
+            return ()
+        row_bytes = [row[0].numel() * row.element_size() for row in self._rows]
+        # Every batch begins where a tensor of its own would.
+        step = math.lcm(*(_ALIGNED // math.gcd(size, _ALIGNED) for size in row_bytes if size))
+        padded = -(-batch // step) * step
+        count = min(
+            _AHEAD_BYTES // max(1, padded * sum(row_bytes)),
+            _MOST_AHEAD,
+            (len(order) - done) // batch,
+            -(-(REREAD_EVERY - self._since_check) // batch),
+        )
+        if count < 2:
+            return ()
+        index = order[done : done + count * batch].view(count, batch)
+        if padded > batch:
+            index = torch.cat([index, index[:, :1].expand(count, padded - batch)], dim=1)
+        index = index.reshape(-1)
+        columns = [
+            row.index_select(0, index).view(count, padded, *row.shape[1:])[:, :batch].unbind(0)
+            for row in self._rows
+        ]
+        if _is_plain_list(self._spec):
+            return [list(leaves) for leaves in zip(*columns, strict=True)]
+        return [rebuild(self._spec, iter(leaves)) for leaves in zip(*columns, strict=True)]
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -335,6 +394,18 @@ class ResidentRows:
                 return
 
 
+class Bound:
+    """One epoch over the rows: what is called in place of `read`."""
+
+    def __init__(self, rows: ResidentRows, dataset: Any, read: Read) -> None:
+        self._fetch = partial(rows.fetch, dataset, read)
+        self.serve = partial(rows.serve, dataset, read)
+        """See `ResidentRows.serve`."""
+
+    def __call__(self, indices: Any) -> Any:
+        return self._fetch(indices)
+
+
 _everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
 """All that hold rows in this process: they share what memory there is."""
 
@@ -366,9 +437,13 @@ def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
     return None
 
 
+def _is_plain_list(spec: Any) -> bool:
+    return type(spec) is tuple and spec[0] is list and set(spec[1]) == {"tensor"}
+
+
 def _gatherer(spec: Any, rows: list[torch.Tensor]) -> Callable[[torch.Tensor], Any]:
     """Return a function from positions to their batch."""
-    if type(spec) is tuple and spec[0] is list and set(spec[1]) == {"tensor"}:
+    if _is_plain_list(spec):
         # What default collation makes of most samples; going through the structure takes longer
         # than some gathers do.
         return lambda index: [row.index_select(0, index) for row in rows]

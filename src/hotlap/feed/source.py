@@ -72,10 +72,11 @@ class Source:
             first: step of the epoch to begin with.
         """
         order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
-        steps = self._split(order[first * self.batch : len(self) * self.batch])
+        order = order[first * self.batch : len(self) * self.batch]
         self._samples.epoch = number
-        given = self._by_workers(steps) if self.num_workers else self._here(steps)
-        yield from given
+        if self.num_workers:
+            return self._by_workers(self._split(order))
+        return self._here(order)
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()
@@ -83,19 +84,33 @@ class Source:
             return [(positions,) for positions in whole]
         return [positions.split(self.micro) for positions in whole]
 
-    def _here(self, steps: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[tuple[int, Any]]]:
+    def _here(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
         read: Read = self._read
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
-        for micros in steps:
-            if len(micros) == 1:
-                step = [(micros[0].numel(), read(micros[0]))]
-            else:
-                step = [(positions.numel(), read(positions)) for positions in micros]
-            if self._undrawn is not None:
-                fixed.restore(self._undrawn)
-                self._undrawn = None
+        serve = getattr(read, "serve", None)
+        if serve is not None and self.micro == self.batch:
+            yield from self._served(serve, order)
+            return
+        for micros in self._split(order):
+            step = [(positions.numel(), read(positions)) for positions in micros]
+            self._put_back()
             yield step
+
+    def _served(
+        self, serve: Callable[[torch.Tensor, int], Iterator[Any]], order: torch.Tensor
+    ) -> Iterator[list[tuple[int, Any]]]:
+        size, left = self.batch, len(order)
+        for batch in serve(order, size):
+            if self._undrawn is not None:
+                self._put_back()
+            yield [(size if left > size else left, batch)]
+            left -= size
+
+    def _put_back(self) -> None:
+        if self._undrawn is not None:
+            fixed.restore(self._undrawn)
+            self._undrawn = None
 
     def _read(self, positions: Any) -> Any:
         is_step = isinstance(positions, torch.Tensor)

@@ -173,7 +173,7 @@ def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
     before = fixed.global_random_states()
-    rows.fill(*fetch.args)
+    rows.fill(fetch.dataset, fetch.read)
     assert fixed.moved(before) is None
     assert rows.read_batches == 1
     epoch(fetch)
@@ -315,7 +315,7 @@ def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("hotlap.feed.resident._gatherer", broken)
+    monkeypatch.setattr("hotlap.feed.resident.gatherer", broken)
     assert repr(epoch(begun)) == repr(first)
     assert rows.refused == "RuntimeError: planted"
 

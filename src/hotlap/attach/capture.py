@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from hotlap.attach import digest
 from hotlap.attach.observe import ObserveRole
-from hotlap.feed.resident import flatten
+from hotlap.feed.gather import flatten
 from hotlap.techniques import Refusal
 
 IMPLEMENTATION_KEYS = ("params", "foreach", "fused", "capturable", "differentiable")

@@ -13,7 +13,7 @@ import torch
 
 from hotlap.engine.quiet import quietly
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.resident import flatten, rebuild
+from hotlap.feed.gather import flatten, rebuild
 from hotlap.techniques import StepTarget
 
 _MEAN_TOLERANCE = 1e-2

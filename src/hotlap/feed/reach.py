@@ -298,7 +298,9 @@ def _sum_of_tensor(tensor: torch.Tensor) -> int:
     rest = octets[table.numel() * 8 :].tolist()
     whole = table[: table.numel() // _COLUMNS * _COLUMNS].view(-1, _COLUMNS)
     tail = table[whole.numel() :]
-    parts = [(whole.sum(0), 1), (whole.sum(1), 3), (tail, 5)]
+    # Of numpy's and torch's sums along either direction the faster one.
+    down = torch.from_numpy(whole.numpy().sum(0))
+    parts = [(down, 1), (whole.sum(1), 3), (tail, 5)]
     # Every position has a weight of its own in one of the two directions.
     total = sum(int((part * _weights(part.numel(), odd)).sum()) for part, odd in parts)
     return hash((total, tuple(rest)))

@@ -5,19 +5,19 @@ out is the one that default collation would have made of the same indices, bit f
 """
 
 import logging
-import math
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
 from hotlap.feed import fixed
+from hotlap.feed.gather import Several, flatten, gatherer
+from hotlap.feed.memory import available_bytes
 from hotlap.feed.reach import Reach
 
 log = logging.getLogger("hotlap")
@@ -33,11 +33,6 @@ _FILL_CHUNK = 256
 _ENOUGH_SERVED = 64
 _WORTH_IT = 0.9
 _MOST_CHANGES = 8
-_AHEAD_BYTES = 2**18
-"""Gathered at once for several small batches: what stays in a core's cache until it is used."""
-_MOST_AHEAD = 64
-_ALIGNED = 64
-"""Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
 
 Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
@@ -160,49 +155,34 @@ class ResidentRows:
             order: positions, int64, shape (n,).
             batch: positions of a batch; the last one may have fewer.
         """
-        done, length = 0, len(order)
-        while done < length:
-            ahead = self._gathered(order, done, batch)
-            for one in ahead:
-                if self._quick is None or self._reach.changed() is not None:
-                    break
-                self._since_check += batch
+        parts, done = order.split(batch) if len(order) else (), 0
+        several: Several | None = None
+        while done < len(parts):
+            quick = self._quick
+            if quick is None or self._is_due():
+                several = None
+                yield self.fetch(dataset, read, parts[done])
+                done += 1
+                continue
+            if several is None:
+                several = self._several(batch)
+            ahead = several.gather(order, done * batch) if several.count > 1 else ()
+            for one in ahead or map(quick, parts[done:]):
                 self.served += 1
-                done += batch
+                done += 1
+                self._since_check += batch
                 yield one
-            else:
-                if ahead:
-                    continue
-            yield self.fetch(dataset, read, order[done : done + batch])
-            done += batch
+                # The moment before the next batch is wanted.
+                if self._quick is not quick or self._is_due():
+                    break
 
-    def _gathered(self, order: torch.Tensor, done: int, batch: int) -> tuple[Any, ...] | list[Any]:
-        """Return the next batches, or none if they are to be fetched one by one."""
-        if self._quick is None or self._since_check >= REREAD_EVERY or self._rows is None:
-            return ()
-        row_bytes = [row[0].numel() * row.element_size() for row in self._rows]
-        # Every batch begins where a tensor of its own would.
-        step = math.lcm(*(_ALIGNED // math.gcd(size, _ALIGNED) for size in row_bytes if size))
-        padded = -(-batch // step) * step
-        count = min(
-            _AHEAD_BYTES // max(1, padded * sum(row_bytes)),
-            _MOST_AHEAD,
-            (len(order) - done) // batch,
-            -(-(REREAD_EVERY - self._since_check) // batch),
-        )
-        if count < 2:
-            return ()
-        index = order[done : done + count * batch].view(count, batch)
-        if padded > batch:
-            index = torch.cat([index, index[:, :1].expand(count, padded - batch)], dim=1)
-        index = index.reshape(-1)
-        columns = [
-            row.index_select(0, index).view(count, padded, *row.shape[1:])[:, :batch].unbind(0)
-            for row in self._rows
-        ]
-        if _is_plain_list(self._spec):
-            return [list(leaves) for leaves in zip(*columns, strict=True)]
-        return [rebuild(self._spec, iter(leaves)) for leaves in zip(*columns, strict=True)]
+    def _is_due(self) -> bool:
+        """True if the data set is to be looked at before another batch is served."""
+        return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
+
+    def _several(self, batch: int) -> "Several":
+        assert self._rows is not None
+        return Several(self._spec, self._rows, batch)
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -243,7 +223,7 @@ class ResidentRows:
             self._read_again(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._rows is None:
             return None
-        gather = _gatherer(self._spec, self._rows)
+        gather = gatherer(self._spec, self._rows)
         if self._missing == 0 and self._own_order:
             self._quick = gather
         self._since_check += index.numel()
@@ -398,6 +378,7 @@ class Bound:
     """One epoch over the rows: what is called in place of `read`."""
 
     def __init__(self, rows: ResidentRows, dataset: Any, read: Read) -> None:
+        self.dataset, self.read = dataset, read
         self._fetch = partial(rows.fetch, dataset, read)
         self.serve = partial(rows.serve, dataset, read)
         """See `ResidentRows.serve`."""
@@ -408,55 +389,3 @@ class Bound:
 
 _everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
 """All that hold rows in this process: they share what memory there is."""
-
-
-def available_bytes() -> int:
-    """Return the bytes of memory that can still be taken without swapping."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    import os
-
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
-    """Append the tensors of a nested batch to `leaves`; return its structure, None if unusable."""
-    if type(value) is torch.Tensor and not value.requires_grad:
-        leaves.append(value)
-        return "tensor"
-    # A subclass may be made in ways that its contents do not show.
-    if type(value) is dict:
-        parts = {key: flatten(item, leaves) for key, item in value.items()}
-        return None if None in parts.values() else (type(value), tuple(parts.items()))
-    if type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        items = tuple(flatten(item, leaves) for item in value)
-        return None if None in items else (type(value), items)
-    return None
-
-
-def _is_plain_list(spec: Any) -> bool:
-    return type(spec) is tuple and spec[0] is list and set(spec[1]) == {"tensor"}
-
-
-def _gatherer(spec: Any, rows: list[torch.Tensor]) -> Callable[[torch.Tensor], Any]:
-    """Return a function from positions to their batch."""
-    if _is_plain_list(spec):
-        # What default collation makes of most samples; going through the structure takes longer
-        # than some gathers do.
-        return lambda index: [row.index_select(0, index) for row in rows]
-    return lambda index: rebuild(spec, iter([row.index_select(0, index) for row in rows]))
-
-
-def rebuild(spec: Any, leaves: Any) -> Any:
-    """Make a nested batch of that structure from an iterator over its tensors."""
-    if spec == "tensor":
-        return next(leaves)
-    kind, parts = spec
-    if kind is list or kind is tuple:
-        return kind([next(leaves) if part == "tensor" else rebuild(part, leaves) for part in parts])
-    if issubclass(kind, dict):
-        return kind({key: rebuild(part, leaves) for key, part in parts})
-    return kind(*[rebuild(part, leaves) for part in parts])

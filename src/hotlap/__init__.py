@@ -10,6 +10,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 
 if TYPE_CHECKING:
+    from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
 
@@ -24,12 +25,17 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "export",
     "schedules",
     "steps",
     "train",
 ]
 
-_NEEDS_TORCH = {"steps": "hotlap.engine.run", "train": "hotlap.engine.train"}
+_NEEDS_TORCH = {
+    "export": "hotlap.engine.exporting",
+    "steps": "hotlap.engine.run",
+    "train": "hotlap.engine.train",
+}
 """Name -> where it is; found when it is asked for, because torch takes a second to import."""
 
 

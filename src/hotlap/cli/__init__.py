@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "tune": "Find the fastest plan by measured trials, prove it, and write the plan file.",
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
+    "export": "Write a trained model as a state dict, torch.export program or ONNX.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
 }

@@ -17,6 +17,9 @@ def train(
     resume: Annotated[
         str | None, Parameter(help="A folder `step-...`, a run's folder, or `auto`.")
     ] = None,
+    weights: Annotated[
+        str | None, Parameter(help="Begin with these: a run's folder, or a file of weights.")
+    ] = None,
     save_every: str = "1epoch",
     json: JsonFlag = False,
 ) -> int:
@@ -53,6 +56,7 @@ def train(
         device=device,
         run_dir=run_dir,
         resume=resume,
+        weights=weights,
         save_every=save_every,
         progress=lambda epoch: say(text.line(epoch, task)),
     )
@@ -71,5 +75,6 @@ COMMAND = Command(
         "hotlap train recipe.py --lr 3e-4          # --lr is a parameter of the recipe's task()",
         "hotlap train recipe.py --plan fast.toml",
         "hotlap train recipe.py --run-dir runs/1 --save-every 10m --resume auto",
+        "hotlap train recipe.py --weights checkpoint.pth   # read without running what is inside",
     ),
 )

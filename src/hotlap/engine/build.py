@@ -72,7 +72,7 @@ def build(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     applied = Applied(plan)
     _set_process(applied)
-    _seed(task.seed)
+    seed_everything(task.seed)
     model = task.model()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
@@ -127,7 +127,8 @@ def _set_process(applied: Applied) -> None:
         torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
 
 
-def _seed(seed: int) -> None:
+def seed_everything(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators."""
     random.seed(seed)
     torch.manual_seed(seed)
     import numpy

@@ -57,10 +57,7 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
     """
     state = checkpoint.state
     _check_same(state["task"], fingerprint(built), checkpoint)
-    built.model.load_state_dict(checkpoint.tensors["model"])
-    with torch.no_grad():
-        for name, trained in built.weights.items():
-            trained.copy_(checkpoint.tensors["model"][name])
+    load_weights(built, checkpoint.tensors["model"])
     _load_optimizer(built, checkpoint)
     if built.scheduler is not None:
         built.scheduler.load_state_dict(decode(state["schedule"]))
@@ -69,6 +66,14 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
         built.step.target.scaler.load_state_dict(decode(state["scaler"]))
     _load_random_states(checkpoint)
     return Position(**state["position"])
+
+
+def load_weights(built: Built, weights: Mapping[str, torch.Tensor]) -> None:
+    """Put weights into the model, and where they are trained in another format there too."""
+    built.model.load_state_dict(weights)
+    with torch.no_grad():
+        for name, trained in built.weights.items():
+            trained.copy_(weights[name])
 
 
 def fingerprint(built: Built) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import torch
 
 from hotlap.engine.build import Built, build
 from hotlap.engine.evaluate import evaluate
+from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find
-from hotlap.engine.state import Position, restore
+from hotlap.engine.state import Position, load_weights, restore
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -83,6 +84,7 @@ def train(
     device: str | None = None,
     run_dir: str | Path | None = None,
     resume: str | None = None,
+    weights: str | Path | None = None,
     save_every: str = "1epoch",
     progress: Callable[[EpochDone], None] = lambda _: None,
 ) -> Trained:
@@ -94,6 +96,8 @@ def train(
         device: as torch names it; the first accelerator if None, else the CPU.
         run_dir: the run's folder, for its checkpoints; nothing is saved if None.
         resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`.
+        weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
+            see `hotlap.checkpoint.foreign`. The optimizer begins anew.
         save_every: `500steps`, `2epochs`, `10m`; the end of the run is saved in any case.
         progress: called after every epoch.
 
@@ -107,9 +111,13 @@ def train(
     begin = time.monotonic()
     folder = Path(run_dir) if run_dir is not None else None
     every = Every.parse(save_every)
+    if resume is not None and weights is not None:
+        raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
     built = build(task, plan or EXACT_PLAN, device=device)
     position = restore(built, saved) if saved is not None else Position()
+    if weights is not None:
+        load_weights(built, weights_of(weights, built.model.state_dict()))
     if saved is not None and position.step >= task.total_steps:
         raise UsageError(
             f"{saved.path} has done {position.step} steps, the task has {task.total_steps}. "

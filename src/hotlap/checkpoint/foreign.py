@@ -1,0 +1,157 @@
+"""Reads the weights that people already have, without running anything that is inside.
+
+Files of safetensors, and what `torch.save` made: a bare state dict, or a dictionary that holds one
+beside the optimizer's and an epoch. Names lose what wrappers put before them: `_orig_mod.` of
+torch.compile, `module.` of DataParallel.
+"""
+
+import argparse
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+_MODEL_KEYS = (
+    "model",
+    "state_dict",
+    "model_state_dict",
+    "model_state",
+    "net",
+    "network",
+    "weights",
+)
+_OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "opt")
+_COMPILED = "_orig_mod."
+_MOST_NAMED = 3
+
+
+def is_foreign(path: Path) -> bool:
+    """True if a path is a file that `read_foreign` takes, by its ending."""
+    return path.suffix in SUFFIXES and not path.is_dir()
+
+
+def read_foreign(path: Path) -> dict[str, torch.Tensor]:
+    """Return the weights in a file, by name, without what torch.compile put before it.
+
+    Raises:
+        MissingFile: there is no such file.
+        UsageError: it has another ending, holds no state dict, or something that is no plain data.
+        CheckpointCorrupt: it is cut or damaged.
+    """
+    if not path.is_file():
+        raise MissingFile(f"'{path}' is not there. Allowed: a file {', '.join(SUFFIXES)}.")
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"'{path}' is no file of weights. Allowed: {', '.join(SUFFIXES)}.")
+    if path.suffix == ".safetensors":
+        return _plain_names(_safetensors(path), path)
+    held = _unpickled(path)
+    if not isinstance(held, Mapping):
+        raise UsageError(
+            f"'{path}' holds {type(held).__name__}. Allowed: a state dict, or a dictionary that "
+            "holds one."
+        )
+    if _is_state_dict(held):
+        return _plain_names(held, path)
+    found = next((held[key] for key in _MODEL_KEYS if _is_state_dict(held.get(key))), None)
+    if found is None:
+        raise UsageError(
+            f"'{path}' holds {', '.join(map(repr, list(held)[:8]))}, none of them a state dict. "
+            f"Allowed: a state dict, alone or under one of {', '.join(_MODEL_KEYS)}."
+        )
+    return _plain_names(found, path)
+
+
+def fitted(
+    weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], path: Path
+) -> dict[str, torch.Tensor]:
+    """Return the weights under the model's own names.
+
+    Args:
+        weights: by the names of the file.
+        wanted: the model's own state dict.
+        path: of the file, for the message.
+
+    Raises:
+        UsageError: they are those of another model; the message names what differs.
+    """
+    found = dict(weights)
+    while found.keys() != wanted.keys():
+        # DataParallel and DDP say `module.`, Lightning the name of the attribute.
+        fronts = {name.partition(".")[0] for name in found if "." in name}
+        if len(fronts) != 1 or not all("." in name for name in found):
+            break
+        (front,) = fronts
+        if any(name.startswith(f"{front}.") for name in wanted):
+            break
+        found = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+    missing, more = wanted.keys() - found.keys(), found.keys() - wanted.keys()
+    shapes = [
+        f"{name} has {tuple(found[name].shape)}, the model {tuple(wanted[name].shape)}"
+        for name in wanted.keys() & found.keys()
+        if found[name].shape != wanted[name].shape
+    ]
+    problems = [
+        f"{what} {_some(names)}"
+        for what, names in (("it lacks", missing), ("the model lacks", more), ("", shapes))
+        if names
+    ]
+    if problems:
+        raise UsageError(
+            f"'{path}' is of another model: {'; '.join(problems).strip()}. Allowed: weights of "
+            "the recipe's own model, with the same parameters."
+        )
+    return found
+
+
+def _safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except Exception as error:
+        raise CheckpointCorrupt(f"'{path}': {error}") from error
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"'{path}' cannot be read as plain data: {_first_line(error)} Loading such an object "
+            "could run code from inside the file, which is not done. Allowed: tensors, numbers, "
+            "texts, lists and dictionaries; save `model.state_dict()` where you trust the file."
+        ) from error
+    except Exception as error:
+        raise CheckpointCorrupt(f"'{path}' is cut or damaged: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
+    return (named or lines or [type(error).__name__])[0][:200]
+
+
+def _is_state_dict(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in value.items())
+
+
+def _plain_names(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
+    plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
+    if len(plain) != len(weights):
+        raise UsageError(
+            f"'{path}' holds a parameter both with and without '{_COMPILED}'. Allowed: one of both."
+        )
+    return plain
+
+
+def _some(names: Any) -> str:
+    shown = sorted(names)
+    more = f" and {len(shown) - _MOST_NAMED} more" if len(shown) > _MOST_NAMED else ""
+    return ", ".join(shown[:_MOST_NAMED]) + more

@@ -1,0 +1,53 @@
+"""`hotlap export`: what was trained, for those who use it elsewhere."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import Command, JsonFlag, ScriptTarget
+from hotlap.cli.script import say
+
+
+def export(
+    *,
+    target: ScriptTarget,
+    source: Annotated[
+        str | None,
+        Parameter(name="--from", help="A run's folder, a folder `step-...`, or a file of weights."),
+    ] = None,
+    to: Annotated[str | None, Parameter(help="The file: .pt, .safetensors, .pt2 or .onnx.")] = None,
+    overwrite: Annotated[bool, Parameter(help="Replace a file that is there.")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Write a trained model into a file, and check that it gives what the model gives.
+
+    .pt and .safetensors hold a state dict for the plain model; .pt2 is a program of torch.export;
+    .onnx is for other runtimes, TensorRT among them. Nothing inside --from is ever run.
+    """
+    from hotlap.engine.exporting import export as export_task
+    from hotlap.errors import UsageError
+    from hotlap.recipe import load
+    from hotlap.report import jsonout
+
+    if source is None or to is None:
+        raise UsageError("--from or --to is missing. Allowed: what to read, and the file to write.")
+    if target.script is None:
+        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+    done = export_task(load(target.script).task(target.args), source, to, overwrite=overwrite)
+    if json:
+        jsonout.write(done.to_json())
+    else:
+        say(f"{done.path}: {done.bytes:,} bytes; {done.checked}")
+    return 0
+
+
+COMMAND = Command(
+    name="export",
+    function=export,
+    takes_script=True,
+    examples=(
+        "hotlap export recipe.py --from runs/1 --to model.pt     # for model.load_state_dict",
+        "hotlap export recipe.py --from runs/1 --to model.onnx   # needs hotlap[export]",
+        "hotlap export recipe.py --from old.pth --to model.safetensors",
+    ),
+)

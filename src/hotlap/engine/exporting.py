@@ -1,0 +1,243 @@
+"""What was trained, for those who use it elsewhere: a state dict, torch.export, or ONNX."""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.utils import _pytree as pytree
+
+from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
+from hotlap.engine.build import seed_everything
+from hotlap.engine.saving import find
+from hotlap.errors import MissingFile, RunError, UsageError
+from hotlap.feed.source import Source
+from hotlap.task import Task
+
+FORMATS = (".pt", ".safetensors", ".pt2", ".onnx")
+_SAMPLES = 4
+_TOLERANCE = 1e-3
+"""Of the largest output: ONNX runs other kernels."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and what showed that it gives what the model gives."""
+
+    path: Path
+    bytes: int
+    checked: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"path": str(self.path), "bytes": self.bytes, "checked": self.checked}
+
+
+def weights_of(source: str | Path, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the weights of a run's folder, of a folder `step-...`, or of a file.
+
+    Args:
+        source: see `hotlap.checkpoint.foreign` for the files.
+        wanted: the model's own state dict.
+
+    Raises:
+        MissingFile: it is not there.
+        UsageError: the weights are those of another model.
+        CheckpointCorrupt: it is not what it says it is.
+    """
+    path = Path(source)
+    if is_foreign(path):
+        return fitted(read_foreign(path), wanted, path)
+    if not path.is_dir():
+        raise MissingFile(
+            f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
+            "weights."
+        )
+    found, _ = find(str(path), None)
+    return fitted(found.tensors["model"], wanted, found.path)
+
+
+def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = False) -> Exported:
+    """Write a trained model into a file.
+
+    Args:
+        task: whose model it is; its data give the example input.
+        source: a run's folder, a folder `step-...`, or a file of weights.
+        to: `.pt` and `.safetensors` hold a state dict for the plain model, `.pt2` a program of
+            torch.export, `.onnx` one for other runtimes. Programs are in evaluation mode.
+        overwrite: replace a file that is there.
+
+    Raises:
+        MissingFile: `source`, or a package that the format needs, is not there.
+        UsageError: the format is not known, the file exists, or the weights do not fit.
+        RunError: the model cannot be exported, or the program gives something else.
+    """
+    path = Path(to)
+    if path.suffix not in FORMATS:
+        raise UsageError(f"'{path}' has no known ending. Allowed: {', '.join(FORMATS)}.")
+    if path.exists() and not overwrite:
+        raise UsageError(f"'{path}' exists. Give another name, or --overwrite.")
+    if not path.parent.is_dir():
+        raise MissingFile(f"folder '{path.parent}' is not there. Make it, or give another.")
+    if path.suffix == ".onnx":
+        _need_onnx()
+    seed_everything(task.seed)
+    model = task.model()
+    model.load_state_dict(weights_of(source, model.state_dict()))
+    model.eval()
+    checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
+    return Exported(path, path.stat().st_size, checked)
+
+
+def _replaced(path: Path, write: Callable[[Path], str]) -> str:
+    """Write beside the path, and put it there once it is whole."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        aside = Path(folder) / path.name
+        checked = write(aside)
+        os.replace(aside, path)
+    return checked
+
+
+def _state_dict(task: Task, model: Any, path: Path) -> str:
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if path.suffix == ".pt":
+        torch.save(weights, path)
+        again = torch.load(path, weights_only=True)
+    else:
+        # Tied weights share memory, which that format does not hold.
+        save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
+        again = read_foreign(path)
+    task.model().load_state_dict(again)
+    same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
+    if not same:
+        raise RunError(f"'{path}' does not hold what was written.")
+    return f"{len(weights)} tensors, read again and equal, load into the plain model"
+
+
+def _program(task: Task, model: Any, path: Path) -> str:
+    example = _example(task, model)
+    program = example.exported(model)
+    torch.export.save(program, path)
+    again = torch.export.load(path).module()
+    return example.compared(model, again)
+
+
+def _onnx(task: Task, model: Any, path: Path) -> str:
+    onnxruntime = importlib.import_module("onnxruntime")
+
+    example = _example(task, model)
+    program = example.exported(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        # Torch warns of what its own exporter uses.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(program, (), path, dynamo=True, external_data=False, verbose=False)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = [leaf.numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        outputs = session.run(None, dict(zip(names, tensors, strict=True)))
+        return [torch.from_numpy(output) for output in outputs]
+
+    return f"{example.compared(model, run)}, by onnxruntime"
+
+
+_WRITERS: dict[str, Callable[[Task, Any, Path], str]] = {
+    ".pt": _state_dict,
+    ".safetensors": _state_dict,
+    ".pt2": _program,
+    ".onnx": _onnx,
+}
+
+
+@dataclass(frozen=True)
+class _Example:
+    """What the loss gave the model for one batch."""
+
+    samples: int
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def exported(self, model: Any) -> Any:
+        """Return the model as a program whose batch may have any size."""
+        batch = torch.export.Dim("batch", min=1, max=2**20)
+        args, kwargs = pytree.tree_map(
+            lambda leaf: {0: batch} if self._has_batch(leaf) else None, (self.args, self.kwargs)
+        )
+        by_name = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        try:
+            with torch.no_grad():
+                return torch.export.export(
+                    model, self.args, self.kwargs, dynamic_shapes=dict(by_name), strict=False
+                )
+        except Exception as error:
+            raise RunError(
+                f"the model cannot be exported: {type(error).__name__}: {error}"
+            ) from error
+
+    def _has_batch(self, leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and len(leaf) == self.samples
+
+    def compared(self, model: Any, other: Callable[..., Any]) -> str:
+        """Run both on this batch and on smaller ones; return in words how far they differ.
+
+        Raises:
+            RunError: they differ by more than rounding.
+        """
+        worst = 0.0
+        for count in (self.samples, 1):
+            args, kwargs = pytree.tree_map(
+                lambda leaf, n=count: leaf[:n] if self._has_batch(leaf) else leaf,
+                (self.args, self.kwargs),
+            )
+            with torch.no_grad():
+                theirs = pytree.tree_leaves(other(*args, **kwargs))
+                ours = pytree.tree_leaves(model(*args, **kwargs))
+            for left, right in zip(ours, theirs, strict=True):
+                size = float(left.abs().max()) or 1.0
+                worst = max(worst, float((left - right).abs().max()) / size)
+        if not worst <= _TOLERANCE:
+            raise RunError(f"the exported program differs from the model by {worst:.2g}.")
+        sizes = f"{self.samples} and 1" if self.samples > 1 else "1"
+        return f"differs by at most {worst:.1e} of the largest output, for batches of {sizes}"
+
+
+def _example(task: Task, model: Any) -> _Example:
+    """Return what the loss gives the model for the first samples."""
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def record(module: Any, args: Any, kwargs: Any) -> None:
+        del module
+        seen.append((args, kwargs))
+
+    source = Source(task.data, _SAMPLES, seed=task.seed, shuffle=False, collate=task.collate)
+    samples, batch = next(source.epoch(0))[0]
+    handle = model.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            task.loss(model, batch)
+    finally:
+        handle.remove()
+    if not seen:
+        raise UsageError(
+            "loss(model, batch) does not call the model, so its input is not known. Allowed: a "
+            "loss that calls `model(...)`."
+        )
+    return _Example(samples, *seen[0])
+
+
+def _need_onnx() -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingFile(
+                f"ONNX needs the package {name}, which is not there. "
+                "`pip install 'hotlap[export]'` brings it."
+            )

@@ -1,0 +1,187 @@
+"""Weights that people have are taken, and what was trained is given to others."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hotlap
+from hotlap.checkpoint.foreign import read_foreign
+from hotlap.engine.exporting import export, weights_of
+from hotlap.errors import CheckpointCorrupt, MissingFile, RunError, UsageError
+
+
+class Scorer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return self.second(torch.relu(self.first(inputs))) * scale
+
+
+def task(model: Any = Scorer) -> hotlap.Task:
+    generator = torch.Generator().manual_seed(0)
+    return hotlap.Task(
+        model=model,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0], scale=2.0), batch[1]),
+        data=TensorDataset(torch.randn(20, 4, generator=generator), torch.arange(20) % 3),
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+        batch_size=5,
+        epochs=2,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    done = hotlap.train(task(), run_dir=tmp_path / "run")
+    return tmp_path / "run", done.model.state_dict()
+
+
+def prefixed(front: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {front + name: tensor for name, tensor in weights.items()}
+
+
+@pytest.mark.parametrize("front", ["", "_orig_mod.", "module.", "module._orig_mod.", "model."])
+@pytest.mark.parametrize("key", [None, "model", "state_dict", "model_state_dict"])
+def test_state_dicts_are_read_whatever_wrapped_them(
+    front: str, key: str | None, run: Any, tmp_path: Path
+) -> None:
+    weights = prefixed(front, run[1])
+    held = weights if key is None else {key: weights, "optimizer": {}, "epoch": 3}
+    torch.save(held, tmp_path / "old.pth")
+    found = weights_of(tmp_path / "old.pth", Scorer().state_dict())
+    assert found.keys() == run[1].keys()
+    assert all(torch.equal(found[name], run[1][name]) for name in found)
+
+
+def test_a_run_begins_with_weights_that_it_is_given(run: Any, tmp_path: Path) -> None:
+    optimizer = torch.optim.Adam(Scorer().parameters())
+    checkpoint = {
+        "model": prefixed("_orig_mod.", run[1]),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 7,
+        "args": argparse.Namespace(lr=0.1),
+    }
+    torch.save(checkpoint, tmp_path / "checkpoint.pth")
+    plans = [hotlap.Plan(), hotlap.Plan({"master_weights": {}})]
+    for plan in plans:
+        begun = hotlap.train(task(), plan, weights=tmp_path / "checkpoint.pth").epochs[0].loss
+        assert begun < hotlap.train(task(), plan).epochs[0].loss - 0.01
+        by_folder = hotlap.train(task(), plan, weights=run[0]).epochs[0].loss
+        assert by_folder == begun
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, (os.environ["EVIL"],)
+
+
+def test_code_inside_a_file_is_not_run(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVIL", str(tmp_path / "done"))
+    torch.save({"model": run[1], "extra": Evil()}, tmp_path / "evil.pth")
+    with pytest.raises(UsageError, match="could run code"):
+        weights_of(tmp_path / "evil.pth", run[1])
+    assert not (tmp_path / "done").exists()
+    # The file is what it is said to be: torch's other way of loading runs it.
+    torch.load(tmp_path / "evil.pth", weights_only=False)
+    assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ([1, 2], "holds list"),
+        ({"epoch": 3}, "none of them a state dict"),
+        (nn.Linear(4, 4), "could run code"),
+        ({"first.weight": torch.zeros(8, 4)}, "it lacks first.bias, second.bias"),
+        ({**Scorer().state_dict(), "third": torch.zeros(1)}, "the model lacks third"),
+        ({**Scorer().state_dict(), "first.bias": torch.zeros(9)}, r"first.bias has \(9,\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(
+    held: Any, message: str, tmp_path: Path
+) -> None:
+    torch.save(held, tmp_path / "x.pt")
+    with pytest.raises(UsageError, match=message):
+        weights_of(tmp_path / "x.pt", Scorer().state_dict())
+
+
+def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
+    torch.save(Scorer().state_dict(), tmp_path / "cut.pt")
+    content = (tmp_path / "cut.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(content[: len(content) // 2])
+    (tmp_path / "cut.safetensors").write_bytes(b"\x10")
+    for name in ("cut.pt", "cut.safetensors"):
+        with pytest.raises(CheckpointCorrupt, match="cut"):
+            weights_of(tmp_path / name, {})
+    for name in ("none.pt", "none"):
+        with pytest.raises(MissingFile, match="is not there"):
+            weights_of(tmp_path / name, {})
+
+
+@pytest.mark.parametrize("ending", ["pt", "safetensors"])
+def test_a_state_dict_loads_into_the_plain_model(ending: str, run: Any, tmp_path: Path) -> None:
+    done = export(task(), run[0], tmp_path / f"model.{ending}")
+    assert done.bytes == done.path.stat().st_size
+    plain = Scorer()
+    plain.load_state_dict(read_foreign(done.path))
+    assert all(torch.equal(value, run[1][name]) for name, value in plain.state_dict().items())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.{ending}", "run"]
+
+
+def test_a_program_gives_what_the_model_gives_for_any_batch(run: Any, tmp_path: Path) -> None:
+    save_file(run[1], tmp_path / "w.safetensors")
+    done = export(task(), tmp_path / "w.safetensors", tmp_path / "model.pt2")
+    assert "differs by at most" in done.checked
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    plain = Scorer()
+    plain.load_state_dict(run[1])
+    inputs = torch.randn(17, 4)
+    assert torch.allclose(program(inputs, scale=2.0), plain(inputs, scale=2.0), atol=1e-6)
+
+
+class Random(Scorer):
+    def forward(self, inputs: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        return super().forward(inputs, scale=scale) + torch.randn(1)
+
+
+def test_a_program_that_gives_something_else_is_not_kept(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="differs from the model"):
+        export(task(Random), run[0], tmp_path / "model.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_onnx_gives_what_the_model_gives(run: Any, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs hotlap[export]")
+    pytest.importorskip("onnxscript", reason="needs hotlap[export]")
+    done = export(task(), run[0], tmp_path / "model.onnx")
+    assert "onnxruntime" in done.checked
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    inputs = torch.randn(9, 4)
+    (given,) = [each.name for each in session.get_inputs()]
+    plain = Scorer()
+    plain.load_state_dict(run[1])
+    (output,) = session.run(None, {given: inputs.numpy()})
+    assert torch.allclose(torch.from_numpy(output), plain(inputs, scale=2.0), atol=1e-5)
+
+
+def test_wrong_targets_are_refused_before_anything_is_written(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "there.pt").write_bytes(b"mine")
+    for to, message in (
+        ("model.h5", "no known ending"),
+        ("there.pt", "exists"),
+        ("no/model.pt", "folder"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            export(task(), run[0], tmp_path / to)
+    assert (tmp_path / "there.pt").read_bytes() == b"mine"
+    assert export(task(), run[0], tmp_path / "there.pt", overwrite=True).bytes > 100

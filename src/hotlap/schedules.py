@@ -26,7 +26,7 @@ def warmup_cosine(*, total: int, warmup: int = 0, floor: float = 0.0) -> Callabl
         done = (step - warmup) / max(1, total - warmup)
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
-    return _schedule(share)
+    return _schedule(share, "warmup_cosine", total)
 
 
 def warmup_stable_decay(
@@ -51,14 +51,17 @@ def warmup_stable_decay(
         left = total - step
         return 1.0 if left >= decay else floor + (1 - floor) * max(0, left) / decay
 
-    return _schedule(share)
+    return _schedule(share, "warmup_stable_decay", total)
 
 
-def _schedule(share: Callable[[int], float]) -> Callable[[Any], Any]:
+def _schedule(share: Callable[[int], float], name: str, total: int) -> Callable[[Any], Any]:
     def schedule(optimizer: Any) -> Any:
         from torch.optim.lr_scheduler import LambdaLR
 
-        return LambdaLR(optimizer, share)
+        class Schedule(LambdaLR):
+            hotlap_name, hotlap_total = name, total
+
+        return Schedule(optimizer, share)
 
     return schedule
 

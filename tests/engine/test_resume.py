@@ -43,7 +43,7 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 def schedule(optimizer: Any) -> Any:
     kinds = torch.optim.lr_scheduler
-    warm = kinds.LinearLR(optimizer, 0.1, total_iters=5)
+    warm = kinds.LinearLR(optimizer, 0.1, total_iters=4)
     return kinds.SequentialLR(
         optimizer, [warm, kinds.MultiStepLR(optimizer, [6, 20])], milestones=[5]
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.engine.scheduling import check_length
 from hotlap.engine.step import Step
 from hotlap.errors import UsageError
 from hotlap.feed.source import Source
@@ -87,6 +88,7 @@ def build(
     target.module = target.optimizer = None
     if task.schedule is not None:
         scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
+        check_length(scheduler, task)
     acts_on = OptimizerTarget(optimizer)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from hotlap.errors import PlanError
 from hotlap.plan import Plan
 from hotlap.techniques import registry
 from hotlap.techniques.record import FeedTarget, ProcessTarget, Proof, Refusal, Technique
@@ -42,6 +43,8 @@ class Applied:
             except Refusal as refusal:
                 self._refused[technique.name].append(str(refusal))
                 log.info("%s refused: %s", technique.name, refusal)
+            except PlanError:
+                raise
             except Exception as error:
                 # The user's own data set or model did something that nobody thought of: it is the
                 # run that must go on, and the proof that says why it goes on plain.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.errors import PlanError
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
@@ -42,7 +43,12 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal("a script's step is its own; `hotlap train` offers this for recipes")
     source = target.loader
-    if options.size >= source.batch:
+    if options.size > source.batch:
+        raise PlanError(
+            f"micro_batch has {options.size} samples, a step only {source.batch}. Allowed: a "
+            f"size below {source.batch}."
+        )
+    if options.size == source.batch:
         raise Refusal(f"a step has {source.batch} samples, no more than a micro-batch")
     source.micro = options.size
     target.notes["micro_batch"] = -(-source.batch // options.size)

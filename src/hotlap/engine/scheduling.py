@@ -1,0 +1,53 @@
+"""Whether a learning-rate schedule fits the run."""
+
+from typing import Any
+
+from torch.optim import lr_scheduler
+
+from hotlap.errors import UsageError
+from hotlap.task import Task
+
+
+def check_length(scheduler: Any, task: Task) -> None:
+    """Raise where a schedule would not reach its end within the run, or ends too early for it.
+
+    Looked at are schedules that say how long they are: one cycle, cosine, linear, constant and
+    polynomial ones of torch's, chains of them, and those of `hotlap.schedules`. Others are taken as
+    they are, and so are restarts.
+
+    Raises:
+        UsageError: it is longer than the run; or it is a one-cycle schedule and shorter.
+    """
+    if task.total_steps is None:
+        return
+    per_epoch = task.schedule_per == "epoch"
+    steps = task.total_steps
+    if per_epoch:
+        steps = task.epochs or -(-steps // task.steps_per_epoch)
+    what = f"{steps} {'epoch' if per_epoch else 'step'}{'s' if steps > 1 else ''}"
+    for name, length in _lengths(scheduler):
+        if length > steps:
+            raise UsageError(
+                f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: it "
+                f"would not reach its end. Allowed: a schedule of at most {steps}, or a longer run."
+            )
+        if name == "OneCycleLR" and length < steps:
+            raise UsageError(
+                f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: "
+                f"torch refuses to go on behind its end. Allowed: total_steps={steps}."
+            )
+
+
+def _lengths(scheduler: Any) -> list[tuple[str, int]]:
+    """Return the name of each schedule that knows its length, and that length."""
+    if isinstance(scheduler, lr_scheduler.ChainedScheduler):
+        return [found for part in scheduler._schedulers for found in _lengths(part)]
+    if isinstance(scheduler, lr_scheduler.SequentialLR):
+        begins = [0, *scheduler._milestones]
+        parts = zip(scheduler._schedulers, begins, strict=True)
+        return [(name, begin + n) for part, begin in parts for name, n in _lengths(part)]
+    length = getattr(scheduler, "hotlap_total", None)
+    for attribute in ("total_steps", "T_max", "total_iters"):
+        length = length if length is not None else getattr(scheduler, attribute, None)
+    name = getattr(scheduler, "hotlap_name", type(scheduler).__name__)
+    return [(name, length)] if isinstance(length, int) else []

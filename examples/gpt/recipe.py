@@ -14,7 +14,6 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap.schedules import warmup_cosine
 
-
 EVALUATED = 100
 """Windows to evaluate on, spread over the held-out text."""
 

@@ -45,9 +45,7 @@ def load(path: Path | None, *, train: bool) -> bytes:
         FileNotFoundError: the file is not there.
     """
     if path is not None and not path.is_file():
-        raise FileNotFoundError(
-            f"'{path}' is no file. Give a file of text, or leave --data out."
-        )
+        raise FileNotFoundError(f"'{path}' is no file. Give a file of text, or leave --data out.")
     text = _standard_library() if path is None else path.read_bytes()
     end = round(len(text) * (1 - HELD_OUT))
     return text[:end] if train else text[end:]

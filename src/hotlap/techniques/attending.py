@@ -29,7 +29,7 @@ def _backends() -> dict[str, Any]:
     }
 
 
-def selected(kernel: str) -> Callable[[], None]:
+def selected(kernel: str) -> Callable[[], Any]:
     """Put one of torch's kernels first, and return what undoes it.
 
     The others stay allowed, so that a later shape the kernel cannot serve ends no run. Only `math`
@@ -174,18 +174,23 @@ class FirstForward:
         """Why calls were not served, in order."""
 
     def watch(self, module: Any, ended: Callable[[], None]) -> None:
-        """Record the operators of the next forward of the module, and only that."""
+        """Record the operators of the module's next forward that a backward may follow."""
+        import torch
+
         contexts: list[Any] = []
 
         def begin(module: Any, args: Any) -> None:
             del module, args
-            contexts.append(recorded_operators(self.operators))
-            contexts[-1].__enter__()
+            # In inference mode what is registered hides the operators that it calls.
+            if torch.is_grad_enabled():
+                contexts.append(recorded_operators(self.operators))
+                contexts[-1].__enter__()
 
         def end(module: Any, args: Any, output: Any) -> None:
             del module, args, output
-            while contexts:
-                contexts.pop().__exit__(None, None, None)
+            if not contexts:
+                return
+            contexts.pop().__exit__(None, None, None)
             self.forwards += 1
             for handle in handles:
                 handle.remove()

@@ -14,8 +14,17 @@ ROWS: dict[str, dict[str, Any]] = {
     "master_weights": {},
     "micro_batch": {"size": 2},
     "compile": {},
+    "attention flash": {"kernel": "flash"},
+    "attention products": {"kernel": "products"},
+    "fp8": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
 IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
 """Techniques that act on the step itself, which a script does not offer."""
+
+NEED_CUDA = ("fp8",)
+"""Techniques that refuse a machine without a CUDA device."""
+
+NEED_ATTENTION = ("attention",)
+"""Techniques that have no effect on the small CNN of the scripts' table."""

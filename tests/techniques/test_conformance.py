@@ -16,12 +16,13 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
-from tests.techniques.rows import IN_THE_ENGINE_ONLY
+from tests.techniques.rows import IN_THE_ENGINE_ONLY, NEED_ATTENTION, NEED_CUDA
 from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 
-ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in IN_THE_ENGINE_ONLY}
+LEFT_OUT = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION)
+ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in LEFT_OUT}
 
 REFUSED = {frozenset({"resident", "workers"})}
 """Pairs of which one refuses the other."""
@@ -72,13 +73,18 @@ def check(plain: Any, folder: Path, chosen: Plan, refused: bool = False) -> None
         assert first_loss(output) == pytest.approx(first_loss(plain[0]), rel=0.02)
 
 
+def refuses(*rows: str) -> bool:
+    names = frozenset(row.split()[0] for row in rows)
+    return names in REFUSED or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))
+
+
 def first_loss(output: str) -> float:
     return float(output.split()[3].rstrip(","))
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
-    check(plain, tmp_path, plan(row))
+    check(plain, tmp_path, plan(row), refused=refuses(row))
 
 
 PAIRS = [
@@ -88,14 +94,18 @@ PAIRS = [
 
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
 def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
-    names = frozenset(row.split()[0] for row in pair)
-    check(plain, tmp_path, plan(*pair), refused=names in REFUSED)
+    check(plain, tmp_path, plan(*pair), refused=refuses(*pair))
 
 
 def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
     assert {row.split()[0] for row in ALL} == set(ORDER)
     folder = Path(sys.modules["hotlap.techniques"].__file__ or "").parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "applying", "record"}
+    files = {path.stem for path in folder.glob("*.py")} - {
+        "__init__",
+        "applying",
+        "attending",
+        "record",
+    }
     assert files == set(ORDER)
     for name, technique in registry().items():
         assert isinstance(technique, Technique)

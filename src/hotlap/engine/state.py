@@ -30,7 +30,11 @@ class Position:
 
 def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
     """Return the run's tensors, by file and name, and everything else as plain data."""
-    weights = {k: built.weights.get(k, v) for k, v in built.model.state_dict().items()}
+    # By identity: a parameter that is shared has several names, and is trained under one.
+    named = built.model.named_parameters()
+    trained = {id(p): built.weights[k] for k, p in named if k in built.weights}
+    kept = built.model.state_dict(keep_vars=True)
+    weights = {k: trained.get(id(v), v).detach() for k, v in kept.items()}
     optimizer, groups = _optimizer(built)
     rng, others = _random_states()
     state = {

@@ -36,6 +36,10 @@ ORDER: tuple[str, ...] = (
     "resident",
     # The layout of the weights before the optimizer sees them: its state takes their layout.
     "channels_last",
+    # Looks for plain linear layers, before anything else has changed how they compute.
+    "fp8",
+    # Chosen before compile, which keeps the kernels that it finds.
+    "attention",
     # Weights get their layout before low-precision copies are made of them.
     "autocast",
     "master_weights",

@@ -2,11 +2,12 @@
 
 What it does   keeps a float32 master of every parameter for the optimizer, and a bfloat16 copy of
                it in the model, made anew after each update: nothing is cast in the forward.
-When it helps  models of linear layers, where autocast would cast every weight in every step.
+When it helps  models of linear layers and transformers, where autocast would cast every weight in
+               every step. Weights that are shared stay shared.
 When it hurts  models with batch norm (refused), and very small ones: two more passes over the
                weights a step.
 Numerics       precision: forward and backward have bfloat16's 8 bits of mantissa; gradients of
-               several micro-batches are summed in float32.
+               several micro-batches are summed in float32, and so are those of embeddings.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by hand, MLP)
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
@@ -56,6 +57,8 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
         group["params"] = [masters[id(parameter)] for parameter in group["params"]]
     target.weights.update({names[key]: master for key, master in masters.items()})
     _cast_at_the_border(module, target.notes)
+    if target.device == "cpu":
+        target.ended.extend(_sum_embeddings_in_float32(module))
     _Copies(held, [masters[id(parameter)] for parameter in held]).join(target)
     return target
 
@@ -100,6 +103,46 @@ def _dtypes(value: Any) -> str:
     import torch
 
     return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def _sum_embeddings_in_float32(module: Any) -> list[Any]:
+    """Let rows that occur often keep what each occurrence adds; return what undoes it.
+
+    On a CPU torch adds them up one by one in bfloat16, where a long sum stops growing. On a GPU it
+    sums in float32.
+    """
+    import torch
+
+    undo = []
+    for each in module.modules():
+        is_plain = type(each) is torch.nn.Embedding and "forward" not in vars(each)
+        if is_plain and not (each.max_norm or each.sparse or each.scale_grad_by_freq):
+            each.forward = _lookup(each)
+            undo.append(lambda each=each: delattr(each, "forward"))
+    return undo
+
+
+def _lookup(embedding: Any) -> Any:
+    import torch
+
+    padding = -1 if embedding.padding_idx is None else embedding.padding_idx
+
+    class Lookup(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, weight: Any, indices: Any) -> Any:
+            ctx.save_for_backward(indices)
+            ctx.rows = len(weight)
+            return torch.nn.functional.embedding(indices, weight)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            (indices,) = ctx.saved_tensors
+            wide = torch.ops.aten.embedding_dense_backward(
+                gradients[0].float(), indices, ctx.rows, padding, False
+            )
+            return wide.to(gradients[0].dtype), None
+
+    return lambda indices: Lookup.apply(embedding.weight, indices)
 
 
 class _Copies:

@@ -78,6 +78,8 @@ class ModelTarget:
     module: Any
     """None once `apply` has returned; so is `optimizers`."""
     optimizers: list[Any]
+    ended: list[Callable[[], Any]] = field(default_factory=list)
+    """In the engine: called when the run has ended, see `StepTarget`."""
     notes: dict[str, Any] = field(default_factory=dict)
 
 

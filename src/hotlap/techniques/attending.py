@@ -1,0 +1,259 @@
+"""How attention is sent to a kernel, and what shows which one ran.
+
+torch's own kernels are chosen by the switches of `sdpa_kernel`. Another implementation is
+registered with torch's dispatcher: calls reach it however the function was imported, from any
+thread, and inside compiled and recomputed parts as well.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from hotlap.techniques.applying import recorded_operators
+
+NOT_TORCHS = ("products", "xformers")
+_REPORTED_AS = {"flash": "flash attention", "efficient": "memory efficient", "cudnn": "cudnn"}
+"""How the lines begin under which torch says why a kernel is not used."""
+_NOT_USED = "kernel not used because:"
+_TRIGGERED = "(Triggered internally"
+
+
+def _backends() -> dict[str, Any]:
+    from torch.nn.attention import SDPBackend
+
+    return {
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
+
+
+def selected(kernel: str) -> Callable[[], Any]:
+    """Put one of torch's kernels first, and return what undoes it.
+
+    The others stay allowed, so that a later shape the kernel cannot serve ends no run. Only `math`
+    serves everything, and is left alone with it.
+    """
+    from torch.nn.attention import sdpa_kernel
+
+    backends = _backends()
+    first = backends[kernel]
+    rest = [] if kernel == "math" else [b for b in backends.values() if b is not first]
+    context = sdpa_kernel([first, *rest], set_priority=True)
+    context.__enter__()
+    return lambda: context.__exit__(None, None, None)
+
+
+def intercepted(device: str, attend: Callable[..., Any]) -> Callable[[], None]:
+    """Call `attend` wherever torch is asked for attention on that kind of device.
+
+    Args:
+        device: such as `cpu` or `cuda`.
+        attend: takes what `scaled_dot_product_attention` takes, and returns what it returns.
+
+    Returns:
+        What undoes it.
+
+    Raises:
+        RuntimeError: somebody has done so already.
+    """
+    import torch
+
+    library = [torch.library.Library("aten", "IMPL")]
+    # The second key is for inference mode, where tensors know nothing of autograd.
+    for dispatch_key in (f"Autograd{device.upper()}", device.upper()):
+        library[0].impl("scaled_dot_product_attention", attend, dispatch_key)
+    # What was registered lives as long as its library.
+    return library.clear
+
+
+def _torchs_own(*args: Any, **kwargs: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.scaled_dot_product_attention.default.decompose(*args, **kwargs)
+
+
+def replacement(kernel: str, seen: "FirstForward") -> Callable[..., Any]:
+    """Return what computes attention in the kernel's way, or leaves it to torch."""
+    compute = products if kernel == "products" else xformers
+
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        reason = _passed_on(query, key, value, attn_mask, dropout_p, enable_gqa)
+        if reason is None:
+            seen.served += 1
+            return compute(query, key, value, is_causal, scale)
+        seen.reasons.setdefault(reason)
+        rest = (attn_mask, dropout_p, is_causal)
+        return _torchs_own(query, key, value, *rest, scale=scale, enable_gqa=enable_gqa)
+
+    return attend
+
+
+def _passed_on(
+    query: Any, key: Any, value: Any, mask: Any, dropout: float, grouped: bool
+) -> str | None:
+    """Return why a call is left to torch."""
+    if mask is not None:
+        return "a mask was given"
+    if dropout:
+        return "dropout would draw other random numbers"
+    if grouped or query.shape[:-2] != key.shape[:-2]:
+        return "queries share keys"
+    if query.dim() != 4:
+        return f"queries have {query.dim()} dimensions"
+    if value.shape[-1] != key.shape[-1]:
+        return "values and keys are of different width"
+    return None
+
+
+def products(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
+    """Return attention by matrix products in the tensors' own format.
+
+    Args:
+        query: (batch, heads, queries, width).
+        key: (batch, heads, keys, width); `value` has the same shape.
+        value: see `key`.
+        is_causal: query i sees keys 0 to i.
+        scale: of the scores; 1 / sqrt(width) if None.
+    """
+    import torch
+
+    batch, heads, queries, width = query.shape
+    keys = key.shape[2]
+    query, key, value = (x.reshape(batch * heads, x.shape[2], width) for x in (query, key, value))
+    bias = query.new_full((queries, keys), float("-inf") if is_causal else 0.0)
+    # One operator adds the mask, scales and multiplies.
+    scores = torch.baddbmm(
+        bias.triu_(1), query, key.transpose(1, 2), alpha=width**-0.5 if scale is None else scale
+    )
+    return (scores.softmax(dim=-1) @ value).view(batch, heads, queries, width)
+
+
+def xformers(query: Any, key: Any, value: Any, is_causal: bool, scale: float | None) -> Any:
+    """Return attention by xFormers' memory-efficient kernels; shapes as in `products`."""
+    from xformers.ops import (  # pyright: ignore[reportMissingImports]
+        LowerTriangularMask,
+        memory_efficient_attention,
+    )
+
+    # Its tensors are (batch, length, heads, width).
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    bias = LowerTriangularMask() if is_causal else None
+    return memory_efficient_attention(query, key, value, attn_bias=bias, scale=scale).transpose(
+        1, 2
+    )
+
+
+class FirstForward:
+    """What the model's first forward showed.
+
+    Args:
+        kernel: the one that was asked for.
+    """
+
+    def __init__(self, kernel: str) -> None:
+        self.kernel = kernel
+        self.forwards = 0
+        self.calls = 0
+        """Times that torch was asked for attention, where the kernel is torch's."""
+        self.served = 0
+        """Calls that a replacement computed."""
+        self.operators: set[str] = set()
+        self.reasons: dict[str, None] = {}
+        """Why calls were not served, in order."""
+
+    def watch(self, module: Any, ended: Callable[[], None]) -> None:
+        """Record the operators of the module's next forward that a backward may follow."""
+        import torch
+
+        contexts: list[Any] = []
+
+        def begin(module: Any, args: Any) -> None:
+            del module, args
+            # In inference mode what is registered hides the operators that it calls.
+            if torch.is_grad_enabled():
+                contexts.append(recorded_operators(self.operators))
+                contexts[-1].__enter__()
+
+        def end(module: Any, args: Any, output: Any) -> None:
+            del module, args, output
+            if not contexts:
+                return
+            contexts.pop().__exit__(None, None, None)
+            self.forwards += 1
+            for handle in handles:
+                handle.remove()
+            ended()
+
+        handles = [
+            module.register_forward_pre_hook(begin),
+            module.register_forward_hook(end, always_call=True),
+        ]
+
+    def asked(self, *args: Any, **kwargs: Any) -> Any:
+        """Note why torch would not take the kernel for this call, and let torch compute it."""
+        self.calls += 1
+        for reason in _reasons(self.kernel, args, kwargs):
+            self.reasons.setdefault(reason)
+        return _torchs_own(*args, **kwargs)
+
+    def judged(self) -> tuple[Any, str]:
+        """Return the state of a `Proof`, and what shows it."""
+        ran = ", ".join(sorted(name for name in self.operators if _is_attention(name)))
+        why = "; ".join(self.reasons)
+        if not self.calls + self.served + len(self.reasons):
+            return "no_effect", "the model's first forward asked torch for no attention"
+        if self.served:
+            left = f"; others were left to torch: {why}" if why else ""
+            return "applied", f"{self.served} calls from Python{ran and f' ran {ran}'}{left}"
+        if self.kernel in NOT_TORCHS:
+            return "refused", f"every call was left to torch: {why}"
+        if self.kernel == "math" and not ran:
+            return "applied", f"{self.calls} calls, none of which ran a fused kernel"
+        if f"_{self.kernel}_attention" in ran:
+            return "applied", f"the first forward ran {ran}"
+        return "refused", f"{why or 'torch gives no reason'}; {ran or 'the math kernel'} ran"
+
+
+def _is_attention(name: str) -> bool:
+    return "_attention" in name or "xformers" in name
+
+
+def _reasons(kernel: str, args: tuple[Any, ...], kwargs: Any) -> list[str]:
+    """Return why torch would not take its kernel for such a call, empty if it would."""
+    import torch
+    from torch.nn.attention import sdpa_kernel
+
+    if kernel == "math":
+        return []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            with sdpa_kernel([_backends()[kernel]]):
+                torch._fused_sdp_choice(*args, **kwargs)  # pyright: ignore[reportPrivateImportUsage]
+            return []
+        except RuntimeError as error:
+            lines = [str(warning.message).partition(_TRIGGERED)[0].strip() for warning in said]
+            return _under(_REPORTED_AS[kernel], lines) or [str(error)]
+
+
+def _under(title: str, lines: list[str]) -> list[str]:
+    """Return the lines that follow the one with that title, up to the next title."""
+    found, is_ours = [], False
+    for line in lines:
+        if line.endswith(_NOT_USED):
+            is_ours = line.lower().startswith(title)
+        elif is_ours:
+            found.append(line.rstrip("."))
+    return found

@@ -1,0 +1,104 @@
+"""The kernel that computes `F.scaled_dot_product_attention` is chosen, and seen to run.
+
+What it does   puts one of torch's own kernels first (`flash`, `efficient`, `cudnn`, `math`), or
+               computes attention in another way wherever the model asks torch for it: `products`
+               (matrix products and a softmax in the tensors' own format) or `xformers`. Nothing in
+               the model is edited, and backward, recomputation and evaluation use the same kernel.
+When it helps  where torch's first choice is not the fastest: `cudnn` on Hopper; `products` on a CPU
+               in bfloat16 with short sequences, where flash is slower than in float32.
+When it hurts  long sequences under `math` and `products`, which hold all scores, length x length a
+               head. Belief to correct: asking for flash does not mean that it runs; a mask,
+               dropout, float32 or an unusual head size make torch take another kernel, without a
+               word.
+Numerics       rounding: sums in another order. `math` computes in float32 what comes in bfloat16,
+               `products` rounds scores and weights to bfloat16 as well.
+Measured       `python -m benchmarks gpt` on a CPU; not yet measured on a GPU
+Source         torch.nn.attention.sdpa_kernel; Dao et al. 2022, arXiv 2205.14135; Rabe and Staats
+               2021, arXiv 2112.05682 (xFormers).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
+
+ON_A_CPU = ("flash", "math", "products")
+_PROJECTIONS = ("Linear", "Conv1d", "Conv2d", "MultiheadAttention", "Conv1D")
+
+
+@dataclass(frozen=True)
+class Options:
+    kernel: Literal["flash", "efficient", "cudnn", "math", "products", "xformers"] = "flash"
+    """The first four are torch's; where one of them cannot serve, torch takes another."""
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host
+    if not any(name.endswith(_PROJECTIONS) for name in task.layers):
+        return "the model has no linear layer, so there is nothing that attention would work on"
+    return _why_not_on(task.device, options)
+
+
+def _why_not_on(device: str, options: Options) -> str | None:
+    if device.partition(":")[0] == "cpu" and options.kernel not in ON_A_CPU:
+        allowed = ", ".join(ON_A_CPU)
+        return f"'{options.kernel}' needs a GPU. On a CPU there are: {allowed}"
+    if options.kernel == "xformers" and find_spec("xformers") is None:
+        return "xformers is not installed. Install it: pip install xformers"
+    return None
+
+
+def apply(target: ModelTarget, options: Options) -> ModelTarget:
+    import weakref
+
+    from hotlap.techniques.attending import (
+        NOT_TORCHS,
+        FirstForward,
+        intercepted,
+        replacement,
+        selected,
+    )
+
+    module, kernel = target.module, options.kernel
+    device = next((p.device.type for p in module.parameters()), "cpu")
+    reason = _why_not_on(device, options)
+    if reason is not None:
+        raise Refusal(reason)
+    seen = FirstForward(kernel)
+    attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.asked
+    # Whichever comes first: the end of the run, or of the model in a run that was broken off.
+    restore = weakref.finalize(module, intercepted(device, attend))
+    target.ended.append(restore)
+    if kernel in NOT_TORCHS:
+        seen.watch(module, ended=lambda: None)
+    else:
+        seen.watch(module, ended=restore)
+        target.ended.append(weakref.finalize(module, selected(kernel)))
+    target.notes["attention"] = seen
+    return target
+
+
+def proof(target: ModelTarget, options: Options) -> Proof:
+    del options
+    seen = target.notes.get("attention")
+    if seen is None or not seen.forwards:
+        return Proof("no_effect", "no forward ran")
+    return Proof(*seen.judged())
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del host
+    if task.device.partition(":")[0] == "cpu":
+        return ({"kernel": "products"},)
+    return ({"kernel": "cudnn"}, {"kernel": "flash"}, {"kernel": "xformers"})
+
+
+TECHNIQUE = Technique("attention", "model", Options, numerics, why_not, apply, proof, candidates)

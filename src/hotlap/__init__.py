@@ -12,6 +12,7 @@ from hotlap.task import Task
 if TYPE_CHECKING:
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.losses.cross_entropy import chunked_cross_entropy
 
 __version__ = "0.1.0"
 
@@ -24,12 +25,17 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "chunked_cross_entropy",
     "schedules",
     "steps",
     "train",
 ]
 
-_NEEDS_TORCH = {"steps": "hotlap.engine.run", "train": "hotlap.engine.train"}
+_NEEDS_TORCH = {
+    "chunked_cross_entropy": "hotlap.losses.cross_entropy",
+    "steps": "hotlap.engine.run",
+    "train": "hotlap.engine.train",
+}
 """Name -> where it is; found when it is asked for, because torch takes a second to import."""
 
 

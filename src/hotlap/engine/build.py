@@ -77,12 +77,14 @@ def build(
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
     model.to(device).train()
-    applied.apply("model", ModelTarget(model, []))
+    on_model = ModelTarget(model, [])
+    applied.apply("model", on_model)
+    on_model.module = None
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(optimizer)
     scheduler = None
-    target = StepTarget(model, optimizer, device.partition(":")[0])
+    target = StepTarget(model, optimizer, device.partition(":")[0], ended=on_model.ended)
     applied.apply("step", target)
     target.module = target.optimizer = None
     if task.schedule is not None:

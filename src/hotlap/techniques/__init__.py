@@ -36,6 +36,9 @@ ORDER: tuple[str, ...] = (
     "resident",
     # The layout of the weights before the optimizer sees them: its state takes their layout.
     "channels_last",
+    # What a layer puts off, and what runs twice, before anything compiles or wraps the model.
+    "chunked_loss",
+    "recompute",
     # Weights get their layout before low-precision copies are made of them.
     "autocast",
     "master_weights",

@@ -10,6 +10,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 
 if TYPE_CHECKING:
+    from hotlap.engine.estimate import estimate
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
     from hotlap.losses.cross_entropy import chunked_cross_entropy
@@ -26,6 +27,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "chunked_cross_entropy",
+    "estimate",
     "schedules",
     "steps",
     "train",
@@ -33,6 +35,7 @@ __all__ = [
 
 _NEEDS_TORCH = {
     "chunked_cross_entropy": "hotlap.losses.cross_entropy",
+    "estimate": "hotlap.engine.estimate",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
 }

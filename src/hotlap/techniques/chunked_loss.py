@@ -77,6 +77,7 @@ def _forward(rows: int, seen: Any) -> Any:
 
     from hotlap.losses.logits import Logits, Source
 
+    @torch.compiler.disable
     def forward(self: Any, hidden: Any) -> Any:
         is_wanted = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if not is_wanted or hidden.dim() < 2:

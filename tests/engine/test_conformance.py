@@ -32,7 +32,8 @@ class Images(Dataset):
 
 
 def network() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(256, 3))
+    blocks = [nn.Sequential(nn.Conv2d(n, 4, 3, padding=1), nn.ReLU()) for n in (1, 4)]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(256, 3))
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -13,9 +13,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "autocast fp16": {"dtype": "fp16"},
     "master_weights": {},
     "micro_batch": {"size": 2},
+    "chunked_loss": {"rows": 2},
+    "recompute": {},
     "compile": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
 IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
 """Techniques that act on the step itself, which a script does not offer."""
+NOT_FOR_TINY = ("chunked_loss", "recompute")
+"""Techniques that ask for another model; `tests/attach/test_memory.py` has a script for them."""

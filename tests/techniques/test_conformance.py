@@ -16,12 +16,13 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
-from tests.techniques.rows import IN_THE_ENGINE_ONLY
+from tests.techniques.rows import IN_THE_ENGINE_ONLY, NOT_FOR_TINY
 from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 
-ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in IN_THE_ENGINE_ONLY}
+ELSEWHERE = (*IN_THE_ENGINE_ONLY, *NOT_FOR_TINY)
+ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
 
 REFUSED = {frozenset({"resident", "workers"})}
 """Pairs of which one refuses the other."""

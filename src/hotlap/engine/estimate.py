@@ -18,7 +18,7 @@ from hotlap.techniques import EXACT_PLAN, check
 PRECISIONS: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},
     "bf16 autocast": {"autocast": {"dtype": "bf16"}},
-    "bf16, fp32 masters": {"master_weights": {}},
+    "bf16 masters": {"master_weights": {}},
 }
 """Name -> what is added to the plan."""
 RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
@@ -29,7 +29,7 @@ RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
 _VARIED = ("autocast", "master_weights", "recompute")
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
-_TRIALS = 5
+_TRIALS = 3
 _CLOSE = 0.02
 _MOST_SAMPLES = 10**9
 
@@ -47,6 +47,12 @@ class Row:
     largest_batch: int | None = None
     """Samples that could go through the model at once, about; None if not even one could."""
 
+    @property
+    def name(self) -> str:
+        if self.precision == self.recompute:
+            return self.precision
+        return self.precision if self.recompute == "none" else f"{self.precision}, {self.recompute}"
+
     def to_json(self) -> dict[str, Any]:
         peak = self.peak
         return {
@@ -56,6 +62,7 @@ class Row:
             "peak_bytes": None if peak is None else peak.bytes,
             "phase": None if peak is None else peak.phase,
             "kinds": None if peak is None else dict(peak.kinds),
+            "most": None if peak is None else dict(peak.most),
             "largest_batch": self.largest_batch,
             "why_not": self.why_not or None,
         }
@@ -253,9 +260,7 @@ def _data_bytes(task: Task, plan: Plan, sample: Sample) -> int:
     return len(task.data) * sample.bytes
 
 
-def _notes(
-    like: str, on: str, sample: Sample, left_out: tuple[str, ...]
-) -> tuple[str, ...]:
+def _notes(like: str, on: str, sample: Sample, left_out: tuple[str, ...]) -> tuple[str, ...]:
     notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(

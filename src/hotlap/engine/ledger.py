@@ -1,7 +1,6 @@
 """Which tensors are alive at once: a ledger of storages, by what they are for."""
 
 import weakref
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +34,8 @@ class Peak:
     """`build`, `forward`, `backward` or `update`."""
     kinds: Mapping[str, int]
     """Kind -> bytes; they add up to `bytes`."""
+    most: Mapping[str, int]
+    """Kind -> its most bytes at any moment."""
 
 
 @dataclass(slots=True)
@@ -52,8 +53,8 @@ class Ledger(TorchDispatchMode):
 
     Args:
         block: storages take a multiple of so many bytes, as a device's allocator gives them.
-        reorders: convolutions hold their largest result twice for a moment, as oneDNN does on a
-            CPU: once in its own layout, once in torch's.
+        reorders: convolutions hold copies of their two largest images for a moment, in a layout of
+            their own, as oneDNN does on a CPU.
     """
 
     def __init__(self, block: int = 1, *, reorders: bool = False) -> None:
@@ -80,8 +81,8 @@ class Ledger(TorchDispatchMode):
         for leaf in made:
             self._enter(leaf)
         if self.reorders and name in _REORDERED:
-            plain = [leaf for leaf in made if leaf.dim() > 2 and leaf.is_contiguous()]
-            self._for_a_moment(max((leaf.untyped_storage().nbytes() for leaf in plain), default=0))
+            given = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+            self._for_a_moment(_reordered([*given, *made]))
         return result
 
     def _for_a_moment(self, size: int) -> None:
@@ -118,17 +119,23 @@ class Ledger(TorchDispatchMode):
 
     def peak(self) -> Peak:
         """Return the moment at which most was alive."""
-        alive = most = 0
-        at = -1
-        for place, (_, change) in enumerate(self._events):
+        alive, top = 0, Peak(0, "build", dict.fromkeys(KINDS, 0), {})
+        kinds = dict.fromkeys(KINDS, 0)
+        most = dict(kinds)
+        for number, change in self._events:
+            entry = self._entries[number]
             alive += change
-            if alive > most:
-                most, at = alive, place
-        kinds: Counter[str] = Counter()
-        for number, change in self._events[: at + 1]:
-            kinds[self._entries[number].kind] += change
-        phase = self._entries[self._events[at][0]].phase if at >= 0 else "build"
-        return Peak(most, phase, {kind: kinds[kind] for kind in KINDS})
+            kinds[entry.kind] += change
+            most[entry.kind] = max(most[entry.kind], kinds[entry.kind])
+            if alive > top.bytes:
+                top = Peak(alive, entry.phase, dict(kinds), most)
+        return top
+
+
+def _reordered(tensors: list[torch.Tensor]) -> int:
+    """Return the bytes of the two largest images that do not lie channels last."""
+    plain = [t for t in tensors if t.dim() > 2 and t.is_contiguous()]
+    return sum(sorted((t.numel() * t.element_size() for t in plain), reverse=True)[:2])
 
 
 def _key(tensor: torch.Tensor) -> int:

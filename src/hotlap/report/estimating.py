@@ -5,7 +5,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-_KINDS = ("parameters", "masters", "gradients", "optimizer", "activations", "temporaries", "batches")
+_COLUMNS = {
+    "weights": ("parameters", "masters"),
+    "grads": ("gradients",),
+    "state": ("optimizer",),
+    "acts": ("activations",),
+    "other": ("temporaries", "batches"),
+}
+"""Heading -> kinds, see `hotlap.engine.ledger.KINDS`."""
 
 
 def page(found: Any, console: Console) -> None:
@@ -18,25 +25,36 @@ def page(found: Any, console: Console) -> None:
     if found.data_bytes:
         where = "of these" if found.device == "cpu" else "beside it, in the host's memory,"
         console.print(f"{where} {size(found.data_bytes)} for samples that `resident` keeps")
-    table = Table(box=None)
-    table.add_column("precision")
-    table.add_column("recompute")
-    for name in (*_KINDS, "peak", "in", "largest batch"):
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("MiB at the peak")
+    for name in (*_COLUMNS, "peak", "batch"):
         table.add_column(name, justify="right")
+    refused: dict[str, list[str]] = {}
     for row in (found.chosen, *found.rows):
         if row.peak is None:
-            table.add_row(row.precision, row.recompute, f"refused: {row.why_not}")
+            refused.setdefault(row.why_not, []).append(row.name)
             continue
-        kinds = [size(row.peak.kinds[kind]) for kind in _KINDS]
-        largest = "-" if row.largest_batch is None else f"{row.largest_batch:,}"
-        peak = size(row.peak.bytes)
-        table.add_row(row.precision, row.recompute, *kinds, peak, row.peak.phase, largest)
+        sizes = [sum(row.peak.kinds[kind] for kind in kinds) for kinds in _COLUMNS.values()]
+        most = "-" if row.largest_batch is None else f"{row.largest_batch:,}"
+        table.add_row(row.name, *(_mib(count) for count in (*sizes, row.peak.bytes)), most)
     console.print(table)
+    most = found.chosen.peak.most
+    each = ", ".join(f"{kind} {size(count)}" for kind, count in most.items() if count)
+    console.print(f"each at its own most, as planned: {each}")
+    if found.chosen.largest_batch is not None:
+        console.print("batch: samples that fit at once, about")
+    for reason, names in refused.items():
+        console.print(f"refused: {reason} ({'; '.join(names)})")
     for row in found.techniques:
         if row["state"] == "refused":
             console.print(f"{row['name']} refused: {row['why']}")
     for note in found.notes:
         console.print(note)
+
+
+def _mib(count: int) -> str:
+    value = count / 2**20
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def size(count: int) -> str:

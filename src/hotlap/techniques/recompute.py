@@ -74,7 +74,7 @@ def blocks_of(module: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for name, container in module.named_modules():
-        if any(name.startswith(f"{outer}.") for outer in found):
+        if any(f"{name}.".startswith(f"{outer}.") for outer in found):
             continue
         if not isinstance(container, torch.nn.ModuleList | torch.nn.Sequential):
             continue
@@ -155,9 +155,7 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
     return forward
 
 
-def _watched(
-    block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any
-) -> Any:
+def _watched(block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any) -> Any:
     """Run a block for the first time; from then on plainly, if its forward changes a buffer."""
     import torch
 

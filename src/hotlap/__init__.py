@@ -10,9 +10,11 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 
 if TYPE_CHECKING:
+    from hotlap.engine.estimate import estimate
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.losses.cross_entropy import chunked_cross_entropy
 
 __version__ = "0.1.0"
 
@@ -25,6 +27,8 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "chunked_cross_entropy",
+    "estimate",
     "export",
     "schedules",
     "steps",
@@ -32,6 +36,8 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = {
+    "chunked_cross_entropy": "hotlap.losses.cross_entropy",
+    "estimate": "hotlap.engine.estimate",
     "export": "hotlap.engine.exporting",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",

@@ -85,3 +85,35 @@ def test_what_is_no_recipe_is_refused(
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("recipe")
+def test_what_it_would_take_is_said_and_nothing_is_trained(hotlap: Run) -> None:
+    done = hotlap("train", "recipe.py", "--estimate", "--memory", "1GiB", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["schema"] == 1
+    assert found["fits"] is True
+    assert found["memory_bytes"] == 2**30
+    assert {(row["precision"], row["recompute"]) for row in found["rows"]} == {
+        (precision, recompute)
+        for precision in ("fp32", "bf16 autocast", "bf16 masters")
+        for recompute in ("none", "whole", "selective")
+    }
+    assert "epoch 1" not in done.stderr
+    page = hotlap("train", "recipe.py", "--estimate", "--memory", "100").stdout
+    assert "does NOT fit into 100 B" in page
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--estimate", "--memory", "lots", "recipe.py"], "no size of memory"),
+        (["--memory", "1GiB", "recipe.py"], "goes with --estimate"),
+    ],
+)
+@pytest.mark.usefixtures("recipe")
+def test_an_estimate_of_nothing_is_refused(argv: list[str], words: str, hotlap: Run) -> None:
+    done = hotlap("train", *argv)
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr

@@ -40,8 +40,8 @@ class Attend(nn.Module):
 
 
 def network() -> nn.Module:
-    layers = (nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), Attend(), nn.Flatten(), nn.Linear(256, 3))
-    return nn.Sequential(*layers)
+    blocks = [nn.Sequential(nn.Conv2d(n, 4, 3, padding=1), nn.ReLU()) for n in (1, 4)]
+    return nn.Sequential(*blocks, Attend(), nn.Flatten(), nn.Linear(256, 3))
 
 
 def loss(model: nn.Module, batch: Any) -> torch.Tensor:

@@ -13,6 +13,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "autocast fp16": {"dtype": "fp16"},
     "master_weights": {},
     "micro_batch": {"size": 2},
+    "chunked_loss": {"rows": 2},
+    "recompute": {},
     "compile": {},
     "attention flash": {"kernel": "flash"},
     "attention products": {"kernel": "products"},
@@ -28,3 +30,5 @@ NEED_CUDA = ("fp8",)
 
 NEED_ATTENTION = ("attention",)
 """Techniques that have no effect on the small CNN of the scripts' table."""
+NOT_FOR_TINY = ("chunked_loss", "recompute")
+"""Techniques that ask for another model; `tests/attach/test_memory.py` has a script for them."""

@@ -16,13 +16,13 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
-from tests.techniques.rows import IN_THE_ENGINE_ONLY, NEED_ATTENTION, NEED_CUDA
+from tests.techniques.rows import IN_THE_ENGINE_ONLY, NEED_ATTENTION, NEED_CUDA, NOT_FOR_TINY
 from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 
-LEFT_OUT = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION)
-ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in LEFT_OUT}
+ELSEWHERE = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION, *NOT_FOR_TINY)
+ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
 
 REFUSED = {frozenset({"resident", "workers"})}
 """Pairs of which one refuses the other."""

@@ -1,6 +1,6 @@
 """`hotlap train`: a recipe, with our own engine."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,6 +21,12 @@ def train(
         str | None, Parameter(help="Begin with these: a run's folder, or a file of weights.")
     ] = None,
     save_every: str = "1epoch",
+    estimate: Annotated[
+        bool, Parameter(help="Say what memory it would take, and train nothing.")
+    ] = False,
+    memory: Annotated[
+        str | None, Parameter(help="With --estimate: what to fit into, as in 80GiB.")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """Train a recipe with hotlap's engine.
@@ -47,7 +53,11 @@ def train(
         raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
     chosen = EXACT_PLAN if plan is None else PlanFile.read(plan).plan
     check(chosen)
+    if memory is not None and not estimate:
+        raise UsageError("--memory goes with --estimate. Allowed: both, or neither.")
     task = load(target.script).task(target.args)
+    if estimate:
+        return _estimate(task, chosen, device, memory, json)
     say(f"plan {chosen.hash}: {chosen}")
     say(text.opening(task))
     done = train_task(
@@ -67,6 +77,20 @@ def train(
     return 0
 
 
+def _estimate(task: Any, plan: Any, device: str | None, memory: str | None, json: bool) -> int:
+    from hotlap.engine.estimate import estimate, memory_size
+    from hotlap.report import estimating, jsonout
+    from hotlap.report.terminal import page_console
+
+    room = None if memory is None else memory_size(memory)
+    found = estimate(task, plan, device=device, memory_bytes=room)
+    if json:
+        jsonout.write(found.to_json())
+    else:
+        estimating.page(found, page_console())
+    return 0
+
+
 COMMAND = Command(
     name="train",
     function=train,
@@ -76,5 +100,6 @@ COMMAND = Command(
         "hotlap train recipe.py --plan fast.toml",
         "hotlap train recipe.py --run-dir runs/1 --save-every 10m --resume auto",
         "hotlap train recipe.py --weights checkpoint.pth   # read without running what is inside",
+        "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
     ),
 )

@@ -155,12 +155,19 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
         for i, parameter in enumerate(group["params"]):
             found = by_name.get(names.get(id(parameter), f"group {g}, {i}"))
             if found is not None:
-                state[number] = found
+                state[number] = {key: _laid_like(parameter, v) for key, v in found.items()}
             indices.append(number)
             number += 1
         numbers = {key: decode(value) for key, value in kept.items()}
         groups.append({**numbers, **by_name.get(f"group {g}", {}), "params": indices})
     built.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _laid_like(parameter: Any, value: Any) -> Any:
+    # Fused kernels walk memory, not strides: parameter and state must lie alike.
+    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
 
 def _random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -40,6 +40,9 @@ ORDER: tuple[str, ...] = (
     "fp8",
     # Chosen before compile, which keeps the kernels that it finds.
     "attention",
+    # What a layer puts off, and what runs twice, before anything compiles or wraps the model.
+    "chunked_loss",
+    "recompute",
     # Weights get their layout before low-precision copies are made of them.
     "autocast",
     "master_weights",

@@ -1,5 +1,6 @@
 """The one record that every technique is, and the targets it acts on."""
 
+import weakref
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -135,6 +136,18 @@ class ProcessTarget:
 
 
 Target = FeedTarget | ModelTarget | OptimizerTarget | StepTarget | ProcessTarget
+
+
+def own_forward_again(module: Any) -> Callable[[], None]:
+    """Return what takes away a forward that was put on a module, without keeping it alive."""
+    held = weakref.ref(module)
+
+    def undo() -> None:
+        alive = held()
+        if alive is not None:
+            vars(alive).pop("forward", None)
+
+    return undo
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,278 @@
+"""`hotlap.estimate`: will it fit? What a run would hold, predicted before anything runs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hotlap.engine.ledger import Peak
+from hotlap.engine.rehearsal import Sample, rehearse
+from hotlap.errors import UsageError
+from hotlap.feed.resident import available_bytes
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN, check
+
+PRECISIONS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {},
+    "bf16 autocast": {"autocast": {"dtype": "bf16"}},
+    "bf16 masters": {"master_weights": {}},
+}
+"""Name -> what is added to the plan."""
+RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "whole": {"recompute": {"mode": "whole"}},
+    "selective": {"recompute": {"mode": "selective"}},
+}
+_VARIED = ("autocast", "master_weights", "recompute")
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
+_TRIALS = 3
+_CLOSE = 0.02
+_MOST_SAMPLES = 10**9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One precision with one choice of recompute."""
+
+    precision: str
+    recompute: str
+    plan: Plan
+    peak: Peak | None
+    """None where `why_not` says why there is none."""
+    why_not: str = ""
+    largest_batch: int | None = None
+    """Samples that could go through the model at once, about; None if not even one could."""
+
+    @property
+    def name(self) -> str:
+        if self.precision == self.recompute:
+            return self.precision
+        return self.precision if self.recompute == "none" else f"{self.precision}, {self.recompute}"
+
+    def to_json(self) -> dict[str, Any]:
+        peak = self.peak
+        return {
+            "precision": self.precision,
+            "recompute": self.recompute,
+            "plan": self.plan.techniques,
+            "peak_bytes": None if peak is None else peak.bytes,
+            "phase": None if peak is None else peak.phase,
+            "kinds": None if peak is None else dict(peak.kinds),
+            "most": None if peak is None else dict(peak.most),
+            "largest_batch": self.largest_batch,
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a task would hold under a plan, and under others."""
+
+    device: str
+    memory_bytes: int
+    """What there is to fit into."""
+    batch: int
+    """Samples of a step."""
+    data_bytes: int
+    """Samples that the plan keeps in the host's memory."""
+    chosen: Row
+    """The plan that was given."""
+    techniques: tuple[Mapping[str, str], ...]
+    """{name, state, why} of the given plan's techniques, as far as they were rehearsed."""
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """What is not counted, and what was assumed."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that the plan that was given needs on the device."""
+        peak = 0 if self.chosen.peak is None else self.chosen.peak.bytes
+        return peak + (self.data_bytes if self.device == "cpu" else 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.memory_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as the JSON that `hotlap train --estimate --json` prints."""
+        return {
+            "device": self.device,
+            "memory_bytes": self.memory_bytes,
+            "batch": self.batch,
+            "needed_bytes": self.needed_bytes,
+            "fits": self.fits,
+            "data_bytes": self.data_bytes,
+            "chosen": self.chosen.to_json(),
+            "techniques": [dict(row) for row in self.techniques],
+            "rows": [row.to_json() for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+
+def estimate(
+    task: Task,
+    plan: Plan | None = None,
+    *,
+    device: str | None = None,
+    memory_bytes: int | None = None,
+    find_largest: bool = True,
+) -> Estimate:
+    """Predict the most bytes of tensors that are alive at once, before anything runs.
+
+    The engine's own step is taken twice with tensors that have shapes and no numbers, so views,
+    saved activations, the optimizer's temporaries, masters, micro-batches and recomputation count
+    as they really would. Some samples are read, to know their shapes.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; exact techniques only if None.
+        device: as torch names it; the first accelerator if None, else the CPU. Where torch lacks
+            it, the CPU's operators stand in, and a note says so.
+        memory_bytes: what there is to fit into; all of the device's if None, on a CPU what is free.
+        find_largest: look for the largest batch as well, which takes four times as long.
+
+    Raises:
+        PlanError: the plan holds what no plan holds.
+        UsageError: something in the task is not what it says it is.
+        RunError: model or loss cannot be followed without numbers.
+    """
+    plan = EXACT_PLAN if plan is None else plan
+    check(plan)
+    like = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on = like if _is_here(like) else "cpu"
+    room = memory_bytes or _memory(like)
+    sample = Sample.of(task)
+    own = rehearse(task, plan, sample, device=on, like=like)
+    data = _data_bytes(task, plan, sample)
+    work = _Work(task, sample, on, like, room - (data if like == "cpu" else 0), find_largest)
+    chosen = Row("as planned", "as planned", plan, own.peak, "", work.largest(plan, own.peak))
+    rest = {name: options for name, options in plan.techniques.items() if name not in _VARIED}
+    rows = [
+        work.row(precision, recompute, Plan({**rest, **narrow, **again}))
+        for precision, narrow in PRECISIONS.items()
+        for recompute, again in RECOMPUTES.items()
+    ]
+    return Estimate(
+        device=like,
+        memory_bytes=room,
+        batch=task.logical_batch,
+        data_bytes=data,
+        chosen=chosen,
+        techniques=own.proofs,
+        rows=tuple(rows),
+        notes=_notes(like, on, sample, own.left_out),
+    )
+
+
+def memory_size(text: str) -> int:
+    """Return the bytes of `16GiB`, `16G`, `800MiB` or `1000000`; units are powers of 1024.
+
+    Raises:
+        UsageError: it is none of these.
+
+    >>> memory_size("1.5GiB")
+    1610612736
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match["number"]) * _UNITS[match["unit"].upper()]) if match else 0
+    if size < 1:
+        raise UsageError(f"'{text}' is no size of memory. Allowed: `16GiB`, `800MiB`, bytes.")
+    return size
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Rehearses one task under one plan after another."""
+
+    task: Task
+    sample: Sample
+    device: str
+    like: str
+    room: int
+    find_largest: bool
+
+    def row(self, precision: str, recompute: str, plan: Plan) -> Row:
+        done = rehearse(self.task, plan, self.sample, device=self.device, like=self.like)
+        varied = [proof for proof in done.proofs if proof["name"] in _VARIED]
+        for proof in varied:
+            if proof["state"] != "applied":
+                return Row(precision, recompute, plan, None, proof["why"])
+        return Row(precision, recompute, plan, done.peak, "", self.largest(plan, done.peak))
+
+    def largest(self, plan: Plan, known: Peak) -> int | None:
+        """Return about the most samples that fit at once, by secants: the peak is convex."""
+        if not self.find_largest:
+            return None
+        whole = Plan({k: v for k, v in plan.techniques.items() if k != "micro_batch"})
+        is_whole = whole == plan and self.task.accumulate == 1
+        below = (self.task.batch_size, known.bytes) if is_whole else self._at(1, whole)
+        best = below[0] if below[1] <= self.room else 0
+        count = _within(below[0] * self.room // below[1])
+        for _ in range(_TRIALS):
+            if count < 1 or count == below[0]:
+                break
+            now = self._at(count, whole)
+            if now[1] <= self.room:
+                best = max(best, count)
+            slope = (now[1] - below[1]) / (now[0] - below[0])
+            if slope <= 0 or count >= _MOST_SAMPLES:
+                break
+            following = _within(int(now[0] + (self.room - now[1]) / slope))
+            if now[1] <= self.room and following - count <= _CLOSE * count:
+                break
+            below, count = now, following
+        return best or None
+
+    def _at(self, count: int, plan: Plan) -> tuple[int, int]:
+        task = replace(self.task, batch_size=count, accumulate=1, drop_last=False)
+        done = rehearse(task, plan, self.sample, device=self.device, like=self.like)
+        return count, done.peak.bytes
+
+
+def _within(count: int) -> int:
+    return max(0, min(count, _MOST_SAMPLES))
+
+
+def _is_here(device: str) -> bool:
+    if device.startswith("cuda"):
+        return torch.cuda.is_available()
+    return True
+
+
+def _memory(device: str) -> int:
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise UsageError(
+                f"device '{device}' is not on this machine, so its memory is not known. Allowed: "
+                "its size beside it, as in `--memory 80GiB`."
+            )
+        return int(torch.cuda.mem_get_info(device)[1])
+    return available_bytes()
+
+
+def _data_bytes(task: Task, plan: Plan, sample: Sample) -> int:
+    if "resident" not in plan.techniques or not hasattr(task.data, "__len__"):
+        return 0
+    return len(task.data) * sample.bytes
+
+
+def _notes(like: str, on: str, sample: Sample, left_out: tuple[str, ...]) -> tuple[str, ...]:
+    notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
+    if like.startswith("cuda"):
+        notes.append(
+            "not counted: the CUDA context (some hundred MiB), workspaces of cuBLAS and cuDNN (tens "
+            "of MiB), and what the allocator holds in pieces too small to use"
+        )
+    else:
+        notes.append("not counted: Python, torch's libraries, and what the data set itself holds")
+    if like != on:
+        notes.append(f"this torch has no {like}: operators of the {on} stood in for its own")
+    if sample.differs:
+        notes.append("samples differ in size: the largest of those looked at stands for all")
+    if "compile" in left_out:
+        notes.append("compile was left out: fused code keeps less than what is predicted")
+    return tuple(notes)

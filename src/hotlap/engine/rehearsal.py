@@ -1,0 +1,251 @@
+"""Two steps of a run with tensors that have shapes and no numbers: what they would hold."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.data import default_collate
+
+from hotlap.engine.build import Built, build
+from hotlap.engine.ledger import Ledger, Peak
+from hotlap.errors import RunError, UsageError
+from hotlap.feed import fixed
+from hotlap.feed.resident import flatten, rebuild
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import registry
+
+STEPS = 2
+"""The second has the optimizer's state; nothing grows after it."""
+_LOOKED_AT = 16
+_MOST_MICROS = 3
+"""Gradients exist from the second micro-batch on; later ones hold no more."""
+_NOT_SEEN = ("compile", "cuda_graph", "graph", "graphs")
+_CUDA_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What two steps would hold."""
+
+    peak: Peak
+    proofs: tuple[Mapping[str, str], ...]
+    """{name, state, why} of the plan's techniques that were rehearsed."""
+    left_out: tuple[str, ...]
+    """Techniques of the plan that act on nothing that is counted, or cannot be seen into."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The largest of some samples, and what a batch of them is."""
+
+    value: Any
+    batch: Any
+    """A batch of two, with numbers."""
+    bytes: int
+    """Bytes of one sample in a batch."""
+    differs: bool
+    """True if others have another size."""
+
+    @classmethod
+    def of(cls, task: Task) -> "Sample":
+        """Look at some of the task's samples."""
+        states = fixed.global_random_states()
+        try:
+            data = task.data
+            if hasattr(data, "__getitem__"):
+                places = range(0, len(data), max(1, len(data) // _LOOKED_AT))
+                values = [data[place] for place in list(places)[:_LOOKED_AT]]
+            else:
+                values = [value for _, value in zip(range(_LOOKED_AT), data, strict=False)]
+            if not values:
+                raise UsageError("data is empty. Allowed: a data set with one sample or more.")
+            collate = task.collate or default_collate
+            sizes = [_bytes(collate([value])) for value in values]
+            largest = values[sizes.index(max(sizes))]
+            return cls(largest, collate([largest, largest]), max(sizes), len(set(sizes)) > 1)
+        finally:
+            fixed.restore(states)
+
+
+def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) -> Rehearsed:
+    """Take two steps under a plan without memory and without numbers.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; what acts on process and feed is left out.
+        sample: of the task's data.
+        device: whose operators are rehearsed, as torch names it.
+        like: whose allocator is imitated; another one than `device` where torch lacks it.
+
+    Raises:
+        RunError: the model or the loss cannot go without numbers; the message says where.
+    """
+    kept, left_out = _rehearsable(plan)
+    split = plan.techniques.get("micro_batch", {}).get("size", task.batch_size)
+    is_cuda = like.startswith("cuda")
+    ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
+    states = fixed.global_random_states()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
+            built = _built(task, kept, ledger, fake, device)
+            micros = _micros(task, sample, min(split, task.logical_batch), ledger, fake, device)
+            # Those of the step that are not gone through lie there all the same.
+            rest = task.logical_batch - sum(samples for samples, _ in micros)
+            others = torch.empty(rest * sample.bytes, dtype=torch.uint8, device=device)
+            ledger.mark([others], "batches")
+            for _ in range(STEPS):
+                built.step(micros)
+            peak = ledger.peak()
+            proofs = tuple(built.applied.proofs())
+    except (UsageError, RunError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{type(error).__name__}: {error}\nModel or loss cannot be followed without numbers, "
+            "so their memory cannot be predicted. Train a few steps: `hotlap train` prints the "
+            "peak of every epoch."
+        ) from error
+    finally:
+        fixed.restore(states)
+    return Rehearsed(peak, proofs, left_out)
+
+
+def _rehearsable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
+    known = registry()
+    kept, left_out = {}, []
+    for name, options in plan.techniques.items():
+        if name in _NOT_SEEN or known[name].seam in ("process", "feed"):
+            if name != "micro_batch":
+                left_out.append(name)
+        else:
+            kept[name] = options
+    return Plan(kept), tuple(left_out)
+
+
+def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Built:
+    def model() -> Any:
+        with torch.device(device):
+            made = _made(task, fake)
+        # It is where it should be; moving parameters is what fake tensors cannot do.
+        made.to = lambda *args, **kwargs: made
+        return made
+
+    def loss(model: Any, batch: Any) -> Any:
+        ledger.phase = "forward"
+        value = task.loss(model, batch)
+        ledger.phase = "backward"
+        return value
+
+    followed = replace(task, model=model, loss=loss, held_out=None, batch_size=task.logical_batch)
+    # One micro-batch for `build`, which looks at the split only for batch norm.
+    built = build(replace(followed, accumulate=1), plan, device=device, check_finite=False)
+    _check_split(built)
+    trained = [*built.model.parameters(), *built.weights.values()]
+    ledger.mark([*built.model.parameters(), *built.model.buffers()], "parameters")
+    ledger.mark(built.weights.values(), "masters")
+
+    def gradients() -> None:
+        ledger.mark([parameter.grad for parameter in trained], "gradients")
+
+    def begin(*_: Any) -> None:
+        ledger.phase = "update"
+
+    def end(optimizer: Any, *_: Any) -> None:
+        for state in optimizer.state.values():
+            ledger.mark(state.values(), "optimizer")
+
+    target = built.step.target
+    # Before and behind what carries gradients from the model's copies to the masters.
+    target.after_backward.insert(0, gradients)
+    target.after_backward.append(gradients)
+    built.optimizer.register_step_pre_hook(begin)
+    built.optimizer.register_step_post_hook(end)
+    return built
+
+
+def _check_split(built: Built) -> None:
+    # Done with the values of a batch's halves, of which there are none.
+    built.step._is_checked = True
+
+
+def _made(task: Task, fake: Any) -> Any:
+    """Make the model without memory; where it reads files or values, with memory for a moment."""
+    try:
+        return task.model()
+    except Exception:
+        with _no_modes(), torch.device("cpu"):
+            real = task.model()
+    memo: dict[int, Any] = {}
+    for module in real.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) not in memo:
+                memo[id(parameter)] = torch.nn.Parameter(
+                    torch.empty_like(parameter.detach(), device=None), parameter.requires_grad
+                )
+            module._parameters[name] = None if parameter is None else memo[id(parameter)]
+        for name, buffer in list(module._buffers.items()):
+            module._buffers[name] = None if buffer is None else torch.empty_like(buffer)
+    del fake
+    return real
+
+
+@contextlib.contextmanager
+def _no_modes() -> Iterator[None]:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def _micros(
+    task: Task, sample: Sample, size: int, ledger: Ledger, fake: Any, device: str
+) -> list[tuple[int, Any]]:
+    counts = [size] * (task.logical_batch // size)
+    if task.logical_batch % size:
+        counts.append(task.logical_batch % size)
+    made = [(n, _batch(task, sample, n, fake, device)) for n in counts[:_MOST_MICROS]]
+    for _, batch in made:
+        leaves: list[torch.Tensor] = []
+        _each(batch, leaves.append)
+        ledger.mark(leaves, "batches")
+    return made
+
+
+def _batch(task: Task, sample: Sample, count: int, fake: Any, device: str) -> Any:
+    leaves: list[torch.Tensor] = []
+    spec = flatten(sample.batch, leaves)
+    if spec is not None and all(leaf.dim() and len(leaf) == 2 for leaf in leaves):
+        shaped = [
+            torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype, device=device)
+            for leaf in leaves
+        ]
+        return rebuild(spec, iter(shaped))
+    with _no_modes():
+        whole = (task.collate or default_collate)([sample.value] * count)
+    return _mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_mapped(item, change) for item in value])
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(item, change) for item in value])
+    return value
+
+
+def _each(value: Any, look: Any) -> None:
+    _mapped(value, look)
+
+
+def _bytes(value: Any) -> int:
+    sizes: list[int] = []
+    _each(value, lambda leaf: sizes.append(leaf.numel() * leaf.element_size()))
+    return sum(sizes)

@@ -1,0 +1,122 @@
+"""Cross-entropy over a large vocabulary, a few rows at a time; the recipe stays as it is.
+
+What it does   lets the model's last linear layer put its output off. `F.cross_entropy`, behind
+               views, flattening, slices of positions and casts, then takes it a chunk of rows at a
+               time: logits, losses and gradient of a chunk exist, those of all rows never do.
+               Whatever else looks at the output gets the plain one.
+When it helps  language models: tokens x vocabulary x 4 bytes, three times over, is often the peak
+               of a step. A batch of 16 x 1024 tokens over 50,257 classes is 3.1 GiB each time.
+When it hurts  few classes: many small calls for nothing. It runs the layer again only for float16
+               and `reduction="none"`. Beliefs to correct: it is not an approximation, no class is
+               left out; it saves no time by itself; logits that are scaled, capped or searched
+               (`logits / t`, `tanh`, `argmax`) before the loss are made as ever, and gain nothing.
+Numerics       rounding: gradients of the weight are summed chunk by chunk, in float32.
+Measured       not yet on a GPU; `python -m benchmarks memory` prints peak and time
+Source         Wijmans et al. 2024, arXiv 2411.09009; Hsu et al. 2024, arXiv 2410.10989.
+"""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import (
+    ModelTarget,
+    Numerics,
+    Proof,
+    Refusal,
+    Technique,
+    own_forward_again,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    rows: int = 1024
+    """Rows (tokens) of logits that exist at once."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"rows={self.rows} is not allowed. Allowed: 1 or more.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not any(name.endswith("Linear") for name in task.layers):
+        return "the model has no linear layer whose output a loss could take"
+    return None
+
+
+def apply(target: ModelTarget, options: Options) -> ModelTarget:
+    import torch
+
+    from hotlap.losses.cross_entropy import Chunks
+
+    layers = [m for m in target.module.modules() if type(m) is torch.nn.Linear]
+    if not layers:
+        raise Refusal("the model has no linear layer whose output a loss could take")
+    head = layers[-1]
+    if "forward" in vars(head):
+        raise Refusal("somebody has put another forward in place of the last linear layer's")
+    seen = Chunks()
+    # A bound method, so that a copied model's layer calls the copy, and a pickled one its own.
+    head.forward = types.MethodType(_forward(options.rows, seen), head)
+    target.notes["chunked_loss"] = seen
+    target.ended.append(own_forward_again(head))
+    return target
+
+
+def _forward(rows: int, seen: Any) -> Any:
+    import torch
+
+    from hotlap.losses.logits import Logits, Source
+
+    @torch.compiler.disable
+    def forward(self: Any, hidden: Any) -> Any:
+        is_wanted = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if not is_wanted or hidden.dim() < 2:
+            return type(self).forward(self, hidden)
+        kind = hidden.device.type
+        narrow = torch.is_autocast_enabled(kind)
+        product = torch.get_autocast_dtype(kind) if narrow else hidden.dtype
+        source = Source(
+            hidden=hidden,
+            weight=self.weight,
+            bias=self.bias,
+            product=product,
+            dtype=product,
+            classes_at=hidden.dim() - 1,
+            rows=rows,
+            seen=seen,
+        )
+        return Logits.of(source)
+
+    return forward
+
+
+def proof(target: ModelTarget, options: Options) -> Proof:
+    del options
+    seen = target.notes["chunked_loss"]
+    if seen.losses == 0:
+        return Proof(
+            "no_effect",
+            "the last linear layer's output never went straight into cross_entropy, or the model "
+            "is compiled",
+        )
+    text = f"{seen.count} chunks for {seen.losses} losses; at most {seen.most_rows} of {seen.rows}"
+    return Proof("applied", f"{text} rows of logits existed at once")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    # It saves memory: nothing to try where time is what counts.
+    del task, host
+    return ()
+
+
+TECHNIQUE = Technique("chunked_loss", "model", Options, numerics, why_not, apply, proof, candidates)

@@ -1,0 +1,236 @@
+"""Activation checkpointing: repeated blocks run forward twice, and their activations are not kept.
+
+What it does   keeps only the inputs of each repeated block (the layers of a transformer, the blocks
+               of a residual network), and runs the block again when its backward needs what is
+               inside. `selective` also keeps the outputs of matrix products, convolutions and
+               attention, and runs only the cheap rest again. The blocks are found by structure:
+               children of one class, with layers inside, in one container.
+When it helps  a step that does not fit into memory, most of which is activations: deep models, long
+               sequences, large batches.
+When it hurts  speed: whole blocks cost one more forward, a quarter to a third of a step; selective
+               less. Beliefs to correct: it saves nothing of weights, gradients and optimizer
+               state; it is no substitute for `empty_cache`, which frees nothing that is alive; and
+               a backward holds one block's activations at once, so one large block gains nothing.
+Numerics       exact: the same operations on the same numbers, dropout's random state included
+               (compiled: rounding, as `compile` says). Batch norm is refused: its running
+               statistics would be updated twice.
+Measured       not yet on a GPU; `python -m benchmarks memory` prints peak and time
+Source         Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, arXiv 2205.05198
+               (selective); torch.utils.checkpoint documentation.
+"""
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import (
+    ModelTarget,
+    Numerics,
+    Proof,
+    Refusal,
+    Technique,
+    own_forward_again,
+)
+
+_BATCH_NORM = "batch norm inside a block would update its running statistics twice"
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_dot_product")
+"""Operators of ATen whose outputs `selective` keeps, and the prefix of every kind of attention."""
+
+
+@dataclass(frozen=True)
+class Options:
+    mode: Literal["whole", "selective"] = "whole"
+    """`whole` keeps nothing of a block; `selective` the outputs of products and attention."""
+    every: int = 1
+    """Recompute one block of so many: 2 is half of them."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every={self.every} is not allowed. Allowed: 1 or more.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not any(count > 1 for count in task.layers.values()):
+        return "no class of module occurs twice in the model, so no block is repeated"
+    return None
+
+
+def blocks_of(module: Any) -> dict[str, Any]:
+    """Return the outermost repeated blocks of a model, by name.
+
+    Blocks are children of one class, two or more of them, in one `ModuleList` or `Sequential`, that
+    have layers inside: a layer that stands alone saves no more than its input either way.
+    """
+    import torch
+
+    found: dict[str, Any] = {}
+    for name, container in module.named_modules():
+        if any(f"{name}.".startswith(f"{outer}.") for outer in found):
+            continue
+        if not isinstance(container, torch.nn.ModuleList | torch.nn.Sequential):
+            continue
+        for child_name, child in container.named_children():
+            same = sum(type(other) is type(child) for other in container.children())
+            if same > 1 and next(child.children(), None) is not None:
+                found[f"{name}.{child_name}" if name else child_name] = child
+    return found
+
+
+def apply(target: ModelTarget, options: Options) -> ModelTarget:
+    import torch
+
+    found = blocks_of(target.module)
+    if not found:
+        raise Refusal("the model has no repeated blocks: no container of like children with layers")
+    chosen = dict(list(found.items())[:: options.every])
+    for name, block in chosen.items():
+        for inner in block.modules():
+            if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
+                raise Refusal(f"{name}: {_BATCH_NORM}")
+        if "forward" in vars(block):
+            raise Refusal(f"{name}: somebody has put another forward in place of its own")
+    seen = _Seen(len(chosen), len(found))
+    for name, block in chosen.items():
+        # A bound method, so that a copied model's block calls the copy, and a pickled one its own.
+        block.forward = types.MethodType(_forward(name, options.mode, seen), block)
+        target.ended.append(own_forward_again(block))
+    target.notes["recompute"] = seen
+    return target
+
+
+class _Seen:
+    """What was seen of the blocks while they ran."""
+
+    def __init__(self, chosen: int, found: int) -> None:
+        self.chosen, self.found = chosen, found
+        self.first: dict[str, int] = {}
+        """Forwards of a block by its name."""
+        self.again: dict[str, int] = {}
+        """Forwards that a backward asked for."""
+        self.traced: set[str] = set()
+        """Blocks that went into a compiled graph."""
+        self.plain: dict[str, str] = {}
+        """Block -> why it runs as it did."""
+
+
+def _forward(name: str, mode: str, seen: _Seen) -> Any:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    contexts = {} if mode == "whole" else {"context_fn": _keeps_products()}
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        own = type(self).forward
+        if not torch.is_grad_enabled() or name in seen.plain:
+            return own(self, *args, **kwargs)
+        if torch.compiler.is_compiling():
+            seen.traced.add(name)
+            return checkpoint(own, self, *args, use_reentrant=False, **contexts, **kwargs)
+        foreign = _foreign((args, kwargs))
+        if foreign is not None:
+            seen.plain[name] = f"{name} is given a {foreign}, which running it twice may change"
+            return own(self, *args, **kwargs)
+        first = name not in seen.first
+        seen.first[name] = seen.first.get(name, 0) + 1
+        runs: list[None] = []
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if runs:
+                seen.again[name] = seen.again.get(name, 0) + 1
+            runs.append(None)
+            return own(self, *args, **kwargs)
+
+        run = partial(checkpoint, counted, use_reentrant=False, **contexts)
+        return _watched(self, run, own, name, seen, args, kwargs) if first else run(*args, **kwargs)
+
+    return forward
+
+
+def _watched(block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any) -> Any:
+    """Run a block for the first time; from then on plainly, if its forward changes a buffer."""
+    import torch
+
+    buffers = dict(block.named_buffers())
+    if not buffers:
+        return run(*args, **kwargs)
+    before = {key: (value.clone(), value._version) for key, value in buffers.items()}
+    devices = {value.device for value in buffers.values() if value.device.type != "cpu"}
+    # The run that a finding makes worthless must not have drawn random numbers.
+    state = torch.get_rng_state()
+    states = [torch.get_device_module(d).get_rng_state(d) for d in devices]
+    output = run(*args, **kwargs)
+    changed = [key for key, value in block.named_buffers() if value is not buffers.get(key)]
+    changed += [key for key, value in buffers.items() if value._version != before[key][1]]
+    if not changed:
+        return output
+    seen.plain[name] = f"{name} changes its buffer {changed[0]}, and would do so twice"
+    del output
+    with torch.no_grad():
+        for key, value in buffers.items():
+            if value._version != before[key][1]:
+                value.copy_(before[key][0])
+            owner, _, attribute = key.rpartition(".")
+            setattr(block.get_submodule(owner), attribute, value)
+    torch.set_rng_state(state)
+    for device, saved in zip(devices, states, strict=True):
+        torch.get_device_module(device).set_rng_state(saved, device)
+    return own(block, *args, **kwargs)
+
+
+def _foreign(value: Any) -> str | None:
+    """Return the class of something that is no plain data, such as a cache of keys and values."""
+    import torch
+
+    if value is None or isinstance(value, torch.Tensor | bool | int | float | str | torch.dtype):
+        return None
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return type(value).__name__
+    return next((found for item in value if (found := _foreign(item)) is not None), None)
+
+
+def _keeps_products() -> Any:
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        del context, args, kwargs
+        kind = operator.overloadpacket.__name__
+        keep = kind in _PRODUCTS or kind.startswith(_PRODUCTS[-1])
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return partial(create_selective_checkpoint_contexts, policy)
+
+
+def proof(target: ModelTarget, options: Options) -> Proof:
+    del options
+    seen: _Seen = target.notes["recompute"]
+    why = "; ".join(list(seen.plain.values())[:1])
+    if seen.again:
+        total = sum(seen.again.values())
+        text = f"{len(seen.again)} of {seen.found} blocks ran forward again, {total} times in all"
+        return Proof("applied", f"{text}; {why}" if why else text)
+    if seen.traced:
+        text = f"{len(seen.traced)} of {seen.found} blocks are recomputed inside compiled graphs"
+        return Proof("applied", text)
+    if seen.plain:
+        return Proof("refused", why)
+    return Proof("no_effect", "no block ran forward a second time")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    # It saves memory and costs time: nothing to try where time is what counts.
+    del task, host
+    return ()
+
+
+TECHNIQUE = Technique("recompute", "model", Options, numerics, why_not, apply, proof, candidates)

@@ -1,0 +1,234 @@
+"""What is predicted before anything runs is what is then measured."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hotlap
+from hotlap.engine import estimate as estimating
+from hotlap.engine import rehearsal
+from hotlap.engine.build import build
+from hotlap.engine.estimate import memory_size
+from hotlap.engine.ledger import Ledger
+from hotlap.engine.peak import peak_bytes
+from hotlap.engine.rehearsal import Sample, rehearse
+from hotlap.engine.run import steps_of
+from hotlap.errors import RunError, UsageError
+from hotlap.plan import Plan
+from tests.techniques.test_recompute import Block
+
+WITHIN = 0.15
+
+
+def cross_entropy(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters())
+
+
+def momentum(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def data(*shape: int, classes: int) -> TensorDataset:
+    return TensorDataset(torch.zeros(64, *shape), torch.arange(64) % classes)
+
+
+def mlp() -> hotlap.Task:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+
+    return of(model, data(256, classes=10), adam)
+
+
+def cnn() -> hotlap.Task:
+    def model() -> nn.Module:
+        blocks = [nn.Sequential(nn.Conv2d(n, 16, 3, padding=1), nn.ReLU()) for n in (1, 16, 16)]
+        return nn.Sequential(*blocks, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 64, 10))
+
+    return of(model, data(1, 16, 16, classes=10), momentum)
+
+
+def words() -> hotlap.Task:
+    def model() -> nn.Module:
+        blocks = [Block(32) for _ in range(3)]
+        return nn.Sequential(nn.Embedding(1000, 32), nn.Sequential(*blocks), nn.Linear(32, 1000))
+
+    given = torch.zeros(64, 32, dtype=torch.int64)
+    return of(model, TensorDataset(given, given), adam)
+
+
+def of(model: Any, samples: Any, optimizer: Any) -> hotlap.Task:
+    return hotlap.Task(
+        model=model, loss=cross_entropy, data=samples, optimizer=optimizer, batch_size=16, steps=2
+    )
+
+
+def measured(task: hotlap.Task, plan: Plan) -> int:
+    return peak_bytes(lambda: [None for _ in steps_of(build(task, plan, device="cpu"))] and None)
+
+
+def predicted(task: hotlap.Task, plan: Plan) -> int:
+    return rehearse(task, plan, Sample.of(task), device="cpu", like="cpu").peak.bytes
+
+
+PRECISIONS: tuple[dict[str, Any], ...] = ({}, {"autocast": {}}, {"master_weights": {}})
+REMEDIES: tuple[dict[str, Any], ...] = (
+    {},
+    {"recompute": {}},
+    {"recompute": {"mode": "selective"}},
+    {"chunked_loss": {"rows": 64}},
+    {"micro_batch": {"size": 3}},
+    {"optimizer": {"implementation": "foreach"}},
+)
+
+
+CASES = [
+    (make, precision, remedy)
+    for make in (mlp, cnn, words)
+    for precision in PRECISIONS
+    for remedy in REMEDIES
+    # Everything with everything on the language model alone: the others have less to show.
+    if make is words or not (precision and remedy)
+]
+
+
+@pytest.mark.parametrize(("make", "precision", "remedy"), CASES, ids=str)
+def test_the_prediction_is_what_is_measured(
+    make: Callable[[], hotlap.Task], precision: dict[str, Any], remedy: dict[str, Any]
+) -> None:
+    plan = Plan({**precision, **remedy})
+    assert predicted(make(), plan) == pytest.approx(measured(make(), plan), rel=WITHIN)
+
+
+@pytest.mark.parametrize("wrong", ["one step", "activations freed at once", "float64"])
+def test_the_comparison_can_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = mlp() if wrong == "one step" else words()
+    if wrong == "one step":
+        # Without the optimizer's state, which the first step makes.
+        monkeypatch.setattr(rehearsal, "STEPS", 1)
+        task = dataclasses.replace(task, batch_size=64)
+        monkeypatch.setattr(Ledger, "peak", _before_updates)
+    elif wrong == "activations freed at once":
+        monkeypatch.setattr(torch.Tensor, "untyped_storage", _unsaved)
+    else:
+        monkeypatch.setattr(Ledger, "_enter", _doubled)
+    found = predicted(task, Plan())
+    monkeypatch.undo()
+    assert found != pytest.approx(measured(task, Plan()), rel=WITHIN)
+
+
+_PEAK, _ENTER, _STORAGE = Ledger.peak, Ledger._enter, torch.Tensor.untyped_storage
+
+
+def _before_updates(self: Ledger) -> Any:
+    first = next(n for n, (i, _) in enumerate(self._events) if self._entries[i].phase == "update")
+    self._events = self._events[:first]
+    return _PEAK(self)
+
+
+def _unsaved(self: torch.Tensor) -> Any:
+    # A storage of its own for each look: nobody holds it.
+    return torch.UntypedStorage(_STORAGE(self).nbytes(), device="meta")
+
+
+def _doubled(self: Ledger, tensor: torch.Tensor) -> int:
+    number = _ENTER(self, tensor)
+    self._events += [(number, self._entries[number].size)]
+    return number
+
+
+def test_nothing_runs_and_nothing_is_left_behind() -> None:
+    before = torch.get_rng_state()
+    held = peak_bytes(lambda: predicted(words(), Plan()) and None)
+    assert torch.equal(torch.get_rng_state(), before)
+    # The model alone has 0.5 MiB of weights.
+    assert held < 2**18
+
+
+def test_every_precision_and_recompute_is_told() -> None:
+    found = hotlap.estimate(words(), Plan(), device="cpu", memory_bytes=2**24, find_largest=False)
+    names = [(row.precision, row.recompute) for row in found.rows]
+    assert len(set(names)) == 9
+    assert found.fits
+    assert found.chosen.peak is not None
+    assert sum(found.chosen.peak.kinds.values()) == found.chosen.peak.bytes
+    most = found.chosen.peak.most
+    assert most["gradients"] == most["parameters"]
+    assert most["optimizer"] == pytest.approx(2 * most["parameters"], rel=1e-2)
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not() -> None:
+    def at(batch: int) -> int:
+        return predicted(dataclasses.replace(mlp(), batch_size=batch), Plan())
+
+    largest = hotlap.estimate(mlp(), Plan(), device="cpu", memory_bytes=2**24).chosen.largest_batch
+    assert largest is not None
+
+    assert at(largest) <= 2**24 < at(largest + largest // 10)
+
+
+def test_what_the_plan_keeps_in_memory_counts_on_a_cpu() -> None:
+    found = hotlap.estimate(mlp(), device="cpu", memory_bytes=2**30, find_largest=False)
+    assert found.data_bytes == 64 * (256 * 4 + 8)
+    assert found.needed_bytes == found.data_bytes + found.chosen.peak.bytes  # type: ignore[union-attr]
+    assert any("no cuda" in note for note in estimating._notes("cuda", "cpu", Sample.of(mlp()), ()))
+    refused = [row.why_not for row in found.rows if row.recompute == "whole"]
+    assert all("no repeated blocks" in reason for reason in refused)
+
+
+def test_a_split_step_holds_less_and_its_batch_all_the_same() -> None:
+    whole = rehearse(words(), Plan(), Sample.of(words()), device="cpu", like="cpu").peak
+    split = Plan({"micro_batch": {"size": 1}})
+    small = rehearse(words(), split, Sample.of(words()), device="cpu", like="cpu").peak
+    assert small.bytes < 0.4 * whole.bytes
+    assert small.most["batches"] == whole.most["batches"]
+
+
+def test_a_loss_that_looks_at_values_is_told_apart() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        logits = model(batch[0])
+        return logits[logits > 0].sum()
+
+    with pytest.raises(RunError, match="cannot be followed without numbers"):
+        predicted(dataclasses.replace(mlp(), loss=loss), Plan())
+
+
+def test_a_model_that_reads_its_weights_from_numbers_is_followed() -> None:
+    def model() -> nn.Module:
+        made = nn.Linear(256, 10)
+        made.weight.data = torch.tensor(made.weight.detach().numpy())
+        return made
+
+    plain = dataclasses.replace(mlp(), model=lambda: nn.Linear(256, 10))
+    assert predicted(dataclasses.replace(mlp(), model=model), Plan()) == predicted(plain, Plan())
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GiB", 80 * 2**30), ("1.5g", 3 * 2**29), ("7", 7), ("2 MB", 2**21)]
+)
+def test_sizes_are_read(text: str, size: int) -> None:
+    assert memory_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "much", "-3GiB", "3 GiBs"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="no size of memory"):
+        memory_size(text)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_prediction_is_what_its_allocator_counts() -> None:
+    for plan in (Plan(), Plan({"autocast": {}}), Plan({"recompute": {}})):
+        task = dataclasses.replace(words(), batch_size=64)
+        list(steps_of(build(task, plan, device="cuda")))
+        seen = peak_bytes(lambda: list(steps_of(build(task, plan, device="cuda"))) and None, "cuda")  # noqa: B023
+        found = rehearse(task, plan, Sample.of(task), device="cuda", like="cuda").peak.bytes
+        assert found == pytest.approx(seen, rel=WITHIN)

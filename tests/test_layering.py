@@ -14,7 +14,7 @@ LAYERS = (
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace",),
-    ("task", "plan", "host", "ceilings", "compat", "schedules"),
+    ("task", "plan", "host", "ceilings", "compat", "schedules", "device"),
     ("errors",),
 )
 """From top to bottom."""

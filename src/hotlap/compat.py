@@ -23,6 +23,7 @@ NAMES = (
     PrivateName("torch.optim.optimizer", "Optimizer._patch_step_function", "observe"),
     PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
     PrivateName("torch.nn", "Module.__call__", "model"),
+    PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device", "engine on a device"),
 )
 
 

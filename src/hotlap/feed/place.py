@@ -98,6 +98,7 @@ class DevicePlace:
         return rows.index_select(0, index.to(rows.device)).cpu()
 
     def gathering(self, gather: Gather) -> Gather:
+        """Return `gather` for positions on the host; an epoch's order is copied once."""
         orders = _Orders(self.device.name)
         return lambda index: gather(orders.on_device(index))
 

@@ -7,12 +7,12 @@ What it does   runs the first steps as they are, then captures forward, loss, ba
 When it helps  small models and small batches, where the host cannot queue kernels as fast as the
                device runs them.
 When it hurts  memory: the graph keeps what one step needs. Models that the device already computes
-               without a gap gain nothing; a schedule that steps with the optimizer makes the host
-               wait for each step, to know whether it was taken. Beliefs to correct: a graph makes no kernel faster;
-               dropout and random augmentation on the device are no obstacle, their generator is
-               part of the graph; neither is a schedule. What is: `.item()`, `print` or an `if`
-               on a value in model or loss, shapes that change, and hooks, which a replay does not
-               call. `p.grad` is right between steps, and overwritten by the next.
+               without a gap gain nothing. A schedule that steps with the optimizer makes the host
+               wait for each step, to know whether it was taken. Beliefs to correct: a graph makes
+               no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
+               schedule is none either. What is: `.item()`, `print` or an `if` on a value in model
+               or loss, shapes that change, and hooks, which a replay does not call. `p.grad` is
+               right between steps, and overwritten by the next.
 Numerics       rounding: the update runs in fused kernels, with the learning rate in float32.
 Measured       not yet measured on a GPU; `python -m benchmarks gpu graph` does it
 Source         CUDA programming guide, CUDA graphs; torch.cuda.CUDAGraph documentation.

@@ -17,6 +17,7 @@ NAMES = {
     "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
     "feed": "batches a second, with nothing behind them",
     "gpt": "a GPT: the plain loop, the best loops by hand and the engine, in reduced precision too",
+    "gpu": "on a GPU: its tests, each technique, and the other benchmarks, in parts",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

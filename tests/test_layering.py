@@ -14,7 +14,7 @@ LAYERS = (
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace",),
-    ("task", "plan", "host", "ceilings", "compat", "schedules", "losses"),
+    ("task", "plan", "host", "ceilings", "compat", "device", "losses", "schedules"),
     ("errors",),
 )
 """From top to bottom."""

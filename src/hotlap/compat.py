@@ -24,6 +24,7 @@ NAMES = (
     PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
     PrivateName("torch.nn", "Module.__call__", "model"),
     PrivateName("torch", "_fused_sdp_choice", "attention"),
+    PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device", "engine on a device"),
 )
 
 

@@ -19,16 +19,26 @@ ROWS: dict[str, dict[str, Any]] = {
     "attention flash": {"kernel": "flash"},
     "attention products": {"kernel": "products"},
     "fp8": {},
+    "pinned": {},
+    "cuda_graph": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
-IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
+IN_THE_ENGINE_ONLY = (
+    "autocast",
+    "master_weights",
+    "micro_batch",
+    "compile",
+    "pinned",
+    "cuda_graph",
+)
 """Techniques that act on the step itself, which a script does not offer."""
 
-NEED_CUDA = ("fp8",)
+NEED_CUDA = ("fp8", "pinned", "cuda_graph")
 """Techniques that refuse a machine without a CUDA device."""
 
 NEED_ATTENTION = ("attention",)
 """Techniques that have no effect on the small CNN of the scripts' table."""
+
 NOT_FOR_TINY = ("chunked_loss", "recompute")
 """Techniques that ask for another model; `tests/attach/test_memory.py` has a script for them."""

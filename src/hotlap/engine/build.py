@@ -7,10 +7,15 @@ from typing import Any
 
 import torch
 
+from hotlap.device import Cuda, Device, cannot_leave_out, device_of
+from hotlap.engine.decided import DecidedStep
+from hotlap.engine.early import EarlyStep
+from hotlap.engine.graph import GraphStep
 from hotlap.engine.scheduling import check_length
 from hotlap.engine.step import Step
 from hotlap.errors import UsageError
 from hotlap.feed.source import Source
+from hotlap.feed.transfer import Moved
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import (
@@ -32,7 +37,7 @@ class Built:
 
     task: Task
     plan: Plan
-    device: str
+    hardware: Device
     model: Any
     optimizer: Any
     scheduler: Any
@@ -46,6 +51,11 @@ class Built:
     """The optimizer's, by group and name, before the first step."""
     operators: set[str] = field(default_factory=set)
     """Filled by the second step, see `OptimizerTarget`."""
+
+    @property
+    def device(self) -> str:
+        """The device, as torch names it."""
+        return self.hardware.name
 
 
 def build(
@@ -70,14 +80,14 @@ def build(
         UsageError: model, optimizer or schedule are not what the task says.
     """
     check(plan)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    hardware = device_of(device)
     applied = Applied(plan)
     _set_process(applied)
     seed_everything(task.seed)
     model = task.model()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
-    model.to(device).train()
+    model.to(hardware.name).train()
     on_model = ModelTarget(model, [])
     applied.apply("model", on_model)
     on_model.module = None
@@ -85,36 +95,33 @@ def build(
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(optimizer)
     scheduler = None
-    target = StepTarget(model, optimizer, device.partition(":")[0], ended=on_model.ended)
+    target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended)
     applied.apply("step", target)
     target.module = target.optimizer = None
     if task.schedule is not None:
         scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
         check_length(scheduler, task)
-    acts_on = OptimizerTarget(optimizer)
+    acts_on = OptimizerTarget(optimizer, taken_by="cuda_graph" if target.graph else None)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
     held_out = task.held_out is not None
-    source = _with_techniques(_training(task), applied, fill_ahead)
+    source = _with_techniques(_training(task), applied, hardware, fill_ahead)
     _check_statistics(task, model, source.micro)
-    step = Step(
-        model,
-        task.loss,
-        optimizer,
-        target=target,
-        clip_norm=task.clip_norm,
-        clip_value=task.clip_value,
-        check_finite=check_finite,
-    )
+    loss = task.loss
+    for around in target.losses:
+        loss = around(loss)
+    step = _step(task, applied, hardware, (model, loss, optimizer), target, check_finite)
     return Built(
         task=task,
         plan=plan,
-        device=device,
+        hardware=hardware,
         model=model,
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=_with_techniques(_held_out(task), applied, fill_ahead) if held_out else None,
+        held_out=_with_techniques(_held_out(task), applied, hardware, fill_ahead)
+        if held_out
+        else None,
         step=step,
         applied=applied,
         weights=target.weights,
@@ -190,9 +197,49 @@ def _held_out(task: Task) -> Source:
     return Source(task.held_out, size, seed=task.seed, shuffle=False, collate=task.collate)
 
 
-def _with_techniques(source: Source, applied: Applied, fill_ahead: bool) -> Source:
-    target = FeedTarget(source, own_order=True, fill_ahead=fill_ahead, size=source.length)
+def _with_techniques(
+    source: Source, applied: Applied, hardware: Device, fill_ahead: bool
+) -> Source:
+    target = FeedTarget(
+        source, own_order=True, fill_ahead=fill_ahead, size=source.length, device=hardware
+    )
     applied.apply("feed", target)
     target.loader = None
     source.wraps, source.notes = target.fetchers, target.notes
+    if hardware.is_apart:
+        source.transfer = target.transfer or Moved(hardware.name)
     return source
+
+
+def _step(
+    task: Task,
+    applied: Applied,
+    hardware: Device,
+    trained: tuple[Any, Any, Any],
+    target: StepTarget,
+    check_finite: bool,
+) -> Step:
+    options: dict[str, Any] = {
+        "target": target,
+        "clip_norm": task.clip_norm,
+        "clip_value": task.clip_value,
+        "check_finite": check_finite,
+    }
+    if not isinstance(hardware, Cuda):
+        return Step(*trained, **options)
+    if target.graph is not None:
+        return GraphStep(*trained, device=hardware, **options)
+    if not check_finite:
+        return Step(*trained, **options)
+    # A schedule that steps with the optimizer must know at once whether that was taken.
+    is_asked = task.schedule is not None and task.schedule_per == "step"
+    if not is_asked and _is_fused(applied, trained[2]) and cannot_leave_out(trained[2]) is None:
+        return DecidedStep(*trained, device=hardware, **options)
+    return EarlyStep(*trained, device=hardware, **options)
+
+
+def _is_fused(applied: Applied, optimizer: Any) -> bool:
+    chosen = applied.options_of("optimizer")
+    if chosen is not None:
+        return chosen.implementation == "fused"
+    return all(group.get("fused") for group in optimizer.param_groups)

@@ -11,7 +11,6 @@ import torch
 from hotlap.engine.build import Built, build
 from hotlap.engine.state import Position
 from hotlap.errors import UsageError
-from hotlap.feed.transfer import to_device
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
@@ -32,8 +31,9 @@ class StepDone:
     loss: Any
     """Mean over the step's items; a scalar on the device, which nobody has waited for."""
     samples: int
-    is_taken: bool
-    """False if the update was left out because something was not finite."""
+    is_taken: Any
+    """False if the update was left out because something was not finite. Where the device decides
+    that, asking waits for it."""
     ends_epoch: bool
     built: Built
 
@@ -76,15 +76,13 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
     begin = begin or Position()
     task, source, take = built.task, built.source, built.step
     total, per_epoch, number = task.total_steps, len(source), begin.step
-    moves = built.device != "cpu"
     first = begin.in_epoch
     recorded = begin.step + 1 if built.applied.wants("optimizer") else None
     scheduler = built.scheduler if task.schedule_per == "step" else None
     if number >= total:
         return
     for epoch in count(begin.epoch):
-        for in_epoch, given in enumerate(source.epoch(epoch, first), first + 1):
-            micros = [(n, to_device(b, built.device)) for n, b in given] if moves else given
+        for in_epoch, micros in enumerate(source.epoch(epoch, first), first + 1):
             if number == recorded:
                 take.recorder = recorded_operators(built.operators)
             try:
@@ -93,9 +91,9 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
                 raise _explained(error) from error
             number += 1
             ends = in_epoch == per_epoch
-            if is_taken and scheduler is not None:
+            if scheduler is not None and is_taken:
                 scheduler.step()
-            samples = given[0][0] if len(given) == 1 else sum(n for n, _ in given)
+            samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
             if ends and built.scheduler is not None and _steps_each_epoch(built):
                 built.scheduler.step()
             yield StepDone(number, epoch + 1, in_epoch, loss, samples, is_taken, ends, built)

@@ -177,13 +177,17 @@ class Step:
 
     def _clip(self) -> bool:
         """Clip the gradients; return whether their norm is finite."""
+        norm = self._clipped()
+        return norm is None or not self.check_finite or math.isfinite(float(norm))
+
+    def _clipped(self) -> torch.Tensor | None:
+        """Clip the gradients; return the norm that they had, None if no norm is clipped."""
         trained = [parameter for parameter in self._trained() if parameter.grad is not None]
         if self.clip_value is not None:
             torch.nn.utils.clip_grad_value_(trained, self.clip_value)
         if self.clip_norm is None:
-            return True
-        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
-        return not self.check_finite or math.isfinite(float(norm))
+            return None
+        return torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
 
     def _trained(self) -> list[torch.Tensor]:
         return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from hotlap.device import Device
 from hotlap.engine.build import Built, build
+from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
@@ -124,7 +126,7 @@ def train(
             "Allowed: a longer task."
         )
     saver = Saver(folder, every) if folder is not None else None
-    clock = EpochClock(built.device, saved.state["clock"] if saved is not None else None)
+    clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []
     for step in steps_of(built, position):
         clock.add(step)
@@ -132,7 +134,7 @@ def train(
         if step.ends_epoch or is_last:
             epochs.append(_end_epoch(built, step, clock))
             progress(epochs[-1])
-            clock = EpochClock(built.device)
+            clock = EpochClock(built.hardware)
         if saver is not None and saver.is_due(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):
@@ -149,7 +151,7 @@ def train(
         samples_per_s=_steady(epochs),
         plan=built.plan,
         techniques=tuple(built.applied.proofs()),
-        peak_memory_bytes=_peak_memory(built.device),
+        peak_memory_bytes=built.hardware.peak_bytes(),
         run_dir=None if folder is None else str(folder),
     )
 
@@ -167,7 +169,7 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         loss=loss,
         held_out=held_out,
         left_s=(built.task.total_steps - step.number) * seconds / clock.timed_steps,
-        peak_memory_bytes=_peak_memory(built.device),
+        peak_memory_bytes=built.hardware.peak_bytes(),
     )
 
 
@@ -175,17 +177,17 @@ class EpochClock:
     """Time and loss of one epoch; the loss is summed on the device and read once.
 
     Args:
-        device: where the loss is.
+        device: that the steps run on.
         begun: what `to_json` gave, if the epoch was begun before.
     """
 
-    def __init__(self, device: str, begun: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, device: Device, begun: Mapping[str, Any] | None = None) -> None:
         self.device = device
         self.steps = begun["steps"] if begun else 0
         self.samples = begun["samples"] if begun else 0
         self.timed = self.timed_steps = 0
         """Samples, and steps, since this process took the epoch up."""
-        self._loss: Any = torch.zeros((), device=device)
+        self._loss: Any = torch.zeros((), device=device.name)
         if begun:
             self._loss += begun["loss"]
         self._begin = time.perf_counter()
@@ -196,14 +198,15 @@ class EpochClock:
         self.samples += step.samples
         self.timed += step.samples
         self.timed_steps += 1
-        if step.is_taken:
+        if isinstance(step.is_taken, Late):
+            self._loss += step.is_taken.masked(step.loss) * step.samples
+        elif step.is_taken:
             self._loss += step.loss * step.samples
 
     def read(self) -> tuple[float, float]:
         """Return seconds, and the mean loss."""
         loss = float(self._loss) / self.samples
-        if self.device.startswith("cuda"):
-            torch.cuda.synchronize()
+        self.device.synchronize()
         return time.perf_counter() - self._begin, loss
 
     def to_json(self) -> dict[str, Any]:
@@ -220,11 +223,3 @@ def _restore_weights(built: Built) -> None:
 def _steady(epochs: list[EpochDone]) -> float:
     counted = epochs[1:] or epochs
     return sum(e.samples_per_s * e.seconds for e in counted) / sum(e.seconds for e in counted)
-
-
-def _peak_memory(device: str) -> int:
-    if device.startswith("cuda"):
-        return int(torch.cuda.max_memory_allocated())
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -17,7 +17,7 @@ import torch
 
 from hotlap.feed import fixed
 from hotlap.feed.gather import Several, flatten, gatherer
-from hotlap.feed.memory import available_bytes
+from hotlap.feed.place import HostPlace, Place, no_room
 from hotlap.feed.reach import Reach
 
 log = logging.getLogger("hotlap")
@@ -65,10 +65,19 @@ class ResidentRows:
         dataset: the data set, for its length and to see whether it may be kept.
         max_bytes: refuse, rather than hold more than this together with all other data sets.
         own_order: the indices are hotlap's own: whole numbers in a tensor, and in range.
+        place: where the rows are kept; the host's memory if None.
     """
 
-    def __init__(self, dataset: Any, max_bytes: int, *, own_order: bool = False) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        max_bytes: int,
+        *,
+        own_order: bool = False,
+        place: Place | None = None,
+    ) -> None:
         self._own_order = own_order
+        self.place: Place = place or HostPlace()
         self.length = len(dataset)
         self.max_bytes = max_bytes
         self.served = 0
@@ -165,8 +174,10 @@ class ResidentRows:
                 done += 1
                 continue
             if several is None:
-                several = self._several(batch)
-            ahead = several.gather(order, done * batch) if several.count > 1 else ()
+                assert self._rows is not None
+                several = Several(self._spec, self._rows, batch)
+            is_small = several.count > 1 and self.place.gathers_ahead
+            ahead = several.gather(order, done * batch) if is_small else ()
             for one in ahead or map(quick, parts[done:]):
                 self.served += 1
                 done += 1
@@ -179,10 +190,6 @@ class ResidentRows:
     def _is_due(self) -> bool:
         """True if the data set is to be looked at before another batch is served."""
         return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
-
-    def _several(self, batch: int) -> "Several":
-        assert self._rows is not None
-        return Several(self._spec, self._rows, batch)
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -223,7 +230,7 @@ class ResidentRows:
             self._read_again(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._rows is None:
             return None
-        gather = gatherer(self._spec, self._rows)
+        gather = self.place.gathering(gatherer(self._spec, self._rows))
         if self._missing == 0 and self._own_order:
             self._quick = gather
         self._since_check += index.numel()
@@ -309,20 +316,22 @@ class ResidentRows:
 
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
-        others = sum(rows.bytes for rows in _everybody if rows is not self)
-        limit = min(self.max_bytes - others, available_bytes() // 2)
-        if size > limit:
-            beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
-            self.refuse(
-                f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
-                f"{max(limit, 0) / 2**20:.0f} MiB that may be used (option max_mib, and half of "
-                "the free memory)"
-            )
+        others = sum(
+            rows.bytes
+            for rows in _everybody
+            if rows is not self and rows.place.name == self.place.name
+        )
+        reason = no_room(self.place, size, max_bytes=self.max_bytes, others=others)
+        if reason is not None and self.place.otherwise is not None:
+            log.info("resident: %s", reason)
+            self.place = self.place.otherwise
+            self._allocate(spec, leaves)
+            return
+        if reason is not None:
+            self.refuse(reason)
             return
         self._spec = spec
-        self._rows = [
-            torch.empty((self.length, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in leaves
-        ]
+        self._rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]
         self.most_bytes = max(self.most_bytes, self.bytes)
 
     def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
@@ -330,14 +339,14 @@ class ResidentRows:
         fits = spec == self._spec and all(
             leaf.shape[1:] == row.shape[1:]
             and leaf.dtype == row.dtype
-            and leaf.device == row.device
+            and leaf.device.type == "cpu"
             for leaf, row in zip(leaves, self._rows, strict=True)
         )
         if not fits:
             self.refuse("samples differ in shape, dtype or structure")
             return
         for leaf, row in zip(leaves, self._rows, strict=True):
-            row.index_copy_(0, index, leaf)
+            self.place.keep(row, index, leaf)
         self._have[index] = True
         self._missing = self.length - int(self._have.sum())
 
@@ -368,7 +377,7 @@ class ResidentRows:
             self.refuse("samples differ in structure when they are read again", too_late=True)
             return
         for leaf, row in zip(leaves, self._rows, strict=True):
-            if not fixed.same_bytes(leaf, row.index_select(0, index)):
+            if not fixed.same_bytes(leaf, self.place.kept(row, index)):
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
                 self.refuse(f"sample {which} is not the same when it is read again", too_late=True)
                 return

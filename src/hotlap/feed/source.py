@@ -54,6 +54,8 @@ class Source:
         """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
         self.notes: dict[str, Any] = {}
         """What proofs need, see `FeedTarget`."""
+        self.transfer: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        """Moves an epoch's steps to the device, None if they are used on the host."""
         self.batch, self.micro = batch, min(micro or batch, batch)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
@@ -74,9 +76,8 @@ class Source:
         order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
         order = order[first * self.batch : len(self) * self.batch]
         self._samples.epoch = number
-        if self.num_workers:
-            return self._by_workers(self._split(order))
-        return self._here(order)
+        given = self._by_workers(self._split(order)) if self.num_workers else self._here(order)
+        return given if self.transfer is None else self.transfer(given)
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()

@@ -34,6 +34,8 @@ ORDER: tuple[str, ...] = (
     # sample is not held once in the parent and again in every worker.
     "workers",
     "resident",
+    # What is still on the host when the others have served it is copied.
+    "pinned",
     # The layout of the weights before the optimizer sees them: its state takes their layout.
     "channels_last",
     # Looks for plain linear layers, before anything else has changed how they compute.
@@ -48,6 +50,8 @@ ORDER: tuple[str, ...] = (
     "master_weights",
     # Compiled is what the others have made of the model.
     "compile",
+    # The graph holds what all the others made of the step.
+    "cuda_graph",
     # Last: the optimizer's own parameters may have been exchanged for masters.
     "optimizer",
 )

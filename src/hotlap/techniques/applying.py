@@ -33,6 +33,11 @@ class Applied:
         """True if a technique of the plan acts at that seam."""
         return any(technique.seam == seam for technique, _ in self.chosen)
 
+    def options_of(self, name: str) -> Any:
+        """Return the options of a technique that took a target, None if it has taken none."""
+        taken = {technique.name: options for technique, options in self.chosen}
+        return taken[name] if self._targets.get(name) else None
+
     def apply(self, seam: str, target: Any) -> None:
         """Let every technique of that seam act on the target, in their order."""
         for technique, options in self.chosen:

@@ -57,6 +57,8 @@ def _supported(options: Options) -> tuple[str, ...]:
 def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
     import torch
 
+    if target.taken_by is not None:
+        raise Refusal(f"{target.taken_by} chooses the implementation itself")
     optimizer = target.optimizer
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _supported(options):

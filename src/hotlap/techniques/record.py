@@ -68,6 +68,11 @@ class FeedTarget:
     """Called when the script has dropped the data set."""
     size: int = 0
     """Samples in the data set, 0 if it cannot tell."""
+    device: Any = None
+    """The `hotlap.device.Device` that batches are for; None where a script moves them itself."""
+    transfer: Any = None
+    """Given by a technique: takes an iterator over steps on the host, and gives those steps on the
+    device."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per technique: whatever its proof needs."""
 
@@ -90,6 +95,8 @@ class OptimizerTarget:
 
     optimizer: Any
     """None once `apply` has returned."""
+    taken_by: str | None = None
+    """The technique that has chosen the implementation already, None if nobody has."""
     each_step: list[Callable[[Any], None]] = field(default_factory=list)
     """Called with the optimizer before every step, before all its hooks."""
     failed: list[Callable[[Any], None]] = field(default_factory=list)
@@ -120,6 +127,10 @@ class StepTarget:
     """Called when the optimizer has stepped."""
     scaler: Any = None
     """A `torch.amp.GradScaler`, where gradients would be too small for their format."""
+    losses: list[Callable[[Any], Any]] = field(default_factory=list)
+    """Take the task's `loss(model, batch)` and return what training calls in its place."""
+    graph: Any = None
+    """How the whole step is captured as a graph of the device, None if it is not."""
     ended: list[Callable[[], None]] = field(default_factory=list)
     """Called when the run has ended: the model is handed back as it was made."""
     weights: dict[str, Any] = field(default_factory=dict)

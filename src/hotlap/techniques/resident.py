@@ -1,19 +1,22 @@
 """Samples are decoded once, kept in memory, and gathered by batch.
 
 What it does   keeps each sample as the first epoch reads it; later epochs gather whole batches from
-               memory, in the order and with the random draws of the script's own DataLoader.
+               memory, in the order and with the random draws of the script's own DataLoader. In
+               the engine that memory is a GPU's, if the model is there and the samples fit: then
+               only an epoch's order goes over the bus.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
-When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory.
+When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory;
+               on a GPU, where the model needs that memory itself.
 Numerics       exact: the same bytes in the same order. A data set that draws random numbers
                (augmentation), owns a generator, or gives another sample when it is read again is
                refused.
-Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
+Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; not yet measured on a GPU
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
@@ -24,6 +27,9 @@ class Options:
     max_mib: int = 8192
     """Refuse a data set that takes more MiB than this in memory. Half of the free memory is
     another limit, whatever is said here."""
+    where: Literal["auto", "host", "device"] = "auto"
+    """`device`: a GPU's memory, up to a quarter of what is free there; `auto`: that if the samples
+    fit, else the host's."""
 
     def __post_init__(self) -> None:
         if self.max_mib < 1:
@@ -62,7 +68,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
     limit = options.max_mib * 2**20
-    rows = ResidentRows(loader.dataset, limit, own_order=target.own_order)
+    place = _place(target, options)
+    rows = ResidentRows(loader.dataset, limit, own_order=target.own_order, place=place)
     target.notes["resident"] = rows
 
     def serve(dataset: Any, read: Any) -> Any:
@@ -76,6 +83,21 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     return target
 
 
+def _place(target: FeedTarget, options: Options) -> Any:
+    from hotlap.feed.place import DevicePlace, HostPlace
+
+    device = target.device
+    if device is not None and device.is_apart and options.where != "host":
+        return DevicePlace(device, HostPlace() if options.where == "auto" else None)
+    if options.where == "device":
+        raise Refusal(
+            "where='device', but the batches stay on the host"
+            if target.own_order
+            else "where='device', but a script moves its batches itself"
+        )
+    return HostPlace()
+
+
 def proof(target: FeedTarget, options: Options) -> Proof:
     del options
     rows = target.notes.get("resident")
@@ -87,7 +109,8 @@ def proof(target: FeedTarget, options: Options) -> Proof:
         return Proof("no_effect", f"one epoch only: {rows.read_batches} batches read, none again")
     return Proof(
         "applied",
-        f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB, "
+        f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
+        f"{rows.place.name}, "
         f"{rows.read_batches} read by the data set",
     )
 

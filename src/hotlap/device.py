@@ -1,0 +1,270 @@
+"""The one thin seam to the device: everything that hotlap asks of an accelerator by name.
+
+`device_of(name)` gives a `Device`. What is written against it runs on a CPU too, under a fake of
+the tests that records and delays as a device does; only `Cuda` itself needs one.
+"""
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from hotlap.errors import UsageError
+
+_TAKE_FOUND_INF = ("Adam", "AdamW", "SGD")
+"""Optimizers whose fused CUDA kernels look at `found_inf`."""
+
+
+class Graph(Protocol):
+    """Work that was captured once and can be repeated without Python."""
+
+    def replay(self) -> Any:
+        """Repeat the work; return a copy of what it gave."""
+        ...
+
+
+class Device:
+    """The CPU: nothing is apart from the host, and nothing runs later than it is asked for.
+
+    Args:
+        name: as torch names it.
+    """
+
+    is_apart = False
+    """True if its memory is not the host's: batches have to be moved there."""
+    can_pin = False
+    """True if host memory can be pinned for copies that the host does not wait for."""
+    can_capture = False
+    """True if a whole step can be captured as a graph."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.kind = name.partition(":")[0]
+
+    def synchronize(self) -> None:
+        """Wait until everything that was asked for is done."""
+
+    def peak_bytes(self) -> int:
+        """Return the most bytes held at once since the process began."""
+        import resource
+
+        # Linux counts in KiB, macOS in bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+    def free_bytes(self) -> int:
+        """Return the bytes that can still be taken on the device."""
+        import psutil
+
+        return int(psutil.virtual_memory().available)
+
+
+class Accelerator(Device):
+    """A device with memory of its own of which hotlap knows no more than torch says of all."""
+
+    is_apart = True
+
+    def synchronize(self) -> None:
+        import torch
+
+        getattr(torch, self.kind).synchronize()
+
+
+class Cuda(Accelerator):
+    """A CUDA device: streams, events, pinned memory, graphs."""
+
+    can_pin = can_capture = True
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.cuda.synchronize(self.name)
+
+    def peak_bytes(self) -> int:
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(self.name))
+
+    def free_bytes(self) -> int:
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(self.name)
+        # What torch has reserved and does not use is free to it as well.
+        held = torch.cuda.memory_reserved(self.name) - torch.cuda.memory_allocated(self.name)
+        return int(free + held)
+
+    def new_stream(self) -> Any:
+        """Return a stream beside the one that computes."""
+        import torch
+
+        return torch.cuda.Stream(self.name)
+
+    def on(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+        """Return a context manager in which work is queued on that stream."""
+        import torch
+
+        return torch.cuda.stream(stream)
+
+    def mark(self) -> Any:
+        """Return an event that stands behind everything queued on the current stream."""
+        import torch
+
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def wait(self, event: Any) -> None:
+        """Let the current stream wait for an event; the host does not."""
+        import torch
+
+        torch.cuda.current_stream(self.name).wait_event(event)
+
+    def wait_on_host(self, event: Any) -> None:
+        """Wait for an event."""
+        event.synchronize()
+
+    def hand_over(self, tensor: Any) -> None:
+        """Say that the current stream uses a tensor that was made on another one.
+
+        Without it the memory of a tensor that is dropped early is given to the next copy.
+        """
+        import torch
+
+        tensor.record_stream(torch.cuda.current_stream(self.name))
+
+    def pinned(self, size: int) -> Any:
+        """Return a pinned buffer on the host, uint8, shape (size,)."""
+        import torch
+
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def like(self, tensor: Any) -> Any:
+        """Return an uninitialised tensor on the device, of the same shape, strides and dtype."""
+        import torch
+
+        return torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self.name
+        )
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Queue a copy on the current stream; the host does not wait if host memory is pinned."""
+        target.copy_(source, non_blocking=True)
+
+    def scalar(self, value: float) -> Any:
+        """Return a float32 scalar on the device."""
+        import torch
+
+        return torch.full((), value, dtype=torch.float32, device=self.name)
+
+    def capture(self, work: Callable[[], Any], stream: Any) -> Graph:
+        """Capture what `work` queues, without running it, on a stream that has run it before.
+
+        Raises:
+            RuntimeError: the work did something that a graph cannot hold.
+        """
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may go on: one of them may be pinning the next batch.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            result = work()
+        return _CudaGraph(graph, result)
+
+    @contextlib.contextmanager
+    def host_reads(self) -> Iterator[list[str]]:
+        """Collect `file:line` of every place in the block where the host waited for the device."""
+        import torch
+
+        found: list[str] = []
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield found
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        for warning in caught:
+            text = str(warning.message)
+            if "synchronizing CUDA operation" in text:
+                found.append(f"{warning.filename}:{warning.lineno}")
+            # Torch says once of the mode itself that it is a prototype.
+            elif "debug mode" not in text:
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
+
+
+class _CudaGraph:
+    def __init__(self, graph: Any, result: Any) -> None:
+        self._graph, self._result = graph, result
+
+    def replay(self) -> Any:
+        self._graph.replay()
+        # The next replay writes over it.
+        return self._result.clone()
+
+
+def device_of(name: str | None) -> Device:
+    """Return the device of that name, or the one to use where nobody said: CUDA, else the CPU.
+
+    Raises:
+        UsageError: torch knows no such device, or it is not there.
+    """
+    import torch
+
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        kind = torch.device(name).type
+    except RuntimeError:
+        raise UsageError(
+            f"device='{name}' is not known. Allowed: cpu, cuda, cuda:N, or another of torch's."
+        ) from None
+    if kind == "cpu":
+        return Device(name)
+    if kind == "cuda":
+        _check_cuda(name)
+        return Cuda(name)
+    module = getattr(torch, kind, None)
+    if module is None or not hasattr(module, "synchronize"):
+        raise UsageError(f"device='{name}' computes nothing. Allowed: cpu, cuda, cuda:N, mps.")
+    if not module.is_available():
+        raise UsageError(f"device='{name}': there is none. Allowed: cpu.")
+    return Accelerator(name)
+
+
+def _check_cuda(name: str) -> None:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = torch.device(name).index or 0
+    if number >= count:
+        there = f"only {count} of them" if count else "no CUDA device"
+        raise UsageError(
+            f"device='{name}': torch {torch.__version__} sees {there}. Allowed: cpu"
+            + (f", cuda:0 to cuda:{count - 1}." if count else "; `hotlap env` says more.")
+        )
+
+
+def cannot_leave_out(optimizer: Any) -> str | None:
+    """Return why an optimizer's own kernels cannot leave an update out, None if they can."""
+    import torch
+
+    kind = type(optimizer)
+    if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _TAKE_FOUND_INF:
+        return (
+            f"the optimizer is {kind.__module__}.{kind.__qualname__}; the device can leave out "
+            f"updates only of torch's {', '.join(_TAKE_FOUND_INF)}"
+        )
+    for group in optimizer.param_groups:
+        if group.get("dampening"):
+            return "fused SGD with dampening needs its first step to be taken"
+        if group.get("differentiable"):
+            return "the optimizer is differentiable"
+        if group.get("foreach"):
+            return "the script asks for foreach itself"
+        if not all(p.is_floating_point() and p.layout == torch.strided for p in group["params"]):
+            return "a parameter is not a dense floating-point tensor"
+    return None

@@ -1,0 +1,123 @@
+"""The whole step is captured as one CUDA graph, and replayed.
+
+What it does   runs the first steps as they are, then captures forward, loss, backward, clipping and
+               update as one graph; every later step of the same shapes is one launch. The batch is
+               copied into fixed buffers, learning rates are read from the device, and an update is
+               left out by the device itself. An epoch's last, shorter step runs as it is.
+When it helps  small models and small batches, where the host cannot queue kernels as fast as the
+               device runs them.
+When it hurts  memory: the graph keeps what one step needs. Models that the device already computes
+               without a gap gain nothing. A schedule that steps with the optimizer makes the host
+               wait for each step, to know whether it was taken. Beliefs to correct: a graph makes
+               no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
+               schedule is none either. What is: `.item()`, `print` or an `if` on a value in model
+               or loss, shapes that change, and hooks, which a replay does not call. `p.grad` is
+               right between steps, and overwritten by the next.
+Numerics       rounding: the update runs in fused kernels, with the learning rate in float32.
+Measured       not yet measured on a GPU; `python -m benchmarks gpu graph` does it
+Source         CUDA programming guide, CUDA graphs; torch.cuda.CUDAGraph documentation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+
+_NO_DEVICE = "there is no CUDA device: only such a device has graphs"
+_HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    warm_up: int = 3
+    """Steps that run as they are before one is captured; the last of them is watched."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.warm_up <= 1000:
+            raise ValueError(f"warm_up={self.warm_up} is not allowed. Allowed: 2 to 1000.")
+
+
+@dataclass
+class Wish:
+    """What is asked of the step that captures, and what it tells of itself."""
+
+    warm_up: int
+    replays: int = 0
+    other_steps: int = 0
+    """Steps that ran as they are, those before the capture included."""
+    refused: str | None = None
+    """Why nothing is captured, found by the first steps."""
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    if not task.device.startswith("cuda"):
+        return _NO_DEVICE
+    if len(task.optimizers) > 1:
+        return f"{len(task.optimizers)} optimizers take steps, one step of one can be captured"
+    return None
+
+
+def apply(target: StepTarget, options: Options) -> StepTarget:
+    if target.device != "cuda":
+        raise Refusal(_NO_DEVICE)
+    reason = unfit(target)
+    if reason is not None:
+        raise Refusal(reason)
+    target.graph = Wish(options.warm_up)
+    return target
+
+
+def unfit(target: StepTarget) -> str | None:
+    """Return what in the model or the optimizer stands against a graph, None if nothing does."""
+    from hotlap.device import cannot_leave_out
+
+    reason = cannot_leave_out(target.optimizer)
+    if reason is not None:
+        return reason
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        if any(map(_is_a_users, getattr(target.optimizer, hooks, {}).values())):
+            return "the optimizer has a step hook, which a replay would not call"
+    for name, module in target.module.named_modules():
+        if getattr(module, "sparse", False):
+            return f"{name} gives sparse gradients, which fused optimizers do not take"
+        for hooks in _HOOKS:
+            if any(map(_is_a_users, getattr(module, hooks, {}).values())):
+                return f"{name or 'the model'} has a hook, which a replay would not call"
+    if target.notes.get("compile_mode") in ("reduce-overhead", "max-autotune"):
+        return f"compile in mode {target.notes['compile_mode']} makes graphs of its own"
+    return None
+
+
+def _is_a_users(hook: Any) -> bool:
+    return not getattr(hook, "__module__", "").startswith("hotlap.")
+
+
+def proof(target: StepTarget, options: Options) -> Proof:
+    del options
+    wish = target.graph
+    if wish.refused is not None:
+        return Proof("refused", f"{wish.refused}; {wish.other_steps} steps ran as they are")
+    if wish.replays == 0:
+        return Proof("no_effect", f"{wish.other_steps} steps ran as they are, none was replayed")
+    return Proof("applied", f"{wish.replays} replays, {wish.other_steps} steps as they are")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del host
+    return ({},) if task.device.startswith("cuda") else ()
+
+
+TECHNIQUE = Technique("cuda_graph", "step", Options, numerics, why_not, apply, proof, candidates)

@@ -1,0 +1,91 @@
+"""Batches go to a GPU from pinned memory, ahead of their step, on a stream of their own.
+
+What it does   copies each batch into pinned host memory in a thread, and from there to the device
+               on a side stream, while the step before it computes. Samples are read as ever, in
+               their order and by the same thread or workers.
+When it helps  batches that are large against the step: a copy from pageable memory makes the host
+               wait, and the device with it.
+When it hurts  small batches, where the thread costs more than the copy; a data set that fits on the
+               device is better there (`resident`). Beliefs to correct: on a CPU pinned memory does
+               nothing; more of it is not better, because the system can no longer move or swap it
+               (hence `max_mib`); and `non_blocking=True` from memory that is not pinned still
+               waits.
+Numerics       exact: the same bytes in the same order.
+Measured       not yet measured on a GPU; `python -m benchmarks gpu feed` does it
+Source         CUDA C++ programming guide, asynchronous copies; PyTorch tutorial on `pin_memory`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+_NO_DEVICE = "batches stay on the host: there is no CUDA device to copy them to"
+
+
+@dataclass(frozen=True)
+class Options:
+    ahead: int = 2
+    """Steps whose batches are under way at once."""
+    max_mib: int = 256
+    """Pinned memory for each data set, in MiB. A step that needs more than its share is copied
+    from where it is."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ahead <= 16:
+            raise ValueError(f"ahead={self.ahead} is not allowed. Allowed: 1 to 16.")
+        if self.max_mib < 1:
+            raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del host, options
+    return None if task.device.startswith("cuda") else _NO_DEVICE
+
+
+def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    if not target.own_order:
+        raise Refusal(
+            "a script moves its batches itself: give its DataLoader pin_memory=True, and its "
+            "`.to` non_blocking=True"
+        )
+    if target.device is None or not target.device.can_pin:
+        raise Refusal(_NO_DEVICE)
+    from hotlap.feed.pinned import PinnedFeed
+
+    feed = PinnedFeed(target.device, ahead=options.ahead, max_bytes=options.max_mib * 2**20)
+    target.transfer = target.notes["pinned"] = feed
+    return target
+
+
+def proof(target: FeedTarget, options: Options) -> Proof:
+    feed = target.notes.get("pinned")
+    if feed is None or feed.pinned_steps + feed.other_steps == 0:
+        return Proof("no_effect", "no batch was copied: they were on the device, or none was asked")
+    if feed.pinned_steps == 0:
+        return Proof(
+            "no_effect",
+            f"{options.ahead} steps under way take more than {options.max_mib} MiB of pinned "
+            "memory (option max_mib)",
+        )
+    rest = f", {feed.other_steps} without it" if feed.other_steps else ""
+    return Proof(
+        "applied",
+        f"{feed.pinned_steps} steps came through {feed.most_bytes / 2**20:.1f} MiB of pinned "
+        f"memory{rest}",
+    )
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ({},)
+
+
+TECHNIQUE = Technique("pinned", "feed", Options, numerics, why_not, apply, proof, candidates)

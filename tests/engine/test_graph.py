@@ -1,0 +1,263 @@
+"""The step that a device decides on, repeats or is asked about early is the step of the CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+from hotlap.device import cannot_leave_out, device_of
+from hotlap.engine.decided import DecidedStep, Late
+from hotlap.engine.early import EarlyStep
+from hotlap.engine.graph import GraphStep
+from hotlap.engine.step import Step
+from hotlap.techniques import Refusal, StepTarget, get
+from hotlap.techniques.cuda_graph import Wish, unfit
+from tests.fake_device import FakeCuda
+
+OPTIMIZERS = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def summed(model: nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
+    return (model(batch[0]) - batch[1]).square().sum(), batch[1].numel()
+
+
+def batches(count: int = 12, size: int = 6) -> list[Any]:
+    generator = torch.Generator().manual_seed(2)
+    made = []
+    for number in range(count):
+        n = size - 2 if number % 4 == 3 else size
+        made.append([torch.randn(n, width, generator=generator) for width in (4, 2)])
+    return made
+
+
+def split(batch: Any, parts: int) -> list[tuple[int, Any]]:
+    columns = zip(*[leaf.chunk(parts) for leaf in batch], strict=True)
+    return [(len(leaves[0]), list(leaves)) for leaves in columns]
+
+
+def trained(
+    kind: type[Step],
+    optimizer: str = "adam",
+    *,
+    device: FakeCuda | None = None,
+    what: Any = loss,
+    parts: int = 1,
+    scaled: bool = False,
+    spoil: tuple[int, ...] = (),
+    rates: Any = None,
+    steps: Any = None,
+    **options: Any,
+) -> tuple[list[torch.Tensor], list[float], list[bool], Step]:
+    """Take twelve steps; return weights and state, losses, which were taken, and the step."""
+    model = network()
+    made = OPTIMIZERS[optimizer](model.parameters())
+    if kind is not GraphStep:
+        for group in made.param_groups:
+            group["fused"] = True
+    target = StepTarget(None, None, "cpu")
+    target.graph = Wish(warm_up=2) if kind is GraphStep else None
+    if scaled:
+        target.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    if kind is not Step:
+        options["device"] = device or FakeCuda()
+    step = kind(model, what, made, target=target, **options)
+    losses, taken = [], []
+    for number, batch in enumerate(batches() if steps is None else steps):
+        if number in spoil:
+            batch = [torch.full_like(batch[0], float("nan")), batch[1]]
+        if rates is not None:
+            made.param_groups[0]["lr"] = rates(number)
+        value, is_taken = step(split(batch, parts))
+        losses.append(float(value))
+        taken.append(bool(is_taken))
+    values = [p.detach() for p in model.parameters()]
+    for parameter in model.parameters():
+        values += [made.state[parameter][key] for key in sorted(made.state[parameter])]
+    return values, losses, taken, step
+
+
+def check(kind: type[Step], *args: Any, **options: Any) -> Step:
+    expected, expected_losses, expected_taken, plain = trained(Step, *args, **options)
+    found, losses, taken, step = trained(kind, *args, **options)
+    assert taken == expected_taken
+    assert step.skipped == plain.skipped
+    assert losses == pytest.approx(expected_losses, rel=1e-6, nan_ok=True)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    return step
+
+
+KINDS = [EarlyStep, DecidedStep, GraphStep]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("spoil", [(), (0, 5), (0, 1, 2, 3, 4)])
+def test_the_same_updates_are_taken_and_left_out(kind: Any, optimizer: str, spoil: Any) -> None:
+    check(kind, optimizer, spoil=spoil)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip_norm": 0.1},
+        {"clip_value": 0.01},
+        {"parts": 2},
+        {"parts": 2, "what": summed, "clip_norm": 0.1},
+        {"scaled": True},
+        {"scaled": True, "clip_norm": 0.1, "parts": 2},
+        {"what": summed},
+    ],
+)
+def test_under_every_kind_of_step(kind: Any, options: dict[str, Any]) -> None:
+    step = check(kind, spoil=(4,), **options)
+    scaler = step.target.scaler
+    if scaler is not None:
+        plain = trained(Step, spoil=(4,), **options)[3]
+        assert scaler.get_scale() == plain.target.scaler.get_scale()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_alone_may_be_what_is_not_finite(kind: Any) -> None:
+    def steep(model: nn.Module, batch: Any) -> torch.Tensor:
+        # The root of nothing has a loss of nothing, and an infinite slope.
+        return (model(batch[0]) * batch[1]).sum().abs().sqrt()
+
+    flat = [[batch[0], batch[1] * (number != 3)] for number, batch in enumerate(batches())]
+    step = check(kind, what=steep, clip_norm=1.0, steps=flat)
+    assert step.skipped == 1
+
+
+def test_without_the_check_what_is_not_finite_is_learned() -> None:
+    values, *_ = trained(DecidedStep, spoil=(2,), check_finite=False)
+    assert not torch.isfinite(values[0]).any()
+
+
+def test_a_step_is_captured_once_and_replayed() -> None:
+    device = FakeCuda()
+    _, _, _, step = trained(GraphStep, device=device)
+    assert device.calls.count("capture") == 1
+    wish = step.target.graph
+    # Of twelve steps three are shorter, and two warmed up.
+    assert (wish.replays, wish.other_steps) == (device.calls.count("replay"), 5) == (7, 5)
+    proof = get("cuda_graph").proof(step.target, get("cuda_graph").options({}))
+    assert (proof.state, proof.why) == ("applied", "7 replays, 5 steps as they are")
+
+
+def test_a_replay_reads_the_batch_and_the_rate_of_its_own_step() -> None:
+    check(GraphStep, rates=lambda number: 0.01 * 0.9**number)
+    right = trained(Step, rates=lambda number: 0.01 * 0.9**number)[0]
+    wrong = trained(GraphStep)[0]
+    assert not torch.allclose(right[0], wrong[0], rtol=1e-4)
+
+
+def test_a_momentum_that_moves_is_not_replayed() -> None:
+    device = FakeCuda()
+    model = network()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    step = GraphStep(model, loss, optimizer, target=target, device=device)
+    for number in range(10):
+        if number == 6:
+            optimizer.param_groups[0]["momentum"] = 0.5
+        step([(6, batches()[0])])
+    assert device.calls.count("replay") == 4
+    assert target.graph.other_steps == 6
+
+
+def test_the_groups_stay_those_of_the_plain_run() -> None:
+    _, _, _, step = trained(GraphStep)
+    group = step.optimizer.param_groups[0]
+    assert (group["lr"], group["fused"], group["capturable"]) == (0.01, None, False)
+
+
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [
+        (FakeCuda(reads=("model.py:7",)), "the step waits for the device at model.py:7"),
+        (FakeCuda(broken="operation not permitted"), "captured: operation not permitted"),
+    ],
+)
+def test_what_cannot_be_captured_runs_as_it_is_and_says_why(device: FakeCuda, words: str) -> None:
+    step = check(GraphStep, device=device)
+    proof = get("cuda_graph").proof(step.target, get("cuda_graph").options({}))
+    assert proof.state == "refused"
+    assert words in proof.why
+    assert "replay" not in device.calls
+
+
+def test_shapes_that_never_come_again_are_refused() -> None:
+    shapes = [[torch.randn(n, 4), torch.randn(n, 2)] for n in range(1, 13)]
+    _, _, _, step = trained(GraphStep, steps=shapes)
+    assert "as many different shapes" in step.target.graph.refused
+
+
+def test_a_shorter_first_batch_is_not_what_is_captured() -> None:
+    device = FakeCuda()
+    steps = [batches()[3], *([batches()[0]] * 8)]
+    trained(GraphStep, device=device, steps=steps)
+    assert device.calls.count("replay") == 6
+
+
+def test_to_ask_late_is_to_get_the_loss_that_counts() -> None:
+    left_out, taken = Late(torch.tensor(1.0)), Late(torch.tensor(0.0))
+    assert not left_out
+    assert taken
+    assert left_out.masked(torch.tensor(float("nan"))) == 0
+    assert taken.masked(torch.tensor(3.0)) == 3
+
+
+def target_of(module: nn.Module, make: Any = None, device: str = "cuda") -> StepTarget:
+    make = make or OPTIMIZERS["adam"]
+    return StepTarget(module, make(module.parameters()), device)
+
+
+def hooked() -> nn.Module:
+    model = network()
+    model[1].register_forward_hook(lambda *_: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (target_of(network(), device="cpu"), "no CUDA device"),
+        (target_of(hooked()), "1 has a hook"),
+        (target_of(network(), lambda p: torch.optim.RMSprop(p)), "RMSprop"),
+        (target_of(network(), lambda p: torch.optim.SGD(p, momentum=1, dampening=1)), "dampening"),
+        (target_of(nn.Sequential(nn.Embedding(3, 4, sparse=True))), "sparse gradients"),
+    ],
+)
+def test_what_stands_against_a_graph_is_said(target: StepTarget, words: str) -> None:
+    technique = get("cuda_graph")
+    with pytest.raises(Refusal, match=words):
+        technique.apply(target, technique.options({}))
+
+
+def test_nothing_stands_against_an_ordinary_model() -> None:
+    assert unfit(target_of(network())) is None
+    assert cannot_leave_out(OPTIMIZERS["sgd"](network().parameters())) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("gpu", "not known"), ("cuda:7", "sees"), ("meta", "computes nothing")]
+)
+def test_a_device_that_is_not_there_is_an_error(name: str, words: str) -> None:
+    with pytest.raises(hotlap.UsageError, match=words):
+        device_of(name)

@@ -1,0 +1,183 @@
+"""Batches that are copied ahead are those that were read, whatever the device is late with."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from hotlap.feed.pinned import PinnedFeed
+from hotlap.feed.place import DevicePlace, HostPlace
+from hotlap.feed.resident import ResidentRows
+from hotlap.feed.source import Source
+from hotlap.techniques import FeedTarget, Refusal, get
+from tests.engine.test_run import Augmented, Fixed
+from tests.fake_device import FakeCuda
+
+MIB = 2**20
+
+
+def feed(device: FakeCuda, **options: Any) -> PinnedFeed:
+    return PinnedFeed(device, **{"ahead": 2, "max_bytes": MIB, **options})
+
+
+def epochs(source: Source, count: int = 3) -> list[Any]:
+    return [step for number in range(count) for step in source.epoch(number)]
+
+
+@pytest.mark.parametrize("dataset", [Fixed(), Augmented()], ids=["fixed", "augmented"])
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+@pytest.mark.parametrize("micro", [8, 3])
+def test_the_same_batches_come_in_the_same_order(dataset: Any, ahead: int, micro: int) -> None:
+    plain, pinned = (Source(dataset, 8, micro=micro, seed=5) for _ in range(2))
+    expected = [repr(step) for step in epochs(plain)]
+    pinned.transfer = feed(FakeCuda(), ahead=ahead)
+    states = torch.get_rng_state()
+    assert [repr(step) for step in epochs(pinned)] == expected
+    assert torch.equal(torch.get_rng_state(), states)
+    assert pinned.transfer.pinned_steps == 9
+    assert pinned.transfer.other_steps == 0
+
+
+def numbered(count: int) -> list[Any]:
+    return [[(4, torch.full((4, 64), float(number)))] for number in range(count)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_step_waits_for_its_copy(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeCuda()
+    if not waits:
+        monkeypatch.setattr(device, "wait", lambda event: None)
+    seen = [repr(step) for step in feed(device)(iter(numbered(9)))]
+    assert (seen == [repr(step) for step in numbered(9)]) is waits
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_buffer_is_not_written_to_before_it_was_read(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = FakeCuda()
+    if not waits:
+        monkeypatch.setattr(device, "wait_on_host", lambda event: None)
+    # The device is behind: what its stream waits for has not happened while the host goes on.
+    events: list[Any] = []
+    monkeypatch.setattr(device, "wait", events.append)
+    steps = list(feed(device)(iter(numbered(9))))
+    stream, place = events[-1]
+    stream.run_to(place)
+    right = [torch.equal(s[0][1], e[0][1]) for s, e in zip(steps, numbered(9), strict=True)]
+    assert all(right) is waits
+
+
+def test_what_was_made_on_the_other_stream_is_handed_over() -> None:
+    device = FakeCuda()
+    steps = [[(2, {"a": torch.ones(2), "b": [torch.zeros(2, 3), "text"]})] for _ in range(3)]
+    received = list(feed(device)(iter(steps)))
+    assert device.handed_over == 6
+    assert received[0][0][1]["b"][1] == "text"
+
+
+def test_layouts_and_odd_tensors_arrive_as_they_are() -> None:
+    image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    odd = [image, torch.randn(6, 4).t(), torch.tensor(3), torch.empty(0, 2), torch.ones(3).bool()]
+    (step,) = feed(FakeCuda())(iter([[(2, odd)]]))
+    for mine, given in zip(step[0][1], odd, strict=True):
+        assert torch.equal(mine, given)
+        assert mine.dtype == given.dtype
+        assert mine.stride() == given.stride()
+
+
+def test_pinned_memory_stays_within_its_budget() -> None:
+    device = FakeCuda()
+    steps = [[(1, torch.ones(MIB // 16))] for _ in range(6)]
+    one = feed(device, ahead=3, max_bytes=MIB // 2)
+    received = list(one(iter(steps)))
+    assert all(torch.equal(step[0][1], torch.ones(MIB // 16)) for step in received)
+    assert device.pinned_bytes == one.most_bytes == MIB // 2
+    assert (one.pinned_steps, one.other_steps) == (4, 2)
+
+
+def test_an_error_comes_in_its_turn_and_not_ahead_of_it() -> None:
+    def steps() -> Iterator[Any]:
+        yield [(1, torch.ones(1))]
+        yield [(1, torch.ones(1))]
+        raise ValueError("the third sample is broken")
+
+    given = feed(FakeCuda(), ahead=4)(steps())
+    next(given)
+    next(given)
+    with pytest.raises(ValueError, match="third"):
+        next(given)
+
+
+def test_an_epoch_that_is_left_early_leaves_no_thread_behind() -> None:
+    import threading
+
+    before = threading.active_count()
+    given = feed(FakeCuda())(iter([[(1, torch.ones(1))] for _ in range(9)]))
+    next(given)
+    given.close()
+    assert threading.active_count() == before
+
+
+def test_the_technique_refuses_what_has_no_device_of_its_own() -> None:
+    technique = get("pinned")
+    source = Source(Fixed(), 8)
+    from hotlap.device import Device
+
+    for target, words in (
+        (FeedTarget(source, own_order=True, device=Device("cpu")), "no CUDA device"),
+        (FeedTarget(source), "pin_memory=True"),
+    ):
+        with pytest.raises(Refusal, match=words):
+            technique.apply(target, technique.options({}))
+
+
+def rows(place: Any, dataset: Any, **options: Any) -> tuple[ResidentRows, Source]:
+    source = Source(dataset, 8, seed=5)
+    held = ResidentRows(dataset, options.get("max_bytes", MIB), own_order=True, place=place)
+    source.wraps = [held.bind]
+    return held, source
+
+
+@pytest.mark.parametrize("place", [HostPlace, lambda: DevicePlace(FakeCuda())])
+def test_rows_give_the_same_batches_wherever_they_are(place: Any) -> None:
+    expected = [repr(step) for step in epochs(Source(Fixed(), 8, seed=5), 4)]
+    held, source = rows(place(), Fixed())
+    assert [repr(step) for step in epochs(source, 4)] == expected
+    assert held.served == 9
+    # Entering an epoch in the middle cuts its order elsewhere.
+    again = [repr(step) for step in source.epoch(2, first=1)]
+    assert again == expected[7:9]
+
+
+def test_an_epochs_order_goes_over_the_bus_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[int] = []
+    plain = torch.Tensor.to
+
+    def seen(tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        if tensor.dtype == torch.int64 and args == ("cpu",):
+            moved.append(tensor.numel())
+        return plain(tensor, *args, **options)
+
+    data = TensorDataset(torch.arange(64.0))
+    held, source = rows(DevicePlace(FakeCuda()), data)
+    epochs(source, 1)
+    next(iter(source.epoch(1)))
+    monkeypatch.setattr(torch.Tensor, "to", seen)
+    assert len(list(source.epoch(2))) == 8
+    assert moved == [64]
+    assert held.served == 9
+
+
+def test_rows_that_do_not_fit_go_elsewhere_or_are_refused() -> None:
+    device = FakeCuda()
+    device.free = 64
+    held, source = rows(DevicePlace(device, HostPlace()), Fixed())
+    epochs(source)
+    assert held.refused is None
+    assert held.place.name == "the host's memory"
+    held, source = rows(DevicePlace(device), Fixed())
+    epochs(source)
+    assert "of the memory of cpu" in str(held.refused)

@@ -37,6 +37,7 @@ class FakeCuda(Cuda):
 
     def __init__(self, *, reads: tuple[str, ...] = (), broken: str | None = None) -> None:
         super().__init__("cpu")
+        self.kind = "cuda"
         self.calls: list[str] = []
         self.handed_over = 0
         self.pinned_bytes = 0

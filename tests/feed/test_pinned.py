@@ -1,4 +1,4 @@
-"""Batches that are copied ahead are the batches that were read, whatever the device is late with."""
+"""Batches that are copied ahead are those that were read, whatever the device is late with."""
 
 from collections.abc import Iterator
 from typing import Any

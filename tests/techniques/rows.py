@@ -14,8 +14,20 @@ ROWS: dict[str, dict[str, Any]] = {
     "master_weights": {},
     "micro_batch": {"size": 2},
     "compile": {},
+    "pinned": {},
+    "cuda_graph": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
-IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
+IN_THE_ENGINE_ONLY = (
+    "autocast",
+    "master_weights",
+    "micro_batch",
+    "compile",
+    "pinned",
+    "cuda_graph",
+)
 """Techniques that act on the step itself, which a script does not offer."""
+
+NEED_CUDA = ("pinned", "cuda_graph")
+"""Techniques that refuse a machine without a CUDA device."""

@@ -1,0 +1,235 @@
+"""Whole runs on a device: the same on every tier, captured or not, resumed or not.
+
+Each test runs under the fake device, which is late but computes on the CPU, and on a real one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+from hotlap.checkpoint.read import newest
+from hotlap.engine.build import build
+from hotlap.engine.decided import DecidedStep
+from hotlap.engine.early import EarlyStep
+from hotlap.engine.graph import GraphStep
+from hotlap.engine.run import steps_of
+from hotlap.plan import Plan
+from tests.engine.test_resume import Noisy, loss
+from tests.engine.test_run import Fixed
+from tests.fake_device import FakeCuda
+
+FUSED = {"optimizer": {"implementation": "fused"}}
+GRAPH = {"cuda_graph": {"warm_up": 2}}
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "fake":
+        monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
+    return request.param
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 2))
+
+
+def task(**options: Any) -> hotlap.Task:
+    given: dict[str, Any] = {
+        "model": network,
+        "loss": loss,
+        "data": Noisy(),
+        "optimizer": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01),
+        "batch_size": 8,
+        "steps": 40,
+        "clip_norm": 1.0,
+    }
+    return hotlap.Task(**{**given, **options})
+
+
+class Steady(Fixed):
+    """Fifty samples that are the same however often they are read."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(3.0).add(index).sin(), index % 2
+
+
+def weights(done: Any) -> list[torch.Tensor]:
+    return [parameter.detach().cpu() for parameter in done.model.parameters()]
+
+
+def state(run_dir: Path) -> dict[str, bytes]:
+    found, passed = newest(run_dir / "ckpt")
+    assert found is not None and not passed
+    return {
+        f"{file}/{name}": tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        if tensor.dim()
+        else repr(tensor).encode()
+        for file, group in found.tensors.items()
+        for name, tensor in group.items()
+    }
+
+
+TIERS = {
+    "pinned": {"pinned": {}},
+    "resident on the device": {"resident": {"where": "device"}},
+    "resident on the host, pinned": {"resident": {"where": "host"}, "pinned": {"ahead": 3}},
+    "workers, pinned": {"workers": {"count": 1}, "pinned": {}},
+}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("data", [Steady(), Noisy()], ids=["steady", "augmented"])
+def test_every_tier_learns_the_same_to_the_bit(tier: str, data: Any, device: str) -> None:
+    plain = hotlap.train(task(data=data, held_out=Steady()), Plan(), device=device)
+    done = hotlap.train(task(data=data, held_out=Steady()), Plan(TIERS[tier]), device=device)
+    for left, right in zip(weights(done), weights(plain), strict=True):
+        assert torch.equal(left, right)
+    assert [e.loss for e in done.epochs] == [e.loss for e in plain.epochs]
+    assert [e.held_out for e in done.epochs] == [e.held_out for e in plain.epochs]
+    states = {row["name"]: row["state"] for row in done.techniques}
+    drawn = "resident" in states and isinstance(data, Noisy)
+    assert states.pop("resident", None) == (
+        None if "resident" not in TIERS[tier] else "refused" if drawn else "applied"
+    )
+    assert set(states.values()) <= {"applied"}, done.techniques
+
+
+def test_rows_on_the_device_are_there(device: str) -> None:
+    done = hotlap.train(task(data=Steady()), Plan({"resident": {}}), device=device)
+    assert "of the memory of" in done.techniques[0]["why"]
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "batch_size": 4}])
+def test_a_captured_step_is_the_step_that_runs_as_it_is(
+    options: dict[str, Any], device: str, tmp_path: Path
+) -> None:
+    never = {"cuda_graph": {"warm_up": 1000}}
+    captured = hotlap.train(task(**options), Plan(GRAPH), device=device, run_dir=tmp_path / "a")
+    running = hotlap.train(task(**options), Plan(never), device=device, run_dir=tmp_path / "b")
+    assert captured.techniques[0]["state"] == "applied", captured.techniques
+    assert running.techniques[0]["state"] == "no_effect"
+    assert state(tmp_path / "a") == state(tmp_path / "b")
+    assert [e.loss for e in captured.epochs] == [e.loss for e in running.epochs]
+
+
+def schedule(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": schedule}])
+def test_a_captured_step_differs_from_the_plain_one_by_rounding(
+    options: dict[str, Any], device: str
+) -> None:
+    plain = hotlap.train(task(steps=12, **options), Plan(), device=device)
+    done = hotlap.train(task(steps=12, **options), Plan(GRAPH), device=device)
+    for left, right in zip(weights(done), weights(plain), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("stop", [2, 3, 21])
+def test_resumed_under_a_graph_it_ends_with_the_same_bits(
+    stop: int, device: str, tmp_path: Path
+) -> None:
+    plan = Plan({**GRAPH, "pinned": {}})
+    hotlap.train(task(schedule=schedule), plan, device=device, run_dir=tmp_path / "whole")
+    parts = tmp_path / "parts"
+    hotlap.train(task(schedule=schedule, steps=stop), plan, device=device, run_dir=parts)
+    hotlap.train(task(schedule=schedule), plan, device=device, run_dir=parts, resume="auto")
+    assert state(parts) == state(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("techniques", [{}, FUSED, GRAPH], ids=["early", "fused", "graph"])
+@pytest.mark.parametrize("options", [{}, {"schedule": schedule}])
+def test_an_update_that_is_not_finite_is_left_out_and_counted(
+    techniques: dict[str, Any], options: dict[str, Any], device: str
+) -> None:
+    class Broken(Steady):
+        def __getitem__(self, index: int) -> Any:
+            inputs, label = super().__getitem__(index)
+            return inputs + (float("nan") if index == 23 else 0.0), label
+
+    broken = task(data=Broken(), epochs=3, steps=None, **options)
+    done = hotlap.train(broken, Plan(techniques), device=device)
+    assert done.skipped_steps == 3
+    assert all(torch.isfinite(value).all() for value in weights(done))
+    assert all(0 < epoch.loss < 2 for epoch in done.epochs)
+    if options:
+        built = build(broken, Plan(techniques), device=device)
+        for _ in steps_of(built):
+            pass
+        assert built.scheduler.last_epoch == 18
+
+
+@pytest.mark.parametrize(
+    ("techniques", "options", "kind"),
+    [
+        ({}, {}, EarlyStep),
+        (FUSED, {}, DecidedStep),
+        (FUSED, {"schedule": schedule}, EarlyStep),
+        (FUSED, {"optimizer": lambda m: torch.optim.Adagrad(m.parameters())}, EarlyStep),
+        (GRAPH, {"schedule": schedule}, GraphStep),
+    ],
+)
+def test_who_decides(techniques: Any, options: Any, kind: Any, device: str) -> None:
+    assert type(build(task(**options), Plan(techniques), device=device).step) is kind
+
+
+def test_the_optimizer_technique_gives_way_to_the_graph(device: str) -> None:
+    plan = Plan({**GRAPH, "optimizer": {"implementation": "foreach"}})
+    states = {row["name"]: row for row in hotlap.train(task(), plan, device=device).techniques}
+    assert states["cuda_graph"]["state"] == "applied"
+    assert states["optimizer"]["why"] == "cuda_graph chooses the implementation itself"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("techniques", [{}, FUSED, GRAPH], ids=["early", "fused", "graph"])
+def test_float16_and_its_scaler(techniques: dict[str, Any]) -> None:
+    plan = Plan({**techniques, "autocast": {"dtype": "fp16"}})
+    plain = hotlap.train(task(data=Steady()), Plan(), device="cuda")
+    done = hotlap.train(task(data=Steady()), plan, device="cuda")
+    assert "refused" not in {row["state"] for row in done.techniques}, done.techniques
+    assert done.skipped_steps < 10
+    assert done.epochs[-1].loss == pytest.approx(plain.epochs[-1].loss, rel=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("other", [{"autocast": {}}, {"master_weights": {}}])
+def test_narrow_formats_under_a_graph(other: dict[str, Any]) -> None:
+    done = hotlap.train(task(data=Steady()), Plan({**GRAPH, **other}), device="cuda")
+    assert {row["state"] for row in done.techniques} == {"applied"}, done.techniques
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_loss_that_reads_is_seen_before_it_is_captured(reads: bool) -> None:
+    def reading(model: nn.Module, batch: Any) -> torch.Tensor:
+        value = loss(model, batch)
+        return value * (1.0 if not reads or value.item() > -1 else 2.0)
+
+    done = hotlap.train(task(loss=reading), Plan(GRAPH), device="cuda")
+    assert done.techniques[0]["state"] == ("refused" if reads else "applied")
+    if reads:
+        assert f"{Path(__file__).name}:" in done.techniques[0]["why"]
+
+
+@pytest.mark.gpu
+def test_a_graphs_step_waits_for_nothing() -> None:
+    built = build(task(data=Steady(), epochs=9, steps=None), Plan({**GRAPH, "resident": {}}))
+    steps = steps_of(built)
+    # Into the fourth epoch: its samples were read again, its order is there.
+    for _ in range(22):
+        next(steps)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

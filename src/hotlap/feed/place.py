@@ -103,6 +103,26 @@ class DevicePlace:
         return lambda index: gather(orders.on_device(index))
 
 
+def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | None:
+    """Return why a data set of `size` bytes may not be kept there, None if it may.
+
+    Args:
+        place: where to keep it.
+        size: in bytes.
+        max_bytes: for all data sets together.
+        others: bytes that other data sets take there.
+    """
+    limit = min(max_bytes - others, place.free_bytes())
+    if size <= limit:
+        return None
+    beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
+    return (
+        f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
+        f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} (option max_mib, and "
+        f"{place.share} of what is free)"
+    )
+
+
 class _Orders:
     """Takes the order of an epoch to the device once, and cuts each batch's positions out of it."""
 

@@ -17,7 +17,7 @@ import torch
 
 from hotlap.feed import fixed
 from hotlap.feed.gather import Several, flatten, gatherer
-from hotlap.feed.place import HostPlace, Place
+from hotlap.feed.place import HostPlace, Place, no_room
 from hotlap.feed.reach import Reach
 
 log = logging.getLogger("hotlap")
@@ -324,19 +324,14 @@ class ResidentRows:
             for rows in _everybody
             if rows is not self and rows.place.name == self.place.name
         )
-        limit = min(self.max_bytes - others, self.place.free_bytes())
-        if size > limit and self.place.otherwise is not None:
-            log.info("resident: %d MiB do not fit %s", size >> 20, self.place.name)
+        reason = no_room(self.place, size, max_bytes=self.max_bytes, others=others)
+        if reason is not None and self.place.otherwise is not None:
+            log.info("resident: %s", reason)
             self.place = self.place.otherwise
             self._allocate(spec, leaves)
             return
-        if size > limit:
-            beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
-            self.refuse(
-                f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
-                f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {self.place.name} (option "
-                f"max_mib, and {self.place.share} of what is free)"
-            )
+        if reason is not None:
+            self.refuse(reason)
             return
         self._spec = spec
         self._rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]

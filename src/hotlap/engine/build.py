@@ -105,7 +105,10 @@ def build(
     held_out = task.held_out is not None
     source = _with_techniques(_training(task), applied, hardware, fill_ahead)
     _check_statistics(task, model, source.micro)
-    step = _step(task, applied, hardware, (model, task.loss, optimizer), target, check_finite)
+    loss = task.loss
+    for around in target.losses:
+        loss = around(loss)
+    step = _step(task, applied, hardware, (model, loss, optimizer), target, check_finite)
     return Built(
         task=task,
         plan=plan,

@@ -174,7 +174,8 @@ class ResidentRows:
                 done += 1
                 continue
             if several is None:
-                several = self._several(batch)
+                assert self._rows is not None
+                several = Several(self._spec, self._rows, batch)
             is_small = several.count > 1 and self.place.gathers_ahead
             ahead = several.gather(order, done * batch) if is_small else ()
             for one in ahead or map(quick, parts[done:]):
@@ -189,10 +190,6 @@ class ResidentRows:
     def _is_due(self) -> bool:
         """True if the data set is to be looked at before another batch is served."""
         return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
-
-    def _several(self, batch: int) -> "Several":
-        assert self._rows is not None
-        return Several(self._spec, self._rows, batch)
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6

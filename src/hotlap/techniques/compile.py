@@ -1,34 +1,53 @@
-"""The model's forward and backward are compiled by torch's Inductor.
+"""Forward and backward are compiled by torch's Inductor: the model, its blocks, or the loss too.
 
-What it does   compiles the forward for the shape of the first batch; any other shape, the last and
-               shorter batch of an epoch or an evaluation, runs as it always did and compiles
-               nothing new. Parameter names stay plain; the model that comes out is not compiled.
+What it does   compiles a region of the step for the shapes of its first batch. Other shapes, the
+               last and shorter batch of an epoch or an evaluation, run as they always did and
+               compile nothing new, unless `dynamic` asks for one program for all. Parameter names
+               stay plain; the model that comes out is not compiled. `region="blocks"` compiles a
+               layer that repeats once for all its places: minutes become seconds in deep models.
 When it helps  many small operations between matrix products: normalisation, activations, losses; on
                a GPU nearly always, in long runs.
 When it hurts  short runs (compiling takes ten seconds to minutes), and models that are one matrix
-               product after another. Belief to correct: `nn.Sequential(...).compile()` compiles
-               nothing in torch 2.13, and says nothing.
+               product after another. Beliefs to correct: `nn.Sequential(...).compile()` compiles
+               nothing in torch 2.13, and says nothing; one more compiled run is not free of
+               compiling, each new shape or Python number pays again (this one then says
+               *refused*); `max-autotune` is not the fastest mode by its name.
 Numerics       rounding: fused kernels sum in another order.
-Measured       not yet; `python -m benchmarks` has no figure for it
-Source         torch.compile documentation; pytorch/pytorch issue 101107 (names in checkpoints).
+Measured       not yet; `python -m benchmarks gpu compile` does it on a GPU
+Source         torch.compile documentation, regional compilation; pytorch/pytorch issue 101107
+               (names in checkpoints).
 """
 
+import importlib.util
 import os
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
 
+_SETTLED_AFTER = 3
+"""Calls of a region after which nothing new should be compiled."""
+_NO_COMPILER = "there is no C++ compiler on the path"
+_NO_TRITON = "triton, which makes the kernels for a GPU, is not installed: pip install triton"
+Forward = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class Options:
-    mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
-    """As torch.compile names it; `reduce-overhead` uses CUDA graphs on a GPU."""
+    region: Literal["model", "blocks", "loss"] = "model"
+    """`blocks`: each place of the largest layer that repeats; `loss`: the model and the loss."""
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = (
+        "default"
+    )
+    """As torch.compile names it; `reduce-overhead` and `max-autotune` use CUDA graphs on a GPU."""
+    dynamic: bool = False
+    """One program for all sizes, in place of one for the sizes of the first batch."""
     fullgraph: bool = False
-    """Fail rather than leave parts of the forward uncompiled."""
+    """Fail rather than leave parts of the region uncompiled."""
 
 
 def numerics(options: Options) -> Numerics:
@@ -37,69 +56,192 @@ def numerics(options: Options) -> Numerics:
 
 
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return None if _compiler() else "there is no C++ compiler on the path"
+    del host, options
+    return _no_back_end(task.device.partition(":")[0])
 
 
-def _compiler() -> str | None:
+def _no_back_end(device: str) -> str | None:
+    if device == "cuda":
+        return None if importlib.util.find_spec("triton") else _NO_TRITON
     names = (os.environ.get("CXX"), "g++", "clang++", "cl")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return None if any(name and shutil.which(name) for name in names) else _NO_COMPILER
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
-    import torch
-
+    reason = _no_back_end(target.device)
+    if reason is not None:
+        raise Refusal(reason)
     module = target.module
-    if target.device == "cpu" and not _compiler():
-        raise Refusal("there is no C++ compiler on the path")
-    if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-        raise Refusal("the model is compiled already")
-    plain = module.forward
-    graphs, first_shapes = _graphs(), []
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        # A function of its own: torch skips the frames of its own modules, nn.Sequential's too.
-        return plain(*args, **kwargs)
-
-    # Compiled code is kept by the code object; a new one shares its limits with nobody.
-    forward.__code__ = forward.__code__.replace(co_name=f"forward_of_{type(module).__name__}")
-    compiled = torch.compile(forward, mode=options.mode, fullgraph=options.fullgraph)
-
-    def chosen(*args: Any, **kwargs: Any) -> Any:
-        shapes = [tuple(v.shape) for v in (*args, *kwargs.values()) if hasattr(v, "shape")]
-        if not first_shapes and torch.is_grad_enabled():
-            first_shapes.append(shapes)
-        is_known = bool(first_shapes) and shapes == first_shapes[0] and torch.is_grad_enabled()
-        return (compiled if is_known else plain)(*args, **kwargs)
-
-    module.forward = chosen
-    target.notes["compile"] = lambda: _graphs() - graphs
+    for name, part in module.named_modules():
+        if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+            raise Refusal(f"{name or 'the model'} is compiled already")
+    record = target.notes["compile"] = _Record()
+    target.notes["compile_mode"] = options.mode
+    if options.region == "loss":
+        target.losses.append(lambda loss: _Region(loss, "loss", options, record))
+        return target
+    parts = [module] if options.region == "model" else repeated(module)
+    if not parts:
+        raise Refusal("no layer with parameters repeats; region='model' compiles the whole")
+    for part in parts:
+        _Region.replace_forward(part, options, record)
 
     def undo() -> None:
-        del module.forward
+        for part in parts:
+            del part.forward
 
     target.ended.append(undo)
     return target
 
 
-def _graphs() -> int:
+def repeated(module: Any) -> list[Any]:
+    """Return every place of the layer, made of layers, that repeats and holds most parameters."""
+    kinds = Counter(type(part) for part in module.modules() if _is_a_block(part))
+    sizes: Counter[type] = Counter()
+    for part in module.modules():
+        if kinds[type(part)] > 1:
+            sizes[type(part)] += sum(parameter.numel() for parameter in part.parameters())
+    if not sizes:
+        return []
+    # Of blocks inside blocks the outer ones hold as much, and come first.
+    best = max(sizes, key=lambda kind: sizes[kind])
+    return list(_outermost(module, best))
+
+
+def _is_a_block(part: Any) -> bool:
+    import torch
+
+    lists = (torch.nn.ModuleList, torch.nn.ModuleDict)
+    return not isinstance(part, lists) and any(True for _ in part.children())
+
+
+def _outermost(module: Any, kind: type) -> Iterator[Any]:
+    for child in module.children():
+        if type(child) is kind:
+            yield child
+        else:
+            yield from _outermost(child, kind)
+
+
+class _Record:
+    """What was compiled, and when."""
+
+    def __init__(self) -> None:
+        self._graphs, self._breaks = _counted()
+        self.calls = 0
+        """Calls of compiled code, of the region that was called most often."""
+        self.settled: int | None = None
+        """Graphs there were when nothing new should have come."""
+
+    def look(self, calls: int) -> None:
+        """Note how many graphs there are once a region has been called that often."""
+        self.calls = max(self.calls, calls)
+        if calls == _SETTLED_AFTER:
+            self.settled = _counted()[0]
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return graphs, graph breaks, and graphs that came late."""
+        graphs, breaks = _counted()
+        late = 0 if self.settled is None else graphs - self.settled
+        return graphs - self._graphs, breaks - self._breaks, late
+
+
+def _counted() -> tuple[int, int]:
     from torch._dynamo.utils import counters
 
-    return int(counters["stats"]["unique_graphs"])
+    return int(counters["stats"]["unique_graphs"]), sum(counters["graph_break"].values())
+
+
+class _Region:
+    """One function, compiled for the shapes that it is first called with in training."""
+
+    def __init__(self, plain: Forward, name: str, options: Options, record: _Record) -> None:
+        import torch
+
+        self._plain, self._record = plain, record
+        self._any_shape = options.dynamic
+        self._shapes: list[Any] | None = None
+        self._calls = 0
+        function = plain if options.region == "blocks" else _own_frame(plain, name)
+        self._compiled = torch.compile(
+            function, mode=options.mode, fullgraph=options.fullgraph, dynamic=options.dynamic
+        )
+
+    @classmethod
+    def replace_forward(cls, module: Any, options: Options, record: _Record) -> None:
+        """Let a module call the compiled forward in place of its own."""
+        plain, name = module.forward, type(module).__name__
+        if options.region == "blocks" and type(module).__module__.startswith("torch."):
+            plain = _own_frame(plain, name)
+        region = cls(plain, name, options, record)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return region(*args, **kwargs)
+
+        module.forward = forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if not torch.is_grad_enabled():
+            return self._plain(*args, **kwargs)
+        if not self._any_shape:
+            shapes = list(_shapes((args, kwargs)))
+            if self._shapes is None:
+                self._shapes = shapes
+            if shapes != self._shapes:
+                return self._plain(*args, **kwargs)
+        result = self._compiled(*args, **kwargs)
+        self._calls += 1
+        if self._calls <= _SETTLED_AFTER:
+            self._record.look(self._calls)
+        return result
+
+
+def _own_frame(plain: Forward, name: str) -> Forward:
+    def function(*args: Any, **kwargs: Any) -> Any:
+        # A function of its own: torch skips the frames of its own modules, nn.Sequential's too.
+        return plain(*args, **kwargs)
+
+    # Compiled code is kept by the code object; a new one shares its limits with nobody.
+    function.__code__ = function.__code__.replace(co_name=f"forward_of_{name}")
+    return function
+
+
+def _shapes(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _shapes(item)
+    elif hasattr(value, "shape"):
+        yield tuple(value.shape)
 
 
 def proof(target: StepTarget, options: Options) -> Proof:
-    del options
-    count = target.notes.get("compile")
-    made = 0 if count is None else count()
+    record = target.notes.get("compile")
+    made, breaks, late = (0, 0, 0) if record is None else record.counts()
     if made == 0:
         return Proof("no_effect", "no graph was compiled")
-    return Proof("applied", f"{made} graph{'s' * (made != 1)} compiled")
+    what = f"{_many(made, 'graph')} compiled, {_many(breaks, 'graph break')}"
+    if late:
+        return Proof(
+            "refused",
+            f"{what}; {late} of them only after {_SETTLED_AFTER} steps: it compiles again and again"
+            + ("" if options.dynamic else ", dynamic=true may end that"),
+        )
+    return Proof("applied", f"{what}, none after the first {_SETTLED_AFTER} steps")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
+    del host
+    if task.device.startswith("cuda"):
+        return ({}, {"region": "loss"}, {"mode": "reduce-overhead"}, {"region": "blocks"})
+    return ({}, {"region": "loss"})
 
 
 TECHNIQUE = Technique("compile", "step", Options, numerics, why_not, apply, proof, candidates)

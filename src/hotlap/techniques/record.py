@@ -124,6 +124,8 @@ class StepTarget:
     """Called when the optimizer has stepped."""
     scaler: Any = None
     """A `torch.amp.GradScaler`, where gradients would be too small for their format."""
+    losses: list[Callable[[Any], Any]] = field(default_factory=list)
+    """Take the task's `loss(model, batch)` and return what training calls in its place."""
     graph: Any = None
     """How the whole step is captured as a graph of the device, None if it is not."""
     ended: list[Callable[[], None]] = field(default_factory=list)

@@ -1,0 +1,110 @@
+"""What is compiled, how often, and what becomes of it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hotlap
+from hotlap.plan import Plan
+from hotlap.techniques import Refusal, StepTarget, get
+from hotlap.techniques.compile import repeated
+from tests.engine.test_conformance import Images
+
+# Inductor imports modules of torch that warn of themselves.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+        self.scale = 1.0
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values + torch.relu(self.inner(values)) * self.scale
+
+
+class Restless(Block):
+    """Multiplies by another Python number in each forward: each is compiled anew."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.scale += 0.5
+        return super().forward(values)
+
+
+def network(kind: type[Block] = Block) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *[kind() for _ in range(4)], nn.Linear(64, 3))
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def train(options: dict[str, Any] | None, kind: type[Block] = Block) -> Any:
+    task = hotlap.Task(
+        model=lambda: network(kind),
+        loss=loss,
+        data=Images(),
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+        batch_size=8,
+        epochs=3,
+    )
+    return hotlap.train(task, Plan({} if options is None else {"compile": options}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "graphs"),
+    [
+        ({}, "1 graph "),
+        ({"region": "loss"}, "1 graph "),
+        # The first block's input needs no gradient, the others' do.
+        ({"region": "blocks"}, "2 graphs "),
+        ({"fullgraph": True, "dynamic": True}, "1 graph "),
+    ],
+)
+def test_every_region_learns_what_the_plain_run_learns(options: Any, graphs: str) -> None:
+    plain, done = train(None), train(options)
+    (row,) = done.techniques
+    assert row["state"] == "applied"
+    assert row["why"].startswith(graphs)
+    assert list(done.model.state_dict()) == list(plain.model.state_dict())
+    for left, right in zip(done.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+    assert "forward" not in vars(done.model)
+
+
+@pytest.mark.slow
+def test_who_compiles_again_and_again_is_refused() -> None:
+    (row,) = train({}, Restless).techniques
+    assert row["state"] == "refused"
+    assert "it compiles again and again" in row["why"]
+
+
+def test_the_largest_layer_that_repeats_is_found() -> None:
+    assert len(repeated(network())) == 4
+    nested = nn.Sequential(*[nn.Sequential(Block(), Block()) for _ in range(3)])
+    assert [type(part) for part in repeated(nested)] == [nn.Sequential] * 3
+    assert repeated(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    technique = get("compile")
+
+    def apply(module: nn.Module, device: str = "cpu", **options: Any) -> None:
+        technique.apply(StepTarget(module, None, device), technique.options(options))
+
+    with pytest.raises(Refusal, match="no layer with parameters repeats"):
+        apply(nn.Sequential(nn.Linear(2, 2)), region="blocks")
+    compiled = network()
+    compiled[1].compile()
+    with pytest.raises(Refusal, match="1 is compiled already"):
+        apply(compiled)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Refusal, match="pip install triton"):
+        apply(network(), "cuda")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(Refusal, match=r"no C\+\+ compiler"):
+        apply(network())

@@ -16,6 +16,7 @@ NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
     "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
     "feed": "batches a second, with nothing behind them",
+    "gpu": "on a GPU: its tests, each technique, and the other benchmarks, in parts",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

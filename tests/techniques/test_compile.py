@@ -48,7 +48,7 @@ def train(options: dict[str, Any] | None, kind: type[Block] = Block) -> Any:
         loss=loss,
         data=Images(),
         optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
-        batch_size=8,
+        batch_size=10,
         epochs=3,
     )
     return hotlap.train(task, Plan({} if options is None else {"compile": options}))

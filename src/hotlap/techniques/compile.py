@@ -31,6 +31,8 @@ from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Techn
 
 _SETTLED_AFTER = 3
 """Calls of a region after which nothing new should be compiled."""
+_MOST_LATE = 2
+"""Graphs that may still come: for the shorter batch of an epoch, say, where sizes are dynamic."""
 _NO_COMPILER = "there is no C++ compiler on the path"
 _NO_TRITON = "triton, which makes the kernels for a GPU, is not installed: pip install triton"
 Forward = Callable[..., Any]
@@ -224,13 +226,11 @@ def proof(target: StepTarget, options: Options) -> Proof:
     if made == 0:
         return Proof("no_effect", "no graph was compiled")
     what = f"{_many(made, 'graph')} compiled, {_many(breaks, 'graph break')}"
-    if late:
-        return Proof(
-            "refused",
-            f"{what}; {late} of them only after {_SETTLED_AFTER} steps: it compiles again and again"
-            + ("" if options.dynamic else ", dynamic=true may end that"),
-        )
-    return Proof("applied", f"{what}, none after the first {_SETTLED_AFTER} steps")
+    what += f", {late or 'none'} of them after the first {_SETTLED_AFTER} steps"
+    if late > _MOST_LATE:
+        hint = "" if options.dynamic else "; dynamic=true may end that"
+        return Proof("refused", f"{what}: it compiles again and again{hint}")
+    return Proof("applied", what)
 
 
 def _many(count: int, what: str) -> str:

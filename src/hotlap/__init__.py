@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.lengths import buckets
+    from hotlap.padding import pad
 
 __version__ = "0.1.0"
 
@@ -25,14 +27,18 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "buckets",
     "export",
+    "pad",
     "schedules",
     "steps",
     "train",
 ]
 
 _NEEDS_TORCH = {
+    "buckets": "hotlap.lengths",
     "export": "hotlap.engine.exporting",
+    "pad": "hotlap.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
 }

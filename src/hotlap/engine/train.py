@@ -11,9 +11,11 @@ import torch
 from hotlap.engine.build import Built, build
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.exporting import weights_of
+from hotlap.engine.peak import peak_memory
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find
 from hotlap.engine.state import Position, load_weights, restore
+from hotlap.engine.warm import Warmed
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -37,6 +39,8 @@ class EpochDone:
     """Training that is still to come, at this epoch's speed."""
     peak_memory_bytes: int
     """Most that was held at once, since the process began."""
+    padding: float | None = None
+    """Share of the epoch's tokens that are padding, where the task has `lengths`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Trained:
     techniques: tuple[Mapping[str, str], ...]
     peak_memory_bytes: int
     run_dir: str | None = None
+    warmed: tuple[Warmed, ...] = ()
+    """The largest batches, tried before the first step where the task has `lengths`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap train --json` prints."""
@@ -74,6 +80,7 @@ class Trained:
             "techniques": [dict(row) for row in self.techniques],
             "peak_memory_bytes": self.peak_memory_bytes,
             "run_dir": self.run_dir,
+            "warmed": [asdict(batch) for batch in self.warmed],
         }
 
 
@@ -114,7 +121,7 @@ def train(
     if resume is not None and weights is not None:
         raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
-    built = build(task, plan or EXACT_PLAN, device=device)
+    built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
         load_weights(built, weights_of(weights, built.model.state_dict()))
@@ -149,8 +156,9 @@ def train(
         samples_per_s=_steady(epochs),
         plan=built.plan,
         techniques=tuple(built.applied.proofs()),
-        peak_memory_bytes=_peak_memory(built.device),
+        peak_memory_bytes=peak_memory(built.device),
         run_dir=None if folder is None else str(folder),
+        warmed=built.warmed,
     )
 
 
@@ -167,7 +175,8 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         loss=loss,
         held_out=held_out,
         left_s=(built.task.total_steps - step.number) * seconds / clock.timed_steps,
-        peak_memory_bytes=_peak_memory(built.device),
+        peak_memory_bytes=peak_memory(built.device),
+        padding=built.source.padding,
     )
 
 
@@ -220,11 +229,3 @@ def _restore_weights(built: Built) -> None:
 def _steady(epochs: list[EpochDone]) -> float:
     counted = epochs[1:] or epochs
     return sum(e.samples_per_s * e.seconds for e in counted) / sum(e.seconds for e in counted)
-
-
-def _peak_memory(device: str) -> int:
-    if device.startswith("cuda"):
-        return int(torch.cuda.max_memory_allocated())
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -15,6 +15,8 @@ LAYERS = (
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace",),
     ("task", "plan", "host", "ceilings", "compat", "device", "losses", "schedules"),
+    ("padding",),
+    ("lengths",),
     ("errors",),
 )
 """From top to bottom."""

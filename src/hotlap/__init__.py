@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.lengths import buckets
     from hotlap.losses.cross_entropy import chunked_cross_entropy
+    from hotlap.padding import pad
 
 __version__ = "0.1.0"
 
@@ -27,18 +29,22 @@ __all__ = [
     "Task",
     "UsageError",
     "__version__",
+    "buckets",
     "chunked_cross_entropy",
     "estimate",
     "export",
+    "pad",
     "schedules",
     "steps",
     "train",
 ]
 
 _NEEDS_TORCH = {
+    "buckets": "hotlap.lengths",
     "chunked_cross_entropy": "hotlap.losses.cross_entropy",
     "estimate": "hotlap.engine.estimate",
     "export": "hotlap.engine.exporting",
+    "pad": "hotlap.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
 }

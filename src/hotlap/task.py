@@ -7,6 +7,7 @@ while it runs and handed on as `TaskFacts`.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from hotlap.errors import UsageError, unknown_name
@@ -18,7 +19,7 @@ PER = ("step", "epoch")
 class Task:
     """What is learned. How it is executed is a `Plan`'s business, and never changes it.
 
-    Exactly one of `epochs` and `steps` is given.
+    Exactly one of `epochs` and `steps` is given, and one of `batch_size` and `tokens_per_batch`.
 
     Raises:
         UsageError: a value is not allowed; the message says what is.
@@ -33,7 +34,7 @@ class Task:
     """Training samples: a map-style data set (`__len__` and `__getitem__`)."""
     optimizer: Callable[[Any], Any]
     """`optimizer(model)`: any optimizer of torch's kind over the model's parameters."""
-    batch_size: int
+    batch_size: int | None = None
     """Samples that `accumulate` of make one step of the optimizer."""
     accumulate: int = 1
     """`batch_size=64, accumulate=4` is `batch_size=256` in micro-batches of 64."""
@@ -47,7 +48,16 @@ class Task:
     drop_last: bool = False
     """Leave out the last samples of an epoch that do not fill a step."""
     collate: Callable[[Any], Any] | None = None
-    """Makes a batch of a list of samples; torch's default collation if None."""
+    """Makes a batch of a list of samples; torch's default collation if None, and `hotlap.pad(...)`
+    for samples of different lengths."""
+    lengths: Any = None
+    """Length of each sample in tokens: a sequence of whole numbers, or a function of a sample, for
+    which every sample is read once. It lets the run say how much of its batches is padding, and
+    try the largest of them before its first step."""
+    tokens_per_batch: int | None = None
+    """In place of `batch_size`: a batch holds as many samples as this many tokens allow, padding
+    included, and `accumulate` of them make a step. Batches hold samples of like length, drawn anew
+    in every epoch; their number is the same in each. Needs `lengths`."""
     schedule: Callable[[Any], Any] | None = None
     """`schedule(optimizer)`: any learning-rate scheduler of torch's kind."""
     schedule_per: Literal["step", "epoch"] = "step"
@@ -62,15 +72,9 @@ class Task:
     """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "accumulate"):
-            _check_whole(name, getattr(self, name))
-        given = [name for name in ("epochs", "steps") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise UsageError(
-                f"{' and '.join(given) or 'neither epochs nor steps'} given. Allowed: one of "
-                "epochs=N and steps=N."
-            )
-        _check_whole(given[0], getattr(self, given[0]))
+        _check_whole("accumulate", self.accumulate)
+        for names in (("epochs", "steps"), ("batch_size", "tokens_per_batch")):
+            self._check_one_of(*names)
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
         if self.schedule_per not in PER:
@@ -81,13 +85,10 @@ class Task:
                     f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
                     f"`hotlap.Task.{name}`."
                 )
-        if not (hasattr(self.data, "__len__") and hasattr(self.data, "__getitem__")):
-            raise UsageError(
-                f"data is {type(self.data).__name__}. Allowed: a data set with `__len__` and "
-                "`__getitem__`."
-            )
-        if len(self.data) == 0:
-            raise UsageError("data is empty. Allowed: a data set with one sample or more.")
+        _check_data("data", self.data)
+        if self.held_out is not None:
+            _check_data("held_out", self.held_out)
+        self._check_lengths()
         if self.steps_per_epoch == 0:
             raise UsageError(
                 f"a step takes {self.logical_batch} samples, data has {len(self.data)}, and "
@@ -95,14 +96,61 @@ class Task:
                 "accumulate, or drop_last=False."
             )
 
+    def _check_one_of(self, one: str, other: str) -> None:
+        given = [name for name in (one, other) if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise UsageError(
+                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Allowed: one of "
+                f"{one}=N and {other}=N."
+            )
+        _check_whole(given[0], getattr(self, given[0]))
+
+    def _check_lengths(self) -> None:
+        if self.tokens_per_batch is None:
+            return
+        if self.lengths is None:
+            raise UsageError(
+                f"tokens_per_batch={self.tokens_per_batch} without lengths. Allowed: "
+                "lengths=[...], one whole number for each sample, or a function of a sample."
+            )
+        if self.drop_last:
+            raise UsageError(
+                "drop_last=True with tokens_per_batch. Allowed: batch_size, which a step can "
+                "fall short of; a budget of tokens has no number of samples to fill."
+            )
+
+    @cached_property
+    def sample_lengths(self) -> Any:
+        """Length of each sample, int64, shape (samples,); None if they are not known."""
+        # numpy takes a tenth of a second to import, and most tasks do not need it.
+        from hotlap.lengths import lengths_of
+
+        return None if self.lengths is None else lengths_of(self.lengths, self.data)
+
+    @cached_property
+    def budget(self) -> Any:
+        """The `hotlap.lengths.Budget` of a batch; None if batches are counted in samples."""
+        if self.tokens_per_batch is None:
+            return None
+        from hotlap.lengths import Budget
+
+        return Budget(self.sample_lengths, self.tokens_per_batch, getattr(self.collate, "to", ()))
+
+    @property
+    def most_samples(self) -> int:
+        """Samples of one batch; the most of one where batches have a budget of tokens."""
+        return self.batch_size if self.batch_size is not None else self.budget.most_samples
+
     @property
     def logical_batch(self) -> int:
-        """Samples of one optimizer step."""
-        return self.batch_size * self.accumulate
+        """Samples of one optimizer step; the most of one where batches have a budget of tokens."""
+        return self.most_samples * self.accumulate
 
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of one pass over the data."""
+        if self.budget is not None:
+            return math.ceil(len(self.budget.sizes) / self.accumulate)
         samples = len(self.data)
         whole = samples // self.logical_batch
         return whole if self.drop_last else math.ceil(samples / self.logical_batch)
@@ -111,6 +159,22 @@ class Task:
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         return self.steps if self.steps is not None else self.steps_per_epoch * (self.epochs or 0)
+
+
+def _check_data(name: str, data: Any) -> None:
+    if isinstance(data, Mapping):
+        keys = ", ".join(map(repr, data)) or "none"
+        raise UsageError(
+            f"{name} is {type(data).__name__}, with the keys {keys}. Allowed: one data set, as "
+            f"one of its values."
+        )
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise UsageError(
+            f"{name} is {type(data).__name__}. Allowed: a data set with `__len__` and "
+            "`__getitem__`."
+        )
+    if len(data) == 0:
+        raise UsageError(f"{name} is empty. Allowed: a data set with one sample or more.")
 
 
 def _check_whole(name: str, value: Any) -> None:

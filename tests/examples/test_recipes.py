@@ -13,8 +13,11 @@ ARGUMENTS = {
     "fashion_mnist": ("--epochs", "1"),
     "lecture": ("--epochs", "1"),
     "gpt": ("--steps", "10", "--batch-size", "2"),
+    "sequences": ("--epochs", "1", "--samples", "120"),
     "two_class": (),
 }
+LARGEST_LOSS = {"gpt": 5.0, "sequences": 5.4}
+"""After so short a training; of 256 equal guesses it would be 5.55."""
 
 
 def run(argv: list[str], tmp_path: Path) -> "subprocess.CompletedProcess[str]":
@@ -50,7 +53,6 @@ def test_as_a_recipe(name: str, tmp_path: Path) -> None:
     done = run(["-m", "hotlap", "train", recipe, *ARGUMENTS[name], *options], tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    # Ten steps from a guess among 256 bytes, which costs 5.5.
-    assert report["final"]["loss"] < (5.0 if name == "gpt" else 2.5)
+    assert report["final"]["loss"] < LARGEST_LOSS.get(name, 2.5)
     assert report["run_dir"] == str(tmp_path / "run")
     assert list((tmp_path / "run" / "ckpt").glob("step-*"))

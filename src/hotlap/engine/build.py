@@ -13,9 +13,12 @@ from hotlap.engine.early import EarlyStep
 from hotlap.engine.graph import GraphStep
 from hotlap.engine.scheduling import check_length
 from hotlap.engine.step import Step
+from hotlap.engine.warm import Warmed, warm_up
 from hotlap.errors import UsageError
+from hotlap.feed.lengths import LengthSource
 from hotlap.feed.source import Source
 from hotlap.feed.transfer import Moved
+from hotlap.lengths import Budget, lengths_of
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import (
@@ -51,6 +54,8 @@ class Built:
     """The optimizer's, by group and name, before the first step."""
     operators: set[str] = field(default_factory=set)
     """Filled by the second step, see `OptimizerTarget`."""
+    warmed: tuple[Warmed, ...] = ()
+    """Batches that were tried before the first step."""
 
     @property
     def device(self) -> str:
@@ -127,6 +132,7 @@ def build(
         weights=target.weights,
         hyperparameters=hyperparameters,
         operators=acts_on.operators,
+        warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
     )
 
 
@@ -180,21 +186,39 @@ def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> An
 
 
 def _training(task: Task) -> Source:
-    return Source(
+    options: dict[str, Any] = {
+        "micro": task.most_samples,
+        "seed": task.seed,
+        "shuffle": task.shuffle,
+        "drop_last": task.drop_last,
+        "collate": task.collate,
+    }
+    if task.lengths is None:
+        return Source(task.data, task.logical_batch, **options)
+    return LengthSource(
         task.data,
         task.logical_batch,
-        micro=task.batch_size,
-        seed=task.seed,
-        shuffle=task.shuffle,
-        drop_last=task.drop_last,
-        collate=task.collate,
+        lengths=task.sample_lengths,
+        budget=task.budget,
+        accumulate=task.accumulate,
+        **options,
     )
 
 
 def _held_out(task: Task) -> Source:
+    options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
     # Larger batches than in training: nothing is kept for a backward.
-    size = task.batch_size * _EVALUATION_BATCH
-    return Source(task.held_out, size, seed=task.seed, shuffle=False, collate=task.collate)
+    if task.budget is None:
+        return Source(task.held_out, task.most_samples * _EVALUATION_BATCH, **options)
+    tokens = task.budget.tokens * _EVALUATION_BATCH
+    if not callable(task.lengths):
+        # Their lengths are not known; as many as would fit if all were the longest.
+        longest = int(task.budget.edges[-1])
+        return Source(task.held_out, tokens // longest, **options)
+    lengths = lengths_of(task.lengths, task.held_out)
+    budget = Budget(lengths, max(tokens, int(lengths.max())), task.budget.to)
+    most = budget.most_samples
+    return LengthSource(task.held_out, most, lengths=lengths, budget=budget, **options)
 
 
 def _with_techniques(

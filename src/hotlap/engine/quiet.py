@@ -13,16 +13,43 @@ from hotlap.feed import fixed
 def quietly(model: Any) -> Iterator[None]:
     """Put the model into evaluation mode without gradients, and everything back afterwards.
 
-    Every module has its own mode again, and Python's, numpy's and torch's random states are those
-    from before.
+    Every module has its own mode and its buffers again, and Python's, numpy's and torch's random
+    states are those from before.
     """
     modes = [(module, module.training) for module in model.modules()]
     states = fixed.global_random_states()
     model.eval()
     try:
-        with torch.inference_mode():
+        with kept_buffers(model), torch.inference_mode():
             yield
     finally:
         for module, training in modes:
             module.training = training
         fixed.restore(states)
+
+
+@contextmanager
+def kept_buffers(model: Any) -> Iterator[None]:
+    """Put every buffer back, its contents too, and forget those that came new."""
+    held = [
+        (module._buffers, dict(module._buffers), [_copied(b) for b in module._buffers.values()])
+        for module in model.modules()
+        if module._buffers
+    ]
+    without = [module._buffers for module in model.modules() if not module._buffers]
+    try:
+        yield
+    finally:
+        for holder in without:
+            holder.clear()
+        for holder, buffers, contents in held:
+            holder.clear()
+            holder.update(buffers)
+            with torch.no_grad():
+                for buffer, content in zip(buffers.values(), contents, strict=True):
+                    if buffer is not None and content is not None:
+                        buffer.copy_(content)
+
+
+def _copied(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    return None if buffer is None else buffer.detach().clone()

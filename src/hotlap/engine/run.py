@@ -68,7 +68,9 @@ def steps(
     ...     if step.number % 100 == 0:
     ...         print(step.number, float(step.loss))
     """
-    return steps_of(build(task, plan or EXACT_PLAN, device=device, check_finite=check_finite))
+    return steps_of(
+        build(task, EXACT_PLAN if plan is None else plan, device=device, check_finite=check_finite)
+    )
 
 
 def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:

@@ -86,6 +86,8 @@ def fingerprint(built: Built) -> dict[str, Any]:
     return {
         "samples": len(task.data),
         "logical_batch": task.logical_batch,
+        "budget": None if task.budget is None else task.budget.digest,
+        "accumulate": None if task.budget is None else task.accumulate,
         "seed": task.seed,
         "shuffle": task.shuffle,
         "drop_last": task.drop_last,

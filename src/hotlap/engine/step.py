@@ -79,6 +79,17 @@ class Step:
             work()
         return loss, True
 
+    def try_out(self, batch: Any) -> None:
+        """Go forward and backward with a micro-batch, and forget the gradients."""
+        value, count = self._forward(batch)
+        self._backward(value if count is None else value / count)
+        self._zero()
+
+    def measure(self, batch: Any) -> float | None:
+        """Return the loss of a batch, None if it comes as (sum, count)."""
+        value, count = self._forward(batch)
+        return float(value) if count is None else None
+
     def _update_watched(self) -> bool:
         """Step through scaler and recorder; return whether every gradient was found finite."""
         recorder, self.recorder = self.recorder, None

@@ -16,6 +16,7 @@ from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find
 from hotlap.engine.state import Position, load_weights, restore
+from hotlap.engine.warm import Warmed
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -39,6 +40,8 @@ class EpochDone:
     """Training that is still to come, at this epoch's speed."""
     peak_memory_bytes: int
     """Most that was held at once, since the process began."""
+    padding: float | None = None
+    """Share of the epoch's tokens that are padding, where the task has `lengths`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Trained:
     techniques: tuple[Mapping[str, str], ...]
     peak_memory_bytes: int
     run_dir: str | None = None
+    warmed: tuple[Warmed, ...] = ()
+    """The largest batches, tried before the first step where the task has `lengths`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap train --json` prints."""
@@ -76,6 +81,7 @@ class Trained:
             "techniques": [dict(row) for row in self.techniques],
             "peak_memory_bytes": self.peak_memory_bytes,
             "run_dir": self.run_dir,
+            "warmed": [asdict(batch) for batch in self.warmed],
         }
 
 
@@ -116,7 +122,7 @@ def train(
     if resume is not None and weights is not None:
         raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
-    built = build(task, plan or EXACT_PLAN, device=device)
+    built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
         load_weights(built, weights_of(weights, built.model.state_dict()))
@@ -153,6 +159,7 @@ def train(
         techniques=tuple(built.applied.proofs()),
         peak_memory_bytes=built.hardware.peak_bytes(),
         run_dir=None if folder is None else str(folder),
+        warmed=built.warmed,
     )
 
 
@@ -170,6 +177,7 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         held_out=held_out,
         left_s=(built.task.total_steps - step.number) * seconds / clock.timed_steps,
         peak_memory_bytes=built.hardware.peak_bytes(),
+        padding=built.source.padding,
     )
 
 

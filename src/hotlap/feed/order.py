@@ -2,6 +2,8 @@
 
 import torch
 
+from hotlap.lengths import Budget
+
 
 def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
     """Return the positions of an epoch's samples in their order, int64, shape (length,)."""
@@ -10,6 +12,20 @@ def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.T
     # One generator for each epoch: an epoch can be entered without going through those before it.
     generator = torch.Generator().manual_seed(mixed(seed, epoch))
     return torch.randperm(length, generator=generator)
+
+
+def epoch_batches(budget: Budget, *, seed: int, epoch: int, shuffle: bool) -> list[torch.Tensor]:
+    """Return the positions of each batch of an epoch, int64, shape (samples of the batch,).
+
+    Who meets whom is drawn anew in every epoch, and so is the order of the batches. Without
+    `shuffle` ranges follow each other from short to long, each in the order of the data.
+    """
+    order = epoch_order(len(budget.lengths), seed=seed, epoch=epoch, shuffle=shuffle)
+    ranges = torch.from_numpy(budget.range_of)
+    by_range = order[torch.argsort(ranges[order], stable=True)]
+    batches = by_range.split(budget.sizes)
+    drawn = epoch_order(len(batches), seed=mixed(seed, 1), epoch=epoch, shuffle=shuffle)
+    return [batches[number] for number in drawn.tolist()]
 
 
 def mixed(*numbers: int) -> int:

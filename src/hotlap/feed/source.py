@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from hotlap.errors import RunError
 from hotlap.feed import fixed
 from hotlap.feed.order import epoch_order, mixed
+from hotlap.feed.samples import explained, together
 
 log = logging.getLogger("hotlap")
 
@@ -59,7 +60,10 @@ class Source:
         self.batch, self.micro = batch, min(micro or batch, batch)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
+        self.padding: float | None = None
+        """Share of the newest epoch's tokens that is padding, where lengths are known."""
         self._samples = _Samples(dataset, seed)
+        self._together = together(dataset)
         self._undrawn: Any = None
 
     def __len__(self) -> int:
@@ -73,11 +77,19 @@ class Source:
             number: of the epoch, from 0.
             first: step of the epoch to begin with.
         """
-        order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
-        order = order[first * self.batch : len(self) * self.batch]
-        self._samples.epoch = number
+        self._begin(number)
+        order = self._order(number)[first * self.batch :]
         given = self._by_workers(self._split(order)) if self.num_workers else self._here(order)
         return given if self.transfer is None else self.transfer(given)
+
+    def _order(self, epoch: int) -> torch.Tensor:
+        order = epoch_order(self.length, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        return order[: len(self) * self.batch]
+
+    def _begin(self, epoch: int) -> None:
+        self._samples.epoch = epoch
+        if self._together is not None:
+            self._together.look_again()
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()
@@ -86,14 +98,22 @@ class Source:
         return [positions.split(self.micro) for positions in whole]
 
     def _here(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
+        read = self._reader()
+        serve = getattr(read, "serve", None)
+        if serve is not None and self.micro == self.batch:
+            return self._served(serve, order)
+        return self._each(read, self._split(order))
+
+    def _reader(self) -> Read:
         read: Read = self._read
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
-        serve = getattr(read, "serve", None)
-        if serve is not None and self.micro == self.batch:
-            yield from self._served(serve, order)
-            return
-        for micros in self._split(order):
+        return read
+
+    def _each(
+        self, read: Read, steps: Sequence[Sequence[torch.Tensor]]
+    ) -> Iterator[list[tuple[int, Any]]]:
+        for micros in steps:
             step = [(positions.numel(), read(positions)) for positions in micros]
             self._put_back()
             yield step
@@ -122,7 +142,7 @@ class Source:
             batch = self._collated(samples, wanted)
             fixed.restore(states)
             return batch
-        batch = self._collated(self.dataset, wanted)
+        batch = self._collated(self._together or self.dataset, wanted)
         if fixed.moved(states) is None:
             return batch
         # From now on every sample has a random state of its own, this batch's included. Whoever
@@ -134,7 +154,11 @@ class Source:
 
     def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
         try:
+            if dataset is self._together:
+                return self.collate_fn(dataset.read(wanted))
             return self.collate_fn([dataset[position] for position in wanted])
+        except (TypeError, RuntimeError) as error:
+            raise explained(error) from error
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(
@@ -163,8 +187,11 @@ class Source:
 
     @staticmethod
     def _next(batches: Iterator[Any]) -> Any:
-        for batch in batches:
-            return batch
+        try:
+            for batch in batches:
+                return batch
+        except (TypeError, RuntimeError) as error:
+            raise explained(error) from error
         raise RunError(
             "the workers ended before the epoch did: the data set's `__getitem__` raised "
             "StopIteration. Allowed: one that gives a sample or raises another error."

@@ -9,19 +9,20 @@ from rich.table import Table
 def opening(task: Any) -> str:
     """Return the line that says what will be trained."""
     split = f" in {task.accumulate} micro-batches" if task.accumulate > 1 else ""
-    return (
-        f"{task.total_steps} steps of {task.logical_batch} samples{split}, "
-        f"{task.steps_per_epoch} an epoch"
-    )
+    holds = f"{task.logical_batch} samples"
+    if task.budget is not None:
+        holds = f"at most {task.tokens_per_batch * task.accumulate} tokens"
+    return f"{task.total_steps} steps of {holds}{split}, {task.steps_per_epoch} an epoch"
 
 
 def line(epoch: Any, task: Any) -> str:
     """Return the line on one epoch."""
     of = f" of {task.epochs}" if task.epochs is not None else ""
     held_out = "".join(f", held-out {name} {value:.4g}" for name, value in epoch.held_out.items())
+    padding = "" if epoch.padding is None else f", padding {100 * epoch.padding:.1f} %"
     return (
         f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
-        f"{epoch.samples_per_s:,.0f} samples/s, {epoch.seconds:.1f} s, "
+        f"{epoch.samples_per_s:,.0f} samples/s{padding}, {epoch.seconds:.1f} s, "
         f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB" + _left(epoch.left_s)
     )
 
@@ -44,6 +45,11 @@ def page(done: Any, console: Console) -> None:
     console.print(f"loss {last.loss:.6f}")
     for name, value in last.held_out.items():
         console.print(f"held-out {name} {value:.6g}")
+    for batch in done.warmed:
+        console.print(
+            f"largest batch {batch.samples} samples x {batch.length} tokens, tried before step 1: "
+            f"{batch.seconds:.2f} s, peak {batch.peak_memory_bytes / 2**20:,.0f} MiB"
+        )
     if done.skipped_steps:
         console.print(f"{done.skipped_steps} updates left out: something was not finite")
     table = Table("technique", "state", "why", box=None)

@@ -63,7 +63,9 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     loader = target.loader
     if loader.num_workers > 0:
         raise Refusal("the loader uses worker processes")
-    if loader.collate_fn is not default_collate:
+    # Padding of hotlap's own can be undone, row by row.
+    keeps_rows = getattr(loader, "keeps_rows", False)
+    if loader.collate_fn is not default_collate and not keeps_rows:
         raise Refusal("batches are made by a collate function of the script's own")
     if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")

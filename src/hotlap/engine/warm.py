@@ -1,0 +1,159 @@
+"""The largest batch goes forward and backward before the first step, and leaves no trace.
+
+Where samples differ in length the largest batch may come late. Tried first, it runs out of memory
+at once, and the allocator and a compiler meet it before all others.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hotlap.device import Device
+from hotlap.engine.quiet import kept_buffers, quietly
+from hotlap.engine.step import Step
+from hotlap.errors import RunError, UsageError
+from hotlap.feed import fixed
+from hotlap.feed.lengths import LengthSource
+from hotlap.feed.transfer import to_device
+from hotlap.lengths import bucket
+
+_PAIRS = 4
+_LEANS = 0.05
+_NOISE, _NARROW_NOISE = 1e-4, 0.2
+"""By how much two losses must differ, as a share, for their mixture to show: rounding in float32,
+and in 16-bit formats, is a twentieth of it."""
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """One batch that was tried."""
+
+    samples: int
+    length: int
+    """What its samples are padded to, in tokens."""
+    seconds: float
+    peak_memory_bytes: int
+    """Most that the process, or the device, had held once it was through."""
+
+
+def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[Warmed, ...]:
+    """Try the largest batches of the first epoch: that of most tokens, and that of the longest.
+
+    Weights, gradients, the optimizer, buffers, plain attributes of the modules and all random
+    states are afterwards what they were. What the loss, or an object inside an attribute, counts
+    for itself is not seen.
+
+    Raises:
+        RunError: a batch does not fit into memory.
+        UsageError: the model's forward writes to a parameter, or the loss is a mean over tokens
+            where a step is split.
+    """
+    device = hardware.name
+    with _no_trace(step.model, device):
+        _check_mean(step, source, device)
+    done = []
+    for positions in source.largest():
+        longest = int(source.lengths[positions.numpy()].max())
+        length, begin = bucket(longest, source.to), time.perf_counter()
+        with _no_trace(step.model, device):
+            batch = source.batch_of(positions)
+            try:
+                step.try_out(to_device(batch, device))
+                hardware.synchronize()
+            except RuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                raise RunError(_too_large(len(positions), length, device)) from error
+        seconds = time.perf_counter() - begin
+        done.append(Warmed(len(positions), length, seconds, hardware.peak_bytes()))
+    return tuple(done)
+
+
+def _check_mean(step: Step, source: LengthSource, device: str) -> None:
+    """Refuse a mean over tokens where a step is split: its parts hold different numbers of them.
+
+    Batches hold samples of like length, so that one batch alone does not show what a mean is over.
+    Looked at is a short sample with a long one: their loss is half of each sample's, or it leans
+    towards the longer.
+    """
+    if source.micro >= source.batch:
+        return
+    order = source.lengths.argsort(kind="stable")
+    for short, long in zip(
+        order[:_PAIRS].tolist(), order[: -_PAIRS - 1 : -1].tolist(), strict=True
+    ):
+        share = _share(step, source, device, short, long)
+        if share is None:
+            continue
+        if abs(share - 0.5) > _LEANS:
+            raise UsageError(
+                f"a sample of {source.lengths[short]} tokens has {100 * share:.1f} % of the loss "
+                f"of a batch with one of {source.lengths[long]}, not half: the loss is no mean "
+                "over samples, so a step cannot be split. Allowed: a loss that returns (sum, "
+                "count), as for tokens; or accumulate=1."
+            )
+        return
+
+
+def _share(step: Step, source: LengthSource, device: str, short: int, long: int) -> float | None:
+    """Return the weight of the short sample in a batch of both, None if it does not show."""
+    if source.lengths[short] == source.lengths[long]:
+        return None
+    losses = []
+    for wanted in ([short], [long], [short, long]):
+        batch = to_device(source.batch_of(torch.tensor(wanted)), device)
+        with quietly(step.model):
+            value = step.measure(batch)
+        if value is None:
+            return None
+        losses.append(value)
+    one, other, both = losses
+    is_narrow = bool(step.target.forward or step.target.weights)
+    noise = max(abs(both), 1.0) * (_NARROW_NOISE if is_narrow else _NOISE)
+    return (both - other) / (one - other) if abs(one - other) > noise else None
+
+
+@contextmanager
+def _no_trace(model: Any, device: str) -> Iterator[None]:
+    states = fixed.global_random_states()
+    devices = torch.cuda.get_rng_state_all() if device.startswith("cuda") else None
+    modules = [(module, dict(vars(module))) for module in model.modules()]
+    versions = {name: parameter._version for name, parameter in model.named_parameters()}
+    try:
+        with kept_buffers(model):
+            yield
+    finally:
+        for module, attributes in modules:
+            vars(module).clear()
+            vars(module).update(attributes)
+        for parameter in model.parameters():
+            parameter.grad = None
+        fixed.restore(states)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)
+    for name, parameter in model.named_parameters():
+        if parameter._version != versions.get(name):
+            raise UsageError(
+                f"the model's forward writes to its parameter {name}, so its largest batch cannot "
+                "be tried before the first step. Allowed: a buffer for what is no parameter, or a "
+                "task without `lengths`."
+            )
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    # The CPU's allocator has no exception of its own.
+    return "DefaultCPUAllocator" in str(error) and "allocate" in str(error)
+
+
+def _too_large(samples: int, length: int, device: str) -> str:
+    return (
+        f"the largest batch, {samples} samples padded to {length} tokens, does not fit into the "
+        f"memory of {device}. Allowed: fewer tokens_per_batch (or batch_size) with more "
+        "`accumulate`, the technique micro_batch, or shorter samples."
+    )

@@ -171,6 +171,13 @@ def test_an_absent_package_is_named_with_its_install_command() -> None:
     assert attention.why_not(facts, host, attention.Options("cudnn")) is None
 
 
+def test_tuning_tries_it_only_where_a_layer_is_named_so() -> None:
+    host = Host(cpu="x", cores=2)
+    assert attention.candidates(TaskFacts(layers={"Linear": 2}), host) == ()
+    facts = TaskFacts(layers={"Linear": 2, "SelfAttention": 1})
+    assert attention.candidates(facts, host) == ({"kernel": "products"},)
+
+
 def test_a_script_that_nobody_edited_gets_the_kernel_too(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -48,6 +48,14 @@ class Task:
     """Leave out the last samples of an epoch that do not fill a step."""
     collate: Callable[[Any], Any] | None = None
     """Makes a batch of a list of samples; torch's default collation if None."""
+    transform: Callable[..., Any] | None = None
+    """What is drawn anew for each training sample: `transform(sample, generator)` draws from the
+    torch.Generator that it is given, `transform(sample)` from the global generators. Either way
+    its numbers follow from seed, epoch and sample. Samples of the data set itself can then be fixed
+    and kept in memory. Not applied to `held_out`."""
+    batch_transform: Callable[[Any, Any], Any] | None = None
+    """`batch_transform(batch, draws)`: the same for whole batches, behind collation. `draws` is a
+    `hotlap.feed.draws.Draws`, whose rows follow from seed, epoch and sample."""
     schedule: Callable[[Any], Any] | None = None
     """`schedule(optimizer)`: any learning-rate scheduler of torch's kind."""
     schedule_per: Literal["step", "epoch"] = "step"
@@ -80,6 +88,12 @@ class Task:
                 raise UsageError(
                     f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
                     f"`hotlap.Task.{name}`."
+                )
+        for name in ("transform", "batch_transform"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
+                    f"`hotlap.Task.{name}`, or None."
                 )
         if not (hasattr(self.data, "__len__") and hasattr(self.data, "__getitem__")):
             raise UsageError(

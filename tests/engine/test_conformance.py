@@ -16,7 +16,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
 from tests.techniques.rows import ROWS
 
-REFUSED = {frozenset({"resident", "workers"})}
+REFUSED = {frozenset({"resident", "workers"}), frozenset({"reader_threads", "workers"})}
 """Pairs of which one refuses the other."""
 PAIRS = [
     pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]

@@ -5,6 +5,7 @@ from typing import Any
 ROWS: dict[str, dict[str, Any]] = {
     "resident": {},
     "workers": {"count": 1},
+    "reader_threads": {"count": 2},
     "optimizer foreach": {"implementation": "foreach"},
     "optimizer fused": {"implementation": "fused"},
     "threads": {"count": 1},
@@ -17,5 +18,5 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
-IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
+IN_THE_ENGINE_ONLY = ("reader_threads", "autocast", "master_weights", "micro_batch", "compile")
 """Techniques that act on the step itself, which a script does not offer."""

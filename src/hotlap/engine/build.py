@@ -179,6 +179,8 @@ def _training(task: Task) -> Source:
         shuffle=task.shuffle,
         drop_last=task.drop_last,
         collate=task.collate,
+        transform=task.transform,
+        batch_transform=task.batch_transform,
     )
 
 

@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +11,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from hotlap.errors import RunError
 from hotlap.feed import fixed
 from hotlap.feed.order import epoch_order, mixed
+from hotlap.feed.reader_threads import ReaderThreads
+from hotlap.feed.transform import Staged, Stages, as_it_is
 
 log = logging.getLogger("hotlap")
 
@@ -33,6 +33,8 @@ class Source:
         shuffle: a new order for each epoch.
         drop_last: leave out what does not fill a step.
         collate: makes a batch of a list of samples.
+        transform: see `Task`.
+        batch_transform: see `Task`.
     """
 
     def __init__(
@@ -45,10 +47,13 @@ class Source:
         shuffle: bool = True,
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         self.dataset = dataset
         self.collate_fn = collate or default_collate
         self.num_workers = 0
+        self.reader_threads = 0
         self.prefetch_factor: int | None = None
         self.wraps: list[Callable[[Any, Read], Read]] = []
         """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
@@ -58,6 +63,7 @@ class Source:
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
         self._samples = _Samples(dataset, seed)
+        self.stages = Stages(self._samples, self.collate_fn, transform, batch_transform)
         self._undrawn: Any = None
 
     def __len__(self) -> int:
@@ -74,8 +80,14 @@ class Source:
         order = epoch_order(self.length, seed=self.seed, epoch=number, shuffle=self.shuffle)
         order = order[first * self.batch : len(self) * self.batch]
         self._samples.epoch = number
+        self.stages.holds = bool(self.wraps)
         if self.num_workers:
             return self._by_workers(self._split(order))
+        if self.reader_threads:
+            steps = self._split(order)
+            threads = ReaderThreads.over(self, steps)
+            if threads is not None:
+                return threads.steps(steps)
         return self._here(order)
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
@@ -88,6 +100,8 @@ class Source:
         read: Read = self._read
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
+        if not self.stages.is_empty:
+            read = self.stages.behind(read)
         serve = getattr(read, "serve", None)
         if serve is not None and self.micro == self.batch:
             yield from self._served(serve, order)
@@ -133,7 +147,7 @@ class Source:
 
     def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
         try:
-            return self.collate_fn([dataset[position] for position in wanted])
+            return self.stages.join([dataset[position] for position in wanted])
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(
@@ -146,12 +160,13 @@ class Source:
     ) -> Iterator[list[tuple[int, Any]]]:
         # A worker cannot tell this process that a sample draws, so there each one is seeded.
         self._samples.draws = True
+        is_plain = self.stages.is_empty
         loader = DataLoader(
-            self._samples,
+            self._samples if is_plain else Staged(self.stages),
             batch_sampler=[micro.tolist() for micro in itertools.chain.from_iterable(steps)],
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            collate_fn=self.collate_fn,
+            collate_fn=self.collate_fn if is_plain else as_it_is,
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(self.seed, self._samples.epoch)),
         )
@@ -182,9 +197,5 @@ class _Samples(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        seed = mixed(self.seed, self.epoch, position)
-        random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        fixed.reseed(mixed(self.seed, self.epoch, position))
         return self.dataset[position]

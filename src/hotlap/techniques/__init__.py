@@ -33,6 +33,8 @@ ORDER: tuple[str, ...] = (
     # Worker processes before resident rows: resident refuses a loader that has workers, so that a
     # sample is not held once in the parent and again in every worker.
     "workers",
+    # Refuses a loader that has workers. Before resident rows, which it reads for.
+    "reader_threads",
     "resident",
     # The layout of the weights before the optimizer sees them: its state takes their layout.
     "channels_last",

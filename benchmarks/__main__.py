@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -48,11 +49,10 @@ def main() -> int:
         return 0
     console = Console(markup=False, highlight=False, width=max(120, Console().width))
     console.print(line)
-    if result.rows:
-        table = Table(box=None)
-        for name in result.rows[0]:
-            table.add_column(name)
-        for row in result.rows:
+    # Rows of other columns make a table of their own.
+    for columns, rows in groupby(result.rows, key=tuple):
+        table = Table(*columns, box=None)
+        for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console.print(table)
     for note in result.notes:

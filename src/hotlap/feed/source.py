@@ -172,8 +172,12 @@ class Source:
         )
         batches = iter(loader)
         self.notes["worker_processes"] = self.num_workers
-        for micros in steps:
-            yield [(len(positions), self._next(batches)) for positions in micros]
+        try:
+            for micros in steps:
+                yield [(len(positions), self._next(batches)) for positions in micros]
+        finally:
+            # A traceback that is kept holds the iterator, and so its processes.
+            getattr(batches, "_shutdown_workers", lambda: None)()
 
     @staticmethod
     def _next(batches: Iterator[Any]) -> Any:

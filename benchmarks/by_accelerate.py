@@ -23,7 +23,7 @@ from plain import FashionMNIST, cnn, mlp
 from torch import nn
 from torch.utils.data import DataLoader
 
-from benchmarks.by_hand import BATCH, Images, epoch_order
+from by_hand import BATCH, Images, epoch_order
 
 
 def main() -> None:

@@ -15,8 +15,9 @@ from hotlap.host import Host
 
 NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
-    "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
-    "feed": "batches a second, with nothing behind them",
+    "overhead": "what a step costs beyond the loop that one writes by hand: the engine, the peers",
+    "feed": "batches a second, with nothing behind them; a folder of JPEG files",
+    "accuracy": "test accuracy over seeds, the plain script and the engine's tiers",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

@@ -18,12 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fashion_mnist")
 
 import torch
 from accelerate import Accelerator
+from by_hand import BATCH, Images, epoch_order
 from data import find
 from plain import FashionMNIST, cnn, mlp
 from torch import nn
 from torch.utils.data import DataLoader
-
-from by_hand import BATCH, Images, epoch_order
 
 
 def main() -> None:

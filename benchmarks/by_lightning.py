@@ -19,12 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fashion_mnist")
 
 import lightning
 import torch
+from by_hand import BATCH, Images, epoch_order
 from data import find
 from plain import FashionMNIST, cnn, mlp
 from torch import nn
 from torch.utils.data import DataLoader
-
-from by_hand import BATCH, Images, epoch_order
 
 
 class Lecture(lightning.LightningModule):

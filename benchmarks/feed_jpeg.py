@@ -1,4 +1,4 @@
-"""A folder of JPEG files, decoded and augmented: DataLoaders as people use them, and hotlap's tiers.
+"""A folder of JPEG files, decoded and augmented, by DataLoaders and by hotlap's tiers.
 
 Nothing stands behind the feed. What every tier of hotlap gives is compared, bit for bit.
 """
@@ -83,7 +83,7 @@ def measure(result: Result, *, rounds: int, samples: int | None) -> None:
 
 
 def _part(dataset: Any, samples: int | None) -> Any:
-    return dataset if samples is None else Subset(dataset, range(0, samples))
+    return dataset if samples is None else Subset(dataset, range(samples))
 
 
 def _task(dataset: Any, **transforms: Any) -> Task:

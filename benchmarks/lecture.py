@@ -150,9 +150,7 @@ def _steady(
     )
 
 
-def _whole(
-    model: str, tuned: Plan, others: tuple[str, ...], runs: int, result: Result
-) -> None:
+def _whole(model: str, tuned: Plan, others: tuple[str, ...], runs: int, result: Result) -> None:
     arguments = ["--model", model, "--epochs", str(EPOCHS)]
     plain = Script(path=PLAIN, args=tuple(arguments), cwd=str(ROOT))
     hand = [sys.executable, BY_HAND, *arguments, "--tier"]

@@ -169,7 +169,9 @@ def main() -> None:
     parser.add_argument("way", choices=sorted(WAYS))
     parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", required=True, help="file for the JSON: peers print what they like")
+    parser.add_argument(
+        "--out", required=True, help="file for the JSON: peers print what they like"
+    )
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Which peers are installed. One that is not is said to be absent, with the command that gets it."""
+"""Which peers are installed; of one that is not it is said how to get it."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -8,7 +8,7 @@ PEERS = {
     "Trainer of Hugging Face": "transformers",
 }
 """Name -> package; the Trainer runs on Accelerate."""
-INSTALL = "pip install --constraint constraints.txt -e '.[bench]'"
+INSTALL = "pip install -c constraints.txt -c constraints-bench.txt -e '.[bench]'"
 
 
 def versions(wanted: tuple[str, ...] = tuple(PEERS)) -> dict[str, str]:

@@ -16,7 +16,17 @@ Kind = Any
 _NUMBERS = (bool, int, float)
 _ARRAYS = frozenset(
     np.dtype(name)
-    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+    for name in (
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    )
 )
 _INT64 = 2**63
 

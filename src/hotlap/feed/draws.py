@@ -23,7 +23,7 @@ class Draws:
     """
 
     def __init__(self, state: int, positions: Sequence[int]) -> None:
-        self._rows = taken_in(np.uint64(state), np.array(positions, dtype=np.uint64))
+        self._state, self._positions = np.uint64(state), positions
         self._calls = 0
 
     def uniform(self, *shape: int) -> torch.Tensor:
@@ -49,7 +49,8 @@ class Draws:
 
     def _bits(self, shape: tuple[int, ...], count: int) -> np.ndarray:
         self._calls += 1
-        rows = taken_in(self._rows, np.uint64(self._calls))
+        rows = taken_in(self._state, np.array(self._positions, dtype=np.uint64))
+        rows = taken_in(rows, np.uint64(self._calls))
         each = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64)
         values = taken_in(rows[:, None], each[None, :])
         return (values >> np.uint64(64 - count)).reshape(len(rows), *shape)

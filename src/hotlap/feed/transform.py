@@ -121,10 +121,11 @@ class Stages:
         states = fixed.global_random_states()
         try:
             yield
-            drawn = None if self.uses_globals else fixed.moved(states)
         finally:
-            fixed.restore(states)
-        if drawn is not None:
+            drawn = fixed.moved(states)
+            if drawn is not None:
+                fixed.restore(states)
+        if drawn is not None and not self.uses_globals:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
                 f"{name} drew from {drawn}: such numbers depend on who reads the sample. Allowed: "
@@ -144,7 +145,10 @@ class Stages:
             given = joined.samples if isinstance(joined, Apart) else apart(self._kind, joined)
             generator = torch.Generator()
             batch = self.collate(
-                [self._transformed(p, each, generator) for p, each in zip(wanted, given, strict=True)]
+                [
+                    self._transformed(p, each, generator)
+                    for p, each in zip(wanted, given, strict=True)
+                ]
             )
         if self.batch_transform is None:
             return batch
@@ -177,6 +181,8 @@ class Staged(Dataset[Any]):
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
+        self._draws = False
+        """True once a sample drew; seeding all generators takes a tenth of a small decode."""
 
     def __len__(self) -> int:
         return len(self.stages.samples)
@@ -186,9 +192,18 @@ class Staged(Dataset[Any]):
 
     def __getitems__(self, positions: list[int]) -> Any:
         """Return the batch of the samples at `positions`."""
-        joined = self.stages.join([read_at(self.stages.samples, p) for p in positions])
+        joined = self.stages.join(self._read(positions))
         with self.stages.watched():
             return self.stages.finished(positions, joined)
+
+    def _read(self, positions: list[int]) -> list[Any]:
+        if not self._draws:
+            states = fixed.global_random_states()
+            samples = [read_at(self.stages.samples.dataset, position) for position in positions]
+            self._draws = fixed.moved(states) is not None
+            if not self._draws:
+                return samples
+        return [read_at(self.stages.samples, position) for position in positions]
 
 
 def as_it_is(batch: Any) -> Any:

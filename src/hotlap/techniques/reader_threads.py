@@ -82,4 +82,6 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({"count": max(1, int(host.cores))},)
 
 
-TECHNIQUE = Technique("reader_threads", "feed", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    "reader_threads", "feed", Options, numerics, why_not, apply, proof, candidates
+)

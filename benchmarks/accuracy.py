@@ -1,7 +1,7 @@
 """Test accuracy of the plain script and of the engine's tiers, over seeds: a smoke test.
 
-It sees gross mistakes only: a plain run differs from itself by as much between seeds. The proof that
-learning is unchanged is the verdict of `hotlap tune`.
+It sees gross mistakes only: a plain run differs from itself by as much between seeds. The proof
+that learning is unchanged is the verdict of `hotlap tune`.
 """
 
 import argparse

@@ -241,10 +241,18 @@ class DrawsSometimes(Pictures):
 
 
 @pytest.mark.parametrize("data", [Drawing(), DrawsSometimes()])
-@pytest.mark.parametrize("tier", ["workers 2", "threads", "resident"])
+@pytest.mark.parametrize("tier", ["workers 2", "resident"])
 def test_a_data_set_that_draws_gives_the_same_on_every_tier(tier: str, data: Any) -> None:
     expected = fed(task(data=data), Plan())
     assert fed(task(data=data), TIERS[tier]) == expected
+
+
+@pytest.mark.parametrize("tier", ["threads", "resident, threads"])
+def test_draws_that_threads_see_too_late_end_the_run(tier: str) -> None:
+    with pytest.raises(hotlap.RunError, match="draws from torch's random, which threads share"):
+        fed(task(data=DrawsSometimes()), TIERS[tier])
+    # A model that draws is not taken for the data set.
+    hotlap.train(task(epochs=1), TIERS[tier])
 
 
 class SharesAPlace(Pictures):

@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from hotlap.errors import RunError
 from hotlap.feed import fixed
 from hotlap.feed.transform import read_at
 
 _LOOKED_AT = 16
 """Samples read at the start of an epoch by the calling thread and by all others at once."""
+_SUSPECTED = 8
+"""Batches of an epoch that are read once more, where somebody drew while a thread read them."""
 
 Steps = Sequence[Sequence[torch.Tensor]]
 
@@ -82,12 +85,16 @@ class ReaderThreads:
         todo = itertools.chain.from_iterable(steps)
         make = self._behind_what_is_kept() if self.source.wraps else self._submit
         ready: deque[Future[Any]] = deque(make(p) for p in itertools.islice(todo, ahead))
-        notes = self.source.notes["reader_threads"]
+        notes, suspicions = self.source.notes["reader_threads"], 0
         try:
             for micros in steps:
                 step = []
                 for positions in micros:
-                    batch = ready.popleft().result()
+                    batch, has_moved = ready.popleft().result()
+                    if has_moved and suspicions < _SUSPECTED:
+                        # It may have been the model, or the user's loop.
+                        suspicions += 1
+                        self._check(positions)
                     ready.extend(make(p) for p in itertools.islice(todo, 1))
                     step.append((positions.numel(), batch))
                     notes["batches"] += 1
@@ -98,9 +105,37 @@ class ReaderThreads:
     def _submit(self, positions: torch.Tensor) -> "Future[Any]":
         return self.pool.submit(self._batch, positions)
 
-    def _batch(self, positions: torch.Tensor) -> Any:
+    def _batch(self, positions: torch.Tensor) -> tuple[Any, bool]:
+        """Return a batch, and whether a random state of the process moved meanwhile."""
+        states = fixed.global_random_states()
         joined = self.stages.join(self._samples(positions.tolist()))
-        return self.stages.finished(positions, joined)
+        batch = self.stages.finished(positions, joined)
+        return batch, fixed.moved(states) is not None
+
+    def _finished(self, positions: torch.Tensor, joined: Any) -> tuple[Any, bool]:
+        return self.stages.finished(positions, joined), False
+
+    def _check(self, positions: torch.Tensor) -> None:
+        """Read a batch in the calling thread, and see whether that draws.
+
+        Raises:
+            RunError: it does.
+        """
+        states = fixed.global_random_states()
+        joined = self.stages.join(self._samples(positions.tolist()))
+        drawn = fixed.moved(states)
+        fixed.restore(states)
+        if drawn is not None:
+            raise self._too_late(drawn)
+        with self.stages.watched():
+            self.stages.finished(positions, joined)
+
+    def _too_late(self, drawn: str) -> RunError:
+        return RunError(
+            f"reading a sample draws from {drawn}, which threads share, and the first samples of "
+            "the epoch did not show it. Allowed: the technique `workers` in place of "
+            "`reader_threads`, or draws in a transform(sample, generator)."
+        )
 
     def _samples(self, wanted: Sequence[int]) -> list[Any]:
         return [read_at(self.dataset, position) for position in wanted]
@@ -112,7 +147,7 @@ class ReaderThreads:
 
         def submit(positions: torch.Tensor) -> "Future[Any]":
             # What is kept is looked after by one thread, which reads what is missing with all.
-            return self.pool.submit(self.stages.finished, positions, read(positions))
+            return self.pool.submit(self._finished, positions, read(positions))
 
         return submit
 
@@ -120,7 +155,12 @@ class ReaderThreads:
         wanted = positions.tolist() if isinstance(positions, torch.Tensor) else list(positions)
         size = -(-len(wanted) // self.source.reader_threads)
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        return self.stages.join([s for part in self.pool.map(self._samples, parts) for s in part])
+        states = fixed.global_random_states()
+        samples = [sample for part in self.pool.map(self._samples, parts) for sample in part]
+        drawn = fixed.moved(states)
+        if drawn is not None:
+            raise self._too_late(drawn)
+        return self.stages.join(samples)
 
 
 def same(left: Any, right: Any) -> bool:

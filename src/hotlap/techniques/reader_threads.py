@@ -12,7 +12,8 @@ When it hurts  small samples: what is left is Python, of which one thread runs a
 Numerics       exact: what a transform draws follows from seed, epoch and sample. A data set that
                draws from the process's random states is refused, and so are a `transform(sample)`
                of one argument, and a data set that gives other samples when several threads read
-               at once; some samples are looked at each epoch.
+               at once; some samples are looked at each epoch, and a data set found to
+               draw later ends the run with an error.
 Measured       not yet measured; `python -m benchmarks feed_jpeg` measures it.
 Source         Pillow's decoders release the lock (src/decode.c); SPDL, arXiv 2504.20067.
 """

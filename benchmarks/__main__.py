@@ -5,6 +5,7 @@ import importlib
 import json
 import sys
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +15,9 @@ from hotlap.host import Host
 
 NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
-    "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
-    "feed": "batches a second, with nothing behind them",
+    "overhead": "what a step costs beyond the loop that one writes by hand: the engine, the peers",
+    "feed": "batches a second, with nothing behind them; a folder of JPEG files",
+    "accuracy": "test accuracy over seeds, the plain script and the engine's tiers",
     "gpt": "a GPT: the plain loop, the best loops by hand and the engine, in reduced precision too",
     "gpu": "on a GPU: its tests, each technique, and the other benchmarks, in parts",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
@@ -50,11 +52,10 @@ def main() -> int:
         return 0
     console = Console(markup=False, highlight=False, width=max(120, Console().width))
     console.print(line)
-    if result.rows:
-        table = Table(box=None)
-        for name in result.rows[0]:
-            table.add_column(name)
-        for row in result.rows:
+    # Rows of other columns make a table of their own.
+    for columns, rows in groupby(result.rows, key=tuple):
+        table = Table(*columns, box=None)
+        for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console.print(table)
     for note in result.notes:

@@ -36,9 +36,10 @@ def main() -> None:
     parser.add_argument("--tier", choices=["exact", "rounding", "bf16"], default="exact")
     parser.add_argument("--model", choices=["mlp", "cnn"], default="mlp")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fill", action="store_true", help="decode everything before the start")
     args = parser.parse_args()
-    task = recipe.task(model=args.model, epochs=args.epochs)
+    task = recipe.task(model=args.model, epochs=args.epochs, seed=args.seed)
     built = build(task, PLANS[args.model, args.tier], fill_ahead=args.fill)
     start, total, count = time.perf_counter(), 0.0, 0
     for step in steps_of(built):

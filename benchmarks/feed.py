@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "fashion_mnist")
 from data import find
 from plain import FashionMNIST
 
+from benchmarks import feed_jpeg
 from benchmarks.__main__ import Result
 from hotlap.engine.build import build
 from hotlap.host import Host
@@ -65,6 +66,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
             }
         )
         result.figures[f"hotlap / {name}"] = ratio.median
+    feed_jpeg.measure(result, rounds=args.rounds, samples=1000 if quick else None)
     return result
 
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from statistics import median
 
+from benchmarks import peers
 from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run as run_script
@@ -26,6 +28,8 @@ ROOT = Path(__file__).parents[1]
 PLAIN = "examples/fashion_mnist/plain.py"
 BY_HAND = "benchmarks/by_hand.py"
 BY_ENGINE = "benchmarks/by_engine.py"
+BY_PEER = {"Lightning": "benchmarks/by_lightning.py", "Accelerate": "benchmarks/by_accelerate.py"}
+SETTINGS = ("default", "tuned", "bf16")
 BATCH = 64
 EPOCHS = 10
 TUNED = {
@@ -41,24 +45,31 @@ PAIRS = (
     ("engine, bf16", "by hand, bf16"),
     ("engine, exact", "run, exact"),
     ("engine, rounding", "run, tuned"),
+    ("engine, rounding", "Lightning, tuned"),
+    ("engine, rounding", "Accelerate, tuned"),
+    ("engine, bf16", "Lightning, bf16"),
+    ("engine, bf16", "Accelerate, bf16"),
 )
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--model mlp|cnn`, `--rounds N`, `--whole N` runs, `--plan FILE`."""
+    """Measure; options: `--model mlp|cnn`, `--rounds N`, `--whole N` runs, `--plan FILE`,
+    `--no-peers`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks lecture")
     parser.add_argument("--model", choices=["mlp", "cnn"], action="append")
     parser.add_argument("--rounds", type=int, default=3 if quick else 8)
     parser.add_argument("--whole", type=int, default=0 if quick else 1)
     parser.add_argument("--plan", type=Path, help="a tuned plan file, in place of the usual one")
+    parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
     args = parser.parse_args(argv)
-    result = Result()
+    result = Result(notes=[] if args.no_peers else peers.told(tuple(BY_PEER)))
+    there = {} if args.no_peers else peers.versions(tuple(BY_PEER))
     for model in args.model or ["mlp", "cnn"]:
         tuned = TUNED[model] if args.plan is None else PlanFile.read(args.plan).plan
-        _steady(model, tuned, args.rounds, 0.3 if quick else 1.0, result)
+        _steady(model, tuned, tuple(there), args.rounds, 0.3 if quick else 1.0, result)
         if args.whole:
-            _whole(model, tuned, args.whole, result)
+            _whole(model, tuned, tuple(there), args.whole, result)
     return result
 
 
@@ -67,7 +78,19 @@ def _script(path: str, model: str, *more: str) -> Script:
     return Script(path=path, args=arguments, cwd=str(ROOT))
 
 
-def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result) -> None:
+def _by_peers(names: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    """Return way -> (file, settings)."""
+    return {f"{name}, {kind}": (BY_PEER[name], kind) for name in names for kind in SETTINGS}
+
+
+def _steady(
+    model: str,
+    tuned: Plan,
+    others: tuple[str, ...],
+    rounds: int,
+    turn_s: float,
+    result: Result,
+) -> None:
     ways = {
         "plain": (_script(PLAIN, model), Plan()),
         "by hand, exact": (_script(BY_HAND, model, "--tier", "exact"), Plan()),
@@ -79,6 +102,10 @@ def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result)
         "engine, exact": (_script(BY_ENGINE, model, "--tier", "exact", "--fill"), Plan()),
         "engine, rounding": (_script(BY_ENGINE, model, "--tier", "rounding", "--fill"), Plan()),
         "engine, bf16": (_script(BY_ENGINE, model, "--tier", "bf16", "--fill"), Plan()),
+        **{
+            name: (_script(path, model, "--settings", kind), Plan())
+            for name, (path, kind) in _by_peers(others).items()
+        },
     }
     with ExitStack() as stack:
         arms = [
@@ -108,6 +135,9 @@ def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result)
         result.figures[f"{model}: {name}: samples_per_s"] = samples
         result.figures[f"{model}: {name}: x_plain"] = ratio.median
     for ours, theirs in PAIRS:
+        if ours not in found.arms or theirs not in found.arms:
+            result.notes.append(f"{model}: `{ours}` and `{theirs}` were not in one race")
+            continue
         ratio = paired_ratio(found.arms[ours].turns_ms, found.arms[theirs].turns_ms)
         result.figures[f"{model}: {ours} / {theirs}"] = ratio.median
         result.notes.append(
@@ -120,7 +150,7 @@ def _steady(model: str, tuned: Plan, rounds: int, turn_s: float, result: Result)
     )
 
 
-def _whole(model: str, tuned: Plan, runs: int, result: Result) -> None:
+def _whole(model: str, tuned: Plan, others: tuple[str, ...], runs: int, result: Result) -> None:
     arguments = ["--model", model, "--epochs", str(EPOCHS)]
     plain = Script(path=PLAIN, args=tuple(arguments), cwd=str(ROOT))
     hand = [sys.executable, BY_HAND, *arguments, "--tier"]
@@ -135,6 +165,10 @@ def _whole(model: str, tuned: Plan, runs: int, result: Result) -> None:
         "engine, exact": lambda: _timed([*engine, "exact"]),
         "engine, rounding": lambda: _timed([*engine, "rounding"]),
         "engine, bf16": lambda: _timed([*engine, "bf16"]),
+        **{
+            name: partial(_timed, [sys.executable, path, *arguments, "--settings", kind])
+            for name, (path, kind) in _by_peers(others).items()
+        },
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs):

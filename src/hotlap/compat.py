@@ -20,6 +20,9 @@ NAMES = (
     PrivateName("torch.utils.data.dataloader", "DataLoader._get_iterator", "feed"),
     PrivateName("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", "observe"),
     PrivateName("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch", "feed"),
+    PrivateName(
+        "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers", "feed"
+    ),
     PrivateName("torch.optim.optimizer", "Optimizer._patch_step_function", "observe"),
     PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
     PrivateName("torch.nn", "Module.__call__", "model"),

@@ -58,6 +58,14 @@ class Task:
     """In place of `batch_size`: a batch holds as many samples as this many tokens allow, padding
     included, and `accumulate` of them make a step. Batches hold samples of like length, drawn anew
     in every epoch; their number is the same in each. Needs `lengths`."""
+    transform: Callable[..., Any] | None = None
+    """What is drawn anew for each training sample: `transform(sample, generator)` draws from the
+    torch.Generator that it is given, `transform(sample)` from the global generators. Either way
+    its numbers follow from seed, epoch and sample. Samples of the data set itself can then be fixed
+    and kept in memory. Not applied to `held_out`."""
+    batch_transform: Callable[[Any, Any], Any] | None = None
+    """`batch_transform(batch, draws)`: the same for whole batches, behind collation. `draws` is a
+    `hotlap.feed.draws.Draws`, whose rows follow from seed, epoch and sample."""
     schedule: Callable[[Any], Any] | None = None
     """`schedule(optimizer)`: any learning-rate scheduler of torch's kind."""
     schedule_per: Literal["step", "epoch"] = "step"
@@ -89,6 +97,12 @@ class Task:
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
         self._check_lengths()
+        for name in ("transform", "batch_transform"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
+                    f"`hotlap.Task.{name}`, or None."
+                )
         if self.steps_per_epoch == 0:
             raise UsageError(
                 f"a step takes {self.logical_batch} samples, data has {len(self.data)}, and "

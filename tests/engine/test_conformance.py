@@ -16,7 +16,11 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
 from tests.techniques.rows import NEED_CUDA, ROWS
 
-REFUSED = {frozenset({"resident", "workers"}), frozenset({"cuda_graph", "optimizer"})}
+REFUSED = {
+    frozenset({"resident", "workers"}),
+    frozenset({"reader_threads", "workers"}),
+    frozenset({"cuda_graph", "optimizer"}),
+}
 """Pairs of which one refuses the other."""
 PAIRS = [
     pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]

@@ -11,6 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ARGUMENTS = {
     "fashion_mnist": ("--epochs", "1"),
+    "jpeg": ("--epochs", "1"),
     "lecture": ("--epochs", "1"),
     "gpt": ("--steps", "10", "--batch-size", "2"),
     "sequences": ("--epochs", "1", "--samples", "120"),

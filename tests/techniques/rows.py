@@ -5,6 +5,7 @@ from typing import Any
 ROWS: dict[str, dict[str, Any]] = {
     "resident": {},
     "workers": {"count": 1},
+    "reader_threads": {"count": 2},
     "optimizer foreach": {"implementation": "foreach"},
     "optimizer fused": {"implementation": "fused"},
     "threads": {"count": 1},
@@ -31,6 +32,7 @@ IN_THE_ENGINE_ONLY = (
     "compile",
     "pinned",
     "cuda_graph",
+    "reader_threads",
 )
 """Techniques that act on the step itself, which a script does not offer."""
 

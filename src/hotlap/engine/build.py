@@ -192,6 +192,8 @@ def _training(task: Task) -> Source:
         "shuffle": task.shuffle,
         "drop_last": task.drop_last,
         "collate": task.collate,
+        "transform": task.transform,
+        "batch_transform": task.batch_transform,
     }
     if task.lengths is None:
         return Source(task.data, task.logical_batch, **options)

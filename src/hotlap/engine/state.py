@@ -91,6 +91,8 @@ def fingerprint(built: Built) -> dict[str, Any]:
         "seed": task.seed,
         "shuffle": task.shuffle,
         "drop_last": task.drop_last,
+        "transform": _name_of(task.transform),
+        "batch_transform": _name_of(task.batch_transform),
         "clip_norm": task.clip_norm,
         "clip_value": task.clip_value,
         "schedule_per": task.schedule_per,
@@ -99,6 +101,10 @@ def fingerprint(built: Built) -> dict[str, Any]:
         "schedule": None if built.scheduler is None else type(built.scheduler).__name__,
         "weights": {name: list(t.shape) for name, t in built.model.state_dict().items()},
     }
+
+
+def _name_of(function: Any) -> str | None:
+    return None if function is None else getattr(function, "__qualname__", type(function).__name__)
 
 
 def _check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Checkpoint) -> None:

@@ -47,14 +47,19 @@ def restore(states: tuple[Any, Any, torch.Tensor]) -> None:
     torch.set_rng_state(states[2])
 
 
+def reseed(seed: int) -> None:
+    """Seed Python's, numpy's (if loaded) and torch's global generator."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
 @contextmanager
 def other_random_states() -> Iterator[None]:
     """Run a block under other global random states, and put the old ones back."""
     states = global_random_states()
-    random.seed(_OTHER_SEED)
-    if states[1] is not None:
-        sys.modules["numpy"].random.seed(_OTHER_SEED)
-    torch.default_generator.manual_seed(_OTHER_SEED)
+    reseed(_OTHER_SEED)
     try:
         yield
     finally:

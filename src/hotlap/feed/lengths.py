@@ -87,7 +87,7 @@ class LengthSource(Source):
         return self._collated(self._samples, positions.tolist())
 
     def _reader(self) -> Read:
-        if self.pad is None or "resident" not in self.notes:
+        if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:
             return super()._reader()
         # Rows of one length can be kept; what was padded too far is cut off once more.
         self.collate_fn = _Wide(self.pad, bucket(int(self.lengths.max()), self.to))

@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +11,9 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from hotlap.errors import RunError
 from hotlap.feed import fixed
 from hotlap.feed.order import epoch_order, mixed
+from hotlap.feed.reader_threads import ReaderThreads
 from hotlap.feed.samples import explained, together
+from hotlap.feed.transform import Staged, Stages, as_it_is
 
 log = logging.getLogger("hotlap")
 
@@ -34,6 +34,8 @@ class Source:
         shuffle: a new order for each epoch.
         drop_last: leave out what does not fill a step.
         collate: makes a batch of a list of samples.
+        transform: see `Task`.
+        batch_transform: see `Task`.
     """
 
     def __init__(
@@ -46,10 +48,13 @@ class Source:
         shuffle: bool = True,
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
     ) -> None:
         self.dataset = dataset
         self.collate_fn = collate or default_collate
         self.num_workers = 0
+        self.reader_threads = 0
         self.prefetch_factor: int | None = None
         self.wraps: list[Callable[[Any, Read], Read]] = []
         """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
@@ -64,6 +69,7 @@ class Source:
         """Share of the newest epoch's tokens that is padding, where lengths are known."""
         self._samples = _Samples(dataset, seed)
         self._together = together(dataset)
+        self.stages = Stages(self._samples, self.collate_fn, transform, batch_transform)
         self._undrawn: Any = None
 
     def __len__(self) -> int:
@@ -79,7 +85,9 @@ class Source:
         """
         self._begin(number)
         order = self._order(number)[first * self.batch :]
-        given = self._by_workers(self._split(order)) if self.num_workers else self._here(order)
+        given = self._by_threads(order) if self.reader_threads else None
+        if given is None:
+            given = self._by_workers(self._split(order)) if self.num_workers else self._here(order)
         return given if self.transfer is None else self.transfer(given)
 
     def _order(self, epoch: int) -> torch.Tensor:
@@ -90,6 +98,12 @@ class Source:
         self._samples.epoch = epoch
         if self._together is not None:
             self._together.look_again()
+        self.stages.holds = bool(self.wraps)
+
+    def _by_threads(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]] | None:
+        steps = self._split(order)
+        threads = ReaderThreads.over(self, steps)
+        return None if threads is None else threads.steps(steps)
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()
@@ -108,7 +122,7 @@ class Source:
         read: Read = self._read
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
-        return read
+        return read if self.stages.is_empty else self.stages.behind(read)
 
     def _each(
         self, read: Read, steps: Sequence[Sequence[torch.Tensor]]
@@ -155,8 +169,10 @@ class Source:
     def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
         try:
             if dataset is self._together:
-                return self.collate_fn(dataset.read(wanted))
-            return self.collate_fn([dataset[position] for position in wanted])
+                samples = dataset.read(wanted)
+            else:
+                samples = [dataset[position] for position in wanted]
+            return self.collate_fn(samples) if self.stages.is_empty else self.stages.join(samples)
         except (TypeError, RuntimeError) as error:
             raise explained(error) from error
         except StopIteration as error:
@@ -171,19 +187,24 @@ class Source:
     ) -> Iterator[list[tuple[int, Any]]]:
         # A worker cannot tell this process that a sample draws, so there each one is seeded.
         self._samples.draws = True
+        is_plain = self.stages.is_empty
         loader = DataLoader(
-            self._samples,
+            self._samples if is_plain else Staged(self.stages),
             batch_sampler=[micro.tolist() for micro in itertools.chain.from_iterable(steps)],
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            collate_fn=self.collate_fn,
+            collate_fn=self.collate_fn if is_plain else as_it_is,
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(self.seed, self._samples.epoch)),
         )
         batches = iter(loader)
         self.notes["worker_processes"] = self.num_workers
-        for micros in steps:
-            yield [(len(positions), self._next(batches)) for positions in micros]
+        try:
+            for micros in steps:
+                yield [(len(positions), self._next(batches)) for positions in micros]
+        finally:
+            # A traceback that is kept holds the iterator, and so its processes.
+            getattr(batches, "_shutdown_workers", lambda: None)()
 
     @staticmethod
     def _next(batches: Iterator[Any]) -> Any:
@@ -210,9 +231,5 @@ class _Samples(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        seed = mixed(self.seed, self.epoch, position)
-        random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        fixed.reseed(mixed(self.seed, self.epoch, position))
         return self.dataset[position]

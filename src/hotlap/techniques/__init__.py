@@ -33,6 +33,8 @@ ORDER: tuple[str, ...] = (
     # Worker processes before resident rows: resident refuses a loader that has workers, so that a
     # sample is not held once in the parent and again in every worker.
     "workers",
+    # Refuses a loader that has workers. Before resident rows, which it reads for.
+    "reader_threads",
     "resident",
     # What is still on the host when the others have served it is copied.
     "pinned",

@@ -1,0 +1,88 @@
+"""Batches are read, decoded and transformed by threads, ahead of the training loop.
+
+What it does   some threads of the training process make whole batches, each one batch at a time,
+               while the model computes; batches are handed over in their order.
+When it helps  most of a sample's time is spent in code that releases Python's lock: decoding and
+               resizing of larger images, reading of files, operations on larger tensors. Beside
+               `resident`, threads read together in the first epoch and transform in all of them.
+When it hurts  small samples: what is left is Python, of which one thread runs at a time, so that
+               the training loop itself gets slower. Worker processes are faster there. That
+               threads never help in Python is wrong as well: Pillow, numpy and torch let go of the
+               lock while they compute.
+Numerics       exact: what a transform draws follows from seed, epoch and sample. A data set that
+               draws from the process's random states is refused, and so are a `transform(sample)`
+               of one argument, and a data set that gives other samples when several threads read
+               at once; some samples are looked at each epoch, and a data set found to
+               draw later ends the run with an error.
+Measured       not yet measured; `python -m benchmarks feed` measures it.
+Source         Pillow's decoders release the lock (src/decode.c); SPDL, arXiv 2504.20067.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    count: int
+    """Threads that read the training data."""
+    prefetch: int = 2
+    """Batches that each thread keeps ready."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= 256:
+            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 256.")
+        if not 1 <= self.prefetch <= 64:
+            raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del task, host, options
+    return "only the engine reads by threads: a script's own DataLoader cannot"
+
+
+def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    from hotlap.feed.reach import Reach
+
+    loader = target.loader
+    if not target.own_order:
+        raise Refusal("only the engine reads by threads: a script's own DataLoader cannot")
+    if loader.num_workers > 0:
+        raise Refusal("worker processes read the samples already")
+    if not hasattr(loader.dataset, "__getitem__"):
+        raise Refusal("a stream (iterable data set) has no samples that threads could share out")
+    problem = Reach(loader.dataset).problem
+    if problem is not None:
+        raise Refusal(problem)
+    loader.reader_threads = options.count
+    loader.prefetch_factor = options.prefetch
+    return target
+
+
+def proof(target: FeedTarget, options: Options) -> Proof:
+    notes = target.notes.get("reader_threads")
+    if notes is None:
+        return Proof("no_effect", "no epoch was begun")
+    made = f"{notes['batches']} batches made by {options.count} threads"
+    if notes["refused"] is not None:
+        return Proof("refused", f"{notes['refused']} ({made} before)")
+    return Proof("applied", made)
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task
+    return ({"count": max(1, int(host.cores))},)
+
+
+TECHNIQUE = Technique(
+    "reader_threads", "feed", Options, numerics, why_not, apply, proof, candidates
+)

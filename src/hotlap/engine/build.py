@@ -11,8 +11,9 @@ from hotlap.engine.scheduling import check_length
 from hotlap.engine.step import Step
 from hotlap.errors import UsageError
 from hotlap.feed.source import Source
+from hotlap.feed.stream import Stream
 from hotlap.plan import Plan
-from hotlap.task import Task
+from hotlap.task import Task, is_stream
 from hotlap.techniques import (
     FeedTarget,
     ModelTarget,
@@ -36,8 +37,8 @@ class Built:
     model: Any
     optimizer: Any
     scheduler: Any
-    source: Source
-    held_out: Source | None
+    source: Source | Stream
+    held_out: Source | Stream | None
     step: Step
     applied: Applied
     weights: dict[str, Any] = field(default_factory=dict)
@@ -170,25 +171,38 @@ def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> An
     return made
 
 
-def _training(task: Task) -> Source:
-    return Source(
+def _training(task: Task) -> Source | Stream:
+    options: dict[str, Any] = {
+        "micro": task.batch_size,
+        "seed": task.seed,
+        "shuffle": task.shuffle,
+        "drop_last": task.drop_last,
+        "collate": task.collate,
+    }
+    if not task.is_stream:
+        return Source(task.data, task.logical_batch, **options)
+    is_ended_by_data = task.steps is None
+    return Stream(
         task.data,
         task.logical_batch,
-        micro=task.batch_size,
-        seed=task.seed,
-        shuffle=task.shuffle,
-        drop_last=task.drop_last,
-        collate=task.collate,
+        buffer=task.shuffle_buffer,
+        ends=is_ended_by_data,
+        **options,
     )
 
 
-def _held_out(task: Task) -> Source:
+def _held_out(task: Task) -> Source | Stream:
     # Larger batches than in training: nothing is kept for a backward.
     size = task.batch_size * _EVALUATION_BATCH
-    return Source(task.held_out, size, seed=task.seed, shuffle=False, collate=task.collate)
+    options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
+    if is_stream(task.held_out):
+        return Stream(task.held_out, size, ends=True, **options)
+    return Source(task.held_out, size, **options)
 
 
-def _with_techniques(source: Source, applied: Applied, fill_ahead: bool) -> Source:
+def _with_techniques(
+    source: Source | Stream, applied: Applied, fill_ahead: bool
+) -> Source | Stream:
     target = FeedTarget(source, own_order=True, fill_ahead=fill_ahead, size=source.length)
     applied.apply("feed", target)
     target.loader = None

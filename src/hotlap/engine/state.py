@@ -80,7 +80,8 @@ def fingerprint(built: Built) -> dict[str, Any]:
     """Return what must be the same for a run to go on: what is learned, and from what."""
     task = built.task
     return {
-        "samples": len(task.data),
+        "samples": task.samples,
+        "shuffle_buffer": task.shuffle_buffer if task.is_stream and task.shuffle else None,
         "logical_batch": task.logical_batch,
         "seed": task.seed,
         "shuffle": task.shuffle,

@@ -2,8 +2,6 @@
 
 import itertools
 import logging
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,6 +55,8 @@ class Source:
         self.batch, self.micro = batch, min(micro or batch, batch)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
+        self.last = len(self)
+        """Number of an epoch's last step, from 1."""
         self._samples = _Samples(dataset, seed)
         self._undrawn: Any = None
 
@@ -182,9 +182,5 @@ class _Samples(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        seed = mixed(self.seed, self.epoch, position)
-        random.seed(seed)
-        torch.default_generator.manual_seed(seed)
-        if "numpy.random" in sys.modules:
-            sys.modules["numpy"].random.seed(seed % 2**32)
+        fixed.reseed(mixed(self.seed, self.epoch, position))
         return self.dataset[position]

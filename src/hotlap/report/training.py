@@ -9,10 +9,11 @@ from rich.table import Table
 def opening(task: Any) -> str:
     """Return the line that says what will be trained."""
     split = f" in {task.accumulate} micro-batches" if task.accumulate > 1 else ""
-    return (
-        f"{task.total_steps} steps of {task.logical_batch} samples{split}, "
-        f"{task.steps_per_epoch} an epoch"
-    )
+    each = f"steps of {task.logical_batch} samples{split}"
+    if task.total_steps is None:
+        return f"{task.epochs} epochs in {each}, as many as the stream gives"
+    an_epoch = f", {task.steps_per_epoch} an epoch" if task.steps_per_epoch is not None else ""
+    return f"{task.total_steps} {each}{an_epoch}"
 
 
 def line(epoch: Any, task: Any) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.task import TaskFacts
+from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 
@@ -59,7 +59,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal("the loader uses worker processes")
     if loader.collate_fn is not default_collate:
         raise Refusal("batches are made by a collate function of the script's own")
-    if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
+    has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
+    if is_stream(loader.dataset) or not has_positions:
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
     limit = options.max_mib * 2**20
     rows = ResidentRows(loader.dataset, limit, own_order=target.own_order)

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ARGUMENTS = {"fashion_mnist": ("--epochs", "1"), "lecture": ("--epochs", "1"), "two_class": ()}
+ARGUMENTS = {
+    "fashion_mnist": ("--epochs", "1"),
+    "lecture": ("--epochs", "1"),
+    "stream": ("--epochs", "1"),
+    "two_class": (),
+}
 
 
 def run(argv: list[str], tmp_path: Path) -> "subprocess.CompletedProcess[str]":

@@ -196,7 +196,7 @@ def _held_out(task: Task) -> Source | Stream:
     size = task.batch_size * _EVALUATION_BATCH
     options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
     if is_stream(task.held_out):
-        return Stream(task.held_out, size, ends=True, **options)
+        return Stream(task.held_out, size, ends=True, name="held_out", **options)
     return Source(task.held_out, size, **options)
 
 

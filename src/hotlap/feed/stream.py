@@ -60,6 +60,7 @@ class Stream:
             step if that has fewer.
         world: number of ranks.
         ends: epochs must end, as no number of steps ends the run.
+        name: of the data set in the task, for messages.
 
     Raises:
         UsageError: the data set never ends, or owns a random generator that nobody seeds.
@@ -79,18 +80,19 @@ class Stream:
         rank: int = 0,
         world: int = 1,
         ends: bool = False,
+        name: str = "data",
     ) -> None:
         if not 0 <= rank < world:
             raise UsageError(f"rank={rank} is not allowed. Allowed: 0 to {world - 1}.")
         if ends and is_endless(dataset):
             raise UsageError(
-                f"epochs over {type(dataset).__name__}, whose `__iter__` never ends. Allowed: "
-                "steps=N in place of epochs."
+                f"{name} is {type(dataset).__name__}, whose `__iter__` never ends, where epochs "
+                "must end. Allowed: one that ends, or for training steps=N in place of epochs."
             )
         generator = own_generator(dataset)
         if generator is not None and not hasattr(dataset, "set_epoch"):
             raise UsageError(
-                f"the data set owns a random generator ({generator}): what it draws would depend "
+                f"{name} owns a random generator ({generator}): what it draws would depend "
                 "on who reads, and on how often the run was resumed. Allowed: Python's, numpy's or "
                 "torch's global generators, which are seeded for every epoch; or a method "
                 "`set_epoch(epoch)` that seeds its own."
@@ -110,6 +112,7 @@ class Stream:
         """Number of the epoch's last step, from 1; None until that step is given."""
         self.seed, self.shuffle, self.buffer, self.drop_last = seed, shuffle, buffer, drop_last
         self.rank, self.world = rank, world
+        self.name = name
         self._is_read = False
 
     def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
@@ -124,6 +127,7 @@ class Stream:
             RunError: it gave another number of samples than it said, or than before.
         """
         reader = _Reader(
+            name=self.name,
             dataset=self.dataset,
             collate=self.collate_fn,
             batch=self.batch,
@@ -162,7 +166,14 @@ class Stream:
         )
         batches = iter(loader)
         self.notes["worker_processes"] = self.num_workers
-        yield from batches
+        try:
+            yield from batches
+        except Exception as error:
+            # With the frames of torch the error would hold the workers, and to stop them when they
+            # are found as garbage takes torch 5 s each. The worker's own frames are in the message.
+            raise error.with_traceback(None) from None
+        finally:
+            del batches
 
 
 @dataclass(slots=True)
@@ -182,6 +193,7 @@ class _Micro:
 class _Reader:
     """One epoch, for whoever reads it; worker processes have it whole."""
 
+    name: str
     dataset: Any
     collate: Callable[[Any], Any]
     batch: int
@@ -245,9 +257,9 @@ class _Reader:
         total = step * self.batch + len(held)
         if step < self.first:
             raise RunError(
-                f"epoch {self.epoch + 1} gave {total} samples, but {self.first} steps of "
-                f"{self.batch} had been done in it when the run was saved. Allowed: to resume with "
-                "the same data."
+                f"{self.name} gave {total} samples in epoch {self.epoch + 1}, but {self.first} "
+                f"steps of {self.batch} had been done in it when the run was saved. Allowed: to "
+                "resume with the same data."
             )
         if total < (self.batch if self.drop_last else 1):
             raise self._too_short(total)
@@ -256,17 +268,17 @@ class _Reader:
     def _too_short(self, total: int) -> Exception:
         if total == 0 and self.is_again:
             return RunError(
-                "the data set gave no sample when it was read again: it can be read only once. "
+                f"{self.name} gave no sample when it was read again: it can be read only once. "
                 "Allowed: an `__iter__` that begins anew each time."
             )
         if total == 0:
             return UsageError(
-                "data is empty: its iterator ended before it gave a sample. Allowed: a data set "
-                "with one sample or more."
+                f"{self.name} is empty: its iterator ended before it gave a sample. Allowed: a "
+                "data set with one sample or more."
             )
         return UsageError(
-            f"a step takes {self.batch} samples, the epoch gave {total}, and drop_last leaves out "
-            "what does not fill a step. Allowed: a smaller batch_size or accumulate, or "
+            f"a step takes {self.batch} samples, {self.name} gave {total}, and drop_last leaves "
+            "out what does not fill a step. Allowed: a smaller batch_size or accumulate, or "
             "drop_last=False."
         )
 
@@ -285,7 +297,7 @@ class _Reader:
                 begin + len(block) > said or (is_end and begin + len(block) < said)
             ):
                 raise RunError(
-                    f"the data set's `__len__` says {said} samples, it gave "
+                    f"{self.name}'s `__len__` says {said} samples, it gave "
                     f"{begin + len(block)}{'' if is_end else ' and more'}. Allowed: a `__len__` "
                     "that is right, or none."
                 )

@@ -11,7 +11,8 @@ def opening(task: Any) -> str:
     split = f" in {task.accumulate} micro-batches" if task.accumulate > 1 else ""
     each = f"steps of {task.logical_batch} samples{split}"
     if task.total_steps is None:
-        return f"{task.epochs} epochs in {each}, as many as the stream gives"
+        epochs = "1 epoch" if task.epochs == 1 else f"{task.epochs} epochs"
+        return f"{epochs} in {each}, as many as the stream gives"
     an_epoch = f", {task.steps_per_epoch} an epoch" if task.steps_per_epoch is not None else ""
     return f"{task.total_steps} {each}{an_epoch}"
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hotlap
+from hotlap.engine.exporting import export
 from hotlap.engine.saving import Saver
 from hotlap.plan import Plan
 from hotlap.report.training import opening
@@ -231,3 +232,9 @@ def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -
 
 def test_an_endless_stream_is_trained_for_a_number_of_steps() -> None:
     assert hotlap.train(task(data=Endless(3), epochs=None, steps=9)).steps == 9
+
+
+def test_a_model_is_exported_with_samples_of_the_stream(tmp_path: Path) -> None:
+    hotlap.train(task(epochs=1), run_dir=tmp_path / "run")
+    done = export(task(epochs=1), tmp_path / "run", tmp_path / "model.pt2")
+    assert done.path.stat().st_size > 0

@@ -112,6 +112,18 @@ def test_schedules_step_once_an_epoch() -> None:
     assert last.built.scheduler.last_epoch == EPOCHS
 
 
+def test_a_schedule_is_held_against_what_is_known_of_the_length() -> None:
+    def cosine(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
+
+    with pytest.raises(hotlap.UsageError, match="takes 9 epochs, the run has 3 epochs"):
+        hotlap.train(task(schedule=cosine))
+    with pytest.raises(hotlap.UsageError, match="takes 9 steps, the run has 7 steps"):
+        hotlap.train(task(schedule=cosine, schedule_per="step", epochs=None, steps=7))
+    hotlap.train(task(schedule=cosine, schedule_per="step"))
+    hotlap.train(task(schedule=cosine, epochs=None, steps=7))
+
+
 def test_a_number_of_steps_ends_the_run_in_the_middle_of_an_epoch() -> None:
     given = task(epochs=None, steps=7)
     assert given.total_steps == 7

@@ -1,10 +1,13 @@
 """Every private name of torch that hotlap touches, each with a probe.
 
-An unknown torch, one that lacks a name, is observed as far as it can be and never changed.
+An unknown torch, one that lacks a name, is observed as far as it can be and never changed. What
+only hotlap's own engine needs is looked for when it is used.
 """
 
 import importlib
 from dataclasses import dataclass
+
+from hotlap.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -46,3 +49,20 @@ def missing() -> list[PrivateName]:
                 absent.append(name)
                 break
     return absent
+
+
+def hide_worker_info() -> None:
+    """Let `torch.utils.data.get_worker_info()` say None in this worker process.
+
+    Raises:
+        RunError: this torch keeps it elsewhere.
+    """
+    from torch.utils.data import get_worker_info
+    from torch.utils.data._utils import worker
+
+    worker._worker_info = None
+    if get_worker_info() is not None:
+        raise RunError(
+            "this torch does not let a worker process hide that it is one. Allowed: streams "
+            "without the technique `workers`."
+        )

@@ -5,9 +5,11 @@ while it runs and handed on as `TaskFacts`.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from types import FunctionType
 from typing import Any, Literal
 
 from hotlap.errors import UsageError, unknown_name
@@ -31,7 +33,8 @@ class Task:
     """`loss(model, batch)`: a mean over the batch's items, or (sum, count) where that is not what
     is meant: ignored targets, class weights, tokens of padded sequences."""
     data: Any
-    """Training samples: a map-style data set (`__len__` and `__getitem__`)."""
+    """Training samples: a map-style data set (`__len__` and `__getitem__`), or an iterable one
+    (`__iter__` that begins anew each time), which is a stream: see `hotlap.feed.stream.Stream`."""
     optimizer: Callable[[Any], Any]
     """`optimizer(model)`: any optimizer of torch's kind over the model's parameters."""
     batch_size: int | None = None
@@ -45,6 +48,10 @@ class Task:
     seed: int = 0
     """Initial weights, order of samples, augmentation and dropout follow from it."""
     shuffle: bool = True
+    """Another order for each epoch; that of a stream is made with a buffer."""
+    shuffle_buffer: int = 1000
+    """Samples of a stream, held in memory by everyone who reads it, from which the next is drawn.
+    It should be larger than what lies together in the stream, such as the samples of a file."""
     drop_last: bool = False
     """Leave out the last samples of an epoch that do not fill a step."""
     collate: Callable[[Any], Any] | None = None
@@ -80,7 +87,8 @@ class Task:
     """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated."""
 
     def __post_init__(self) -> None:
-        _check_whole("accumulate", self.accumulate)
+        for name in ("accumulate", "shuffle_buffer"):
+            _check_whole(name, getattr(self, name))
         for names in (("epochs", "steps"), ("batch_size", "tokens_per_batch")):
             self._check_one_of(*names)
         for name in ("clip_norm", "clip_value"):
@@ -97,6 +105,13 @@ class Task:
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
         self._check_lengths()
+        for name in ("lengths", "tokens_per_batch", "transform", "batch_transform"):
+            if self.is_stream and getattr(self, name) is not None:
+                raise UsageError(
+                    f"{name} with a stream, whose samples have no positions. Allowed: a map-style "
+                    "data set; or a stream that does it in its `__iter__`, whose draws follow from "
+                    "seed and epoch."
+                )
         for name in ("transform", "batch_transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UsageError(
@@ -105,7 +120,7 @@ class Task:
                 )
         if self.steps_per_epoch == 0:
             raise UsageError(
-                f"a step takes {self.logical_batch} samples, data has {len(self.data)}, and "
+                f"a step takes {self.logical_batch} samples, data has {self.samples}, and "
                 "drop_last leaves out what does not fill a step. Allowed: a smaller batch_size or "
                 "accumulate, or drop_last=False."
             )
@@ -161,18 +176,50 @@ class Task:
         return self.most_samples * self.accumulate
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of one pass over the data."""
+    def is_stream(self) -> bool:
+        """True if the data set is iterable: its samples come in an order of its own."""
+        return is_stream(self.data)
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of one pass over the data; None for a stream that does not say."""
+        return samples_in(self.data)
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps of one pass over the data; None for a stream that does not say."""
         if self.budget is not None:
             return math.ceil(len(self.budget.sizes) / self.accumulate)
-        samples = len(self.data)
+        samples = self.samples
+        if samples is None:
+            return None
         whole = samples // self.logical_batch
         return whole if self.drop_last else math.ceil(samples / self.logical_batch)
 
     @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self.steps if self.steps is not None else self.steps_per_epoch * (self.epochs or 0)
+    def total_steps(self) -> int | None:
+        """Optimizer steps of the whole run; None for epochs over a stream that does not say."""
+        if self.steps is not None:
+            return self.steps
+        per_epoch = self.steps_per_epoch
+        return None if per_epoch is None else per_epoch * (self.epochs or 0)
+
+
+def is_stream(data: Any) -> bool:
+    """True for an iterable data set, which is read from its start on."""
+    torch_data = sys.modules.get("torch.utils.data")
+    # Torch's own class has a `__getitem__`, which only raises.
+    if torch_data is not None and isinstance(data, torch_data.IterableDataset):
+        return True
+    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+
+
+def samples_in(data: Any) -> int | None:
+    """Return the samples of a data set; None for a stream that does not say."""
+    try:
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _check_data(name: str, data: Any) -> None:
@@ -182,12 +229,20 @@ def _check_data(name: str, data: Any) -> None:
             f"{name} is {type(data).__name__}, with the keys {keys}. Allowed: one data set, as "
             f"one of its values."
         )
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+    is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    if not is_map and not is_stream(data):
         raise UsageError(
             f"{name} is {type(data).__name__}. Allowed: a data set with `__len__` and "
-            "`__getitem__`."
+            "`__getitem__`, or with `__iter__`."
         )
-    if len(data) == 0:
+    # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
+    if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
+        raise UsageError(
+            f"{name} is {type(data).__name__}, an iterator, which can be read only once. Allowed: "
+            "a data set whose `__iter__` begins anew each time, such as a class whose `__iter__` "
+            "is the function that made this one."
+        )
+    if samples_in(data) == 0:
         raise UsageError(f"{name} is empty. Allowed: a data set with one sample or more.")
 
 

@@ -15,6 +15,7 @@ ARGUMENTS = {
     "lecture": ("--epochs", "1"),
     "gpt": ("--steps", "10", "--batch-size", "2"),
     "sequences": ("--epochs", "1", "--samples", "120"),
+    "stream": ("--epochs", "1"),
     "two_class": (),
 }
 LARGEST_LOSS = {"gpt": 5.0, "sequences": 5.4}

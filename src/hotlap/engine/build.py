@@ -17,10 +17,11 @@ from hotlap.engine.warm import Warmed, warm_up
 from hotlap.errors import UsageError
 from hotlap.feed.lengths import LengthSource
 from hotlap.feed.source import Source
+from hotlap.feed.stream import Stream
 from hotlap.feed.transfer import Moved
 from hotlap.lengths import Budget, lengths_of
 from hotlap.plan import Plan
-from hotlap.task import Task
+from hotlap.task import Task, is_stream
 from hotlap.techniques import (
     FeedTarget,
     ModelTarget,
@@ -44,8 +45,8 @@ class Built:
     model: Any
     optimizer: Any
     scheduler: Any
-    source: Source
-    held_out: Source | None
+    source: Source | Stream
+    held_out: Source | Stream | None
     step: Step
     applied: Applied
     weights: dict[str, Any] = field(default_factory=dict)
@@ -185,16 +186,23 @@ def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> An
     return made
 
 
-def _training(task: Task) -> Source:
+def _training(task: Task) -> Source | Stream:
     options: dict[str, Any] = {
         "micro": task.most_samples,
         "seed": task.seed,
         "shuffle": task.shuffle,
         "drop_last": task.drop_last,
         "collate": task.collate,
-        "transform": task.transform,
-        "batch_transform": task.batch_transform,
     }
+    if task.is_stream:
+        return Stream(
+            task.data,
+            task.logical_batch,
+            buffer=task.shuffle_buffer,
+            ends=task.steps is None,
+            **options,
+        )
+    options |= {"transform": task.transform, "batch_transform": task.batch_transform}
     if task.lengths is None:
         return Source(task.data, task.logical_batch, **options)
     return LengthSource(
@@ -207,11 +215,14 @@ def _training(task: Task) -> Source:
     )
 
 
-def _held_out(task: Task) -> Source:
+def _held_out(task: Task) -> Source | Stream:
     options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
     # Larger batches than in training: nothing is kept for a backward.
+    size = task.most_samples * _EVALUATION_BATCH
+    if is_stream(task.held_out):
+        return Stream(task.held_out, size, ends=True, name="held_out", **options)
     if task.budget is None:
-        return Source(task.held_out, task.most_samples * _EVALUATION_BATCH, **options)
+        return Source(task.held_out, size, **options)
     tokens = task.budget.tokens * _EVALUATION_BATCH
     if not callable(task.lengths):
         # Their lengths are not known; as many as would fit if all were the longest.
@@ -224,8 +235,8 @@ def _held_out(task: Task) -> Source:
 
 
 def _with_techniques(
-    source: Source, applied: Applied, hardware: Device, fill_ahead: bool
-) -> Source:
+    source: Source | Stream, applied: Applied, hardware: Device, fill_ahead: bool
+) -> Source | Stream:
     target = FeedTarget(
         source, own_order=True, fill_ahead=fill_ahead, size=source.length, device=hardware
     )

@@ -20,6 +20,7 @@ from hotlap.engine.build import seed_everything
 from hotlap.engine.saving import find
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.feed.source import Source
+from hotlap.feed.stream import Stream
 from hotlap.task import Task
 
 FORMATS = (".pt", ".safetensors", ".pt2", ".onnx")
@@ -218,7 +219,8 @@ def _example(task: Task, model: Any) -> _Example:
         del module
         seen.append((args, kwargs))
 
-    source = Source(task.data, _SAMPLES, seed=task.seed, shuffle=False, collate=task.collate)
+    kind = Stream if task.is_stream else Source
+    source = kind(task.data, _SAMPLES, seed=task.seed, shuffle=False, collate=task.collate)
     samples, batch = next(source.epoch(0))[0]
     handle = model.register_forward_pre_hook(record, with_kwargs=True)
     try:

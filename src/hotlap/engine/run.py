@@ -77,13 +77,15 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
     """Train what was built, one step at a time, from `begin` or the start."""
     begin = begin or Position()
     task, source, take = built.task, built.source, built.step
-    total, per_epoch, number = task.total_steps, len(source), begin.step
+    total, number = task.total_steps, begin.step
     first = begin.in_epoch
     recorded = begin.step + 1 if built.applied.wants("optimizer") else None
     scheduler = built.scheduler if task.schedule_per == "step" else None
-    if number >= total:
+    if total is not None and number >= total:
         return
-    for epoch in count(begin.epoch):
+    # Without a number of steps, the epochs of a stream end when it does.
+    epochs = count(begin.epoch) if total is not None else range(begin.epoch, task.epochs or 0)
+    for epoch in epochs:
         for in_epoch, micros in enumerate(source.epoch(epoch, first), first + 1):
             if number == recorded:
                 take.recorder = recorded_operators(built.operators)
@@ -92,7 +94,7 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             except IndexError as error:
                 raise _explained(error) from error
             number += 1
-            ends = in_epoch == per_epoch
+            ends = in_epoch == source.last
             if scheduler is not None and is_taken:
                 scheduler.step()
             samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)

@@ -18,13 +18,10 @@ def check_length(scheduler: Any, task: Task) -> None:
     Raises:
         UsageError: it is longer than the run; or it is a one-cycle schedule and shorter.
     """
-    if task.total_steps is None:
+    steps = _length_of_run(task)
+    if steps is None:
         return
-    per_epoch = task.schedule_per == "epoch"
-    steps = task.total_steps
-    if per_epoch:
-        steps = task.epochs or -(-steps // task.steps_per_epoch)
-    what = f"{steps} {'epoch' if per_epoch else 'step'}{'s' if steps > 1 else ''}"
+    what = f"{steps} {task.schedule_per}{'s' if steps > 1 else ''}"
     for name, length in _lengths(scheduler):
         if length > steps:
             raise UsageError(
@@ -36,6 +33,16 @@ def check_length(scheduler: Any, task: Task) -> None:
                 f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: "
                 f"torch refuses to go on behind its end. Allowed: total_steps={steps}."
             )
+
+
+def _length_of_run(task: Task) -> int | None:
+    """Return the run's length in what the schedule counts; None if a stream does not say."""
+    if task.schedule_per == "step":
+        return task.total_steps
+    if task.epochs is not None:
+        return task.epochs
+    per_epoch = task.steps_per_epoch
+    return None if per_epoch is None else -(-(task.steps or 0) // per_epoch)
 
 
 def _lengths(scheduler: Any) -> list[tuple[str, int]]:

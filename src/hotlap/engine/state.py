@@ -84,7 +84,8 @@ def fingerprint(built: Built) -> dict[str, Any]:
     """Return what must be the same for a run to go on: what is learned, and from what."""
     task = built.task
     return {
-        "samples": len(task.data),
+        "samples": task.samples,
+        "shuffle_buffer": task.shuffle_buffer if task.is_stream and task.shuffle else None,
         "logical_batch": task.logical_batch,
         "budget": None if task.budget is None else task.budget.digest,
         "accumulate": None if task.budget is None else task.accumulate,

@@ -37,7 +37,8 @@ class EpochDone:
     held_out: Mapping[str, float]
     """The loss and the task's metrics on the held-out samples, empty without these."""
     left_s: float
-    """Training that is still to come, at this epoch's speed."""
+    """Training that is still to come, at this epoch's speed; for a stream that does not say how
+    long it is, with epochs as long as this one."""
     peak_memory_bytes: int
     """Most that was held at once, since the process began."""
     padding: float | None = None
@@ -126,17 +127,19 @@ def train(
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
         load_weights(built, weights_of(weights, built.model.state_dict()))
-    if saved is not None and position.step >= task.total_steps:
-        raise UsageError(
-            f"{saved.path} has done {position.step} steps, the task has {task.total_steps}. "
-            "Allowed: a longer task."
-        )
+    if saved is not None:
+        _check_unfinished(task, position, saved.path)
     saver = Saver(folder, every) if folder is not None else None
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []
+    total, done = task.total_steps, position.step
     for step in steps_of(built, position):
+        done = step.number
         clock.add(step)
-        is_last = step.number == task.total_steps
+        # Without a number of steps, the last epoch of a stream ends when the stream does.
+        is_last = step.number == total or (
+            total is None and step.ends_epoch and step.epoch == task.epochs
+        )
         if step.ends_epoch or is_last:
             epochs.append(_end_epoch(built, step, clock))
             progress(epochs[-1])
@@ -151,7 +154,7 @@ def train(
     return Trained(
         model=built.model.eval(),
         epochs=tuple(epochs),
-        steps=task.total_steps,
+        steps=done,
         skipped_steps=built.step.skipped,
         seconds=time.monotonic() - begin,
         samples_per_s=_steady(epochs),
@@ -161,6 +164,26 @@ def train(
         run_dir=None if folder is None else str(folder),
         warmed=built.warmed,
     )
+
+
+def _check_unfinished(task: Task, position: Position, where: Path) -> None:
+    total = task.total_steps
+    if total is None and position.epoch >= (task.epochs or 0):
+        raise UsageError(
+            f"{where} has done {position.epoch} epochs, the task has {task.epochs}. Allowed: a "
+            "longer task."
+        )
+    if total is not None and position.step >= total:
+        raise UsageError(
+            f"{where} has done {position.step} steps, the task has {total}. Allowed: a longer task."
+        )
+
+
+def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
+    total = task.total_steps
+    if total is not None:
+        return total - step.number
+    return ((task.epochs or 0) - step.epoch) * in_this_epoch
 
 
 def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
@@ -175,7 +198,7 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         samples_per_s=clock.timed / seconds,
         loss=loss,
         held_out=held_out,
-        left_s=(built.task.total_steps - step.number) * seconds / clock.timed_steps,
+        left_s=_steps_left(built.task, step, clock.steps) * seconds / clock.timed_steps,
         peak_memory_bytes=built.hardware.peak_bytes(),
         padding=built.source.padding,
     )

@@ -55,6 +55,28 @@ def reseed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
+class Seeded:
+    """Runs a block with the global generators seeded.
+
+    Args:
+        seed: from 0, below 2**63.
+        puts_back: the generators are as they were afterwards.
+    """
+
+    def __init__(self, seed: int, *, puts_back: bool) -> None:
+        self._seed, self._puts_back = seed, puts_back
+        self._states: Any = None
+
+    def __enter__(self) -> None:
+        if self._puts_back:
+            self._states = global_random_states()
+        reseed(self._seed)
+
+    def __exit__(self, *_: Any) -> None:
+        if self._puts_back:
+            restore(self._states)
+
+
 @contextmanager
 def other_random_states() -> Iterator[None]:
     """Run a block under other global random states, and put the old ones back."""

@@ -34,8 +34,8 @@ class LengthSource(Source):
         accumulate: int = 1,
         **options: Any,
     ) -> None:
-        super().__init__(dataset, batch, **options)
         self.lengths, self.budget, self.accumulate = lengths, budget, accumulate
+        super().__init__(dataset, batch, **options)
         self.pad = self.collate_fn if isinstance(self.collate_fn, Pad) else None
         self.to = self.pad.to if self.pad is not None else ()
         self.keeps_rows = self.pad is not None

@@ -1,8 +1,18 @@
 """Which samples make which step: a pure function of seed and epoch, whatever reads them."""
 
+from collections.abc import Iterator
+from itertools import islice
+from typing import TypeVar
+
 import torch
 
 from hotlap.lengths import Budget
+
+Item = TypeVar("Item")
+
+_DRAWN_AT_ONCE = 1024
+_OF_THE_REST = 1
+"""Tells the order of what is left in a buffer from the draws before."""
 
 
 def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
@@ -26,6 +36,26 @@ def epoch_batches(budget: Budget, *, seed: int, epoch: int, shuffle: bool) -> li
     batches = by_range.split(budget.sizes)
     drawn = epoch_order(len(batches), seed=mixed(seed, 1), epoch=epoch, shuffle=shuffle)
     return [batches[number] for number in drawn.tolist()]
+
+
+def through_buffer(items: Iterator[Item], size: int, *, seed: int, epoch: int) -> Iterator[Item]:
+    """Give every item once, each drawn from the `size` that came next in the stream.
+
+    Where an item goes follows from seed, epoch and the number of items alone. A stream of no more
+    than `size` items comes in an order of which all are equally likely.
+    """
+    generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    held = list(islice(items, size))
+    drawn: list[int] = []
+    for item in items:
+        if not drawn:
+            drawn = torch.randint(size, (_DRAWN_AT_ONCE,), generator=generator).tolist()
+        place = drawn.pop()
+        yield held[place]
+        held[place] = item
+    generator.manual_seed(mixed(seed, epoch, _OF_THE_REST))
+    for place in torch.randperm(len(held), generator=generator).tolist():
+        yield held[place]
 
 
 def mixed(*numbers: int) -> int:

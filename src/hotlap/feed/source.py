@@ -67,6 +67,8 @@ class Source:
         self.length = len(dataset)
         self.padding: float | None = None
         """Share of the newest epoch's tokens that is padding, where lengths are known."""
+        self.last = len(self)
+        """Number of an epoch's last step, from 1."""
         self._samples = _Samples(dataset, seed)
         self._together = together(dataset)
         self.stages = Stages(self._samples, self.collate_fn, transform, batch_transform)

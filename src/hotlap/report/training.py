@@ -12,7 +12,12 @@ def opening(task: Any) -> str:
     holds = f"{task.logical_batch} samples"
     if task.budget is not None:
         holds = f"at most {task.tokens_per_batch * task.accumulate} tokens"
-    return f"{task.total_steps} steps of {holds}{split}, {task.steps_per_epoch} an epoch"
+    each = f"steps of {holds}{split}"
+    if task.total_steps is None:
+        epochs = "1 epoch" if task.epochs == 1 else f"{task.epochs} epochs"
+        return f"{epochs} in {each}, as many as the stream gives"
+    an_epoch = f", {task.steps_per_epoch} an epoch" if task.steps_per_epoch is not None else ""
+    return f"{task.total_steps} {each}{an_epoch}"
 
 
 def line(epoch: Any, task: Any) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotlap.task import TaskFacts
+from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 
@@ -67,7 +67,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     keeps_rows = getattr(loader, "keeps_rows", False)
     if loader.collate_fn is not default_collate and not keeps_rows:
         raise Refusal("batches are made by a collate function of the script's own")
-    if not hasattr(loader.dataset, "__len__") or not hasattr(loader.dataset, "__getitem__"):
+    has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
+    if is_stream(loader.dataset) or not has_positions:
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
     limit = options.max_mib * 2**20
     place = _place(target, options)

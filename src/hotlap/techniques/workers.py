@@ -3,6 +3,10 @@
 What it does   gives a DataLoader without workers some, started anew each epoch as torch does.
 When it helps  decoding costs much, the data set does not fit in memory, and cores are free.
 When it hurts  every core already computes; tiny epochs (starting workers costs some 20 ms each).
+               People believe that workers read a stream in shares: unless it splits itself, each
+               gives all of it. In the engine each reads all of it and keeps its own batches, so
+               only collation is shared out; a stream that is slow to read gains one process's
+               work, however many workers.
 Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
                workers).
@@ -14,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.task import TaskFacts
+from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 
@@ -54,9 +58,10 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     loader = target.loader
     if loader.num_workers > 0:
         raise Refusal("the loader has worker processes already")
-    if not hasattr(loader.dataset, "__getitem__"):
+    is_iterable = is_stream(loader.dataset)
+    if is_iterable and not target.own_order:
         raise Refusal("a stream (iterable data set) would be read once by every worker")
-    problem = Reach(loader.dataset).problem
+    problem = _unsharable(loader.dataset) if is_iterable else Reach(loader.dataset).problem
     if problem is not None:
         raise Refusal(problem)
     drawn = None if target.own_order else _drawn_from(loader.dataset)
@@ -72,6 +77,15 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     give(loader)
     target.later_loaders.append(give)
     return target
+
+
+def _unsharable(stream: Any) -> str | None:
+    from hotlap.feed.owned import own_iterator
+
+    path = own_iterator(stream)
+    if path is None:
+        return None
+    return f"the stream holds an open file or an iterator ({path}), which workers cannot share"
 
 
 def _drawn_from(dataset: Any) -> str | None:

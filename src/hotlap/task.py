@@ -105,13 +105,11 @@ class Task:
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
         self._check_lengths()
-        for name in ("lengths", "tokens_per_batch", "transform", "batch_transform"):
-            if self.is_stream and getattr(self, name) is not None:
-                raise UsageError(
-                    f"{name} with a stream, whose samples have no positions. Allowed: a map-style "
-                    "data set; or a stream that does it in its `__iter__`, whose draws follow from "
-                    "seed and epoch."
-                )
+        if self.lengths is not None and self.is_stream:
+            raise UsageError(
+                "lengths with a stream, whose samples are not known beforehand. Allowed: a "
+                "map-style data set, or a stream with `collate=hotlap.pad(...)` and batch_size."
+            )
         for name in ("transform", "batch_transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UsageError(

@@ -82,10 +82,24 @@ def draws(samples: list[Any]) -> Any:
     return torch.stack([x for x, _ in samples]) + random.random()
 
 
+def augmented(sample: Any, generator: torch.Generator) -> Any:
+    return sample[0] + torch.rand((), generator=generator), sample[1]
+
+
+def shaken(sample: Any) -> Any:
+    return sample[0] + random.random(), sample[1]
+
+
+def scaled(batch: Any, draws: Any) -> Any:
+    return batch[0] * draws.uniform(1), batch[1]
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {},
+        {"transform": augmented, "micro": 3},
+        {"transform": shaken, "batch_transform": scaled},
         {"micro": 3, "buffer": 10},
         {"shuffle": False, "drop_last": True},
         {"collate": draws},

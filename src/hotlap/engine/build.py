@@ -193,6 +193,8 @@ def _training(task: Task) -> Source | Stream:
         "shuffle": task.shuffle,
         "drop_last": task.drop_last,
         "collate": task.collate,
+        "transform": task.transform,
+        "batch_transform": task.batch_transform,
     }
     if task.is_stream:
         return Stream(
@@ -202,7 +204,6 @@ def _training(task: Task) -> Source | Stream:
             ends=task.steps is None,
             **options,
         )
-    options |= {"transform": task.transform, "batch_transform": task.batch_transform}
     if task.lengths is None:
         return Source(task.data, task.logical_batch, **options)
     return LengthSource(

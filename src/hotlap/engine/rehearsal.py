@@ -13,7 +13,7 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.ledger import Ledger, Peak
 from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
-from hotlap.feed.resident import flatten, rebuild
+from hotlap.feed.gather import flatten, rebuild
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import registry

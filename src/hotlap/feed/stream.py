@@ -23,6 +23,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
 from hotlap.feed.order import mixed, through_buffer
 from hotlap.feed.owned import is_endless, own_generator
+from hotlap.feed.transform import Stages, as_it_is, takes_generator
 from hotlap.task import samples_in
 
 log = logging.getLogger("hotlap")
@@ -56,6 +57,8 @@ class Stream:
         buffer: samples in that buffer; each sample to come next is drawn from them.
         drop_last: leave out what does not fill a step.
         collate: makes a batch of a list of samples.
+        transform: see `Task`.
+        batch_transform: see `Task`.
         rank: gets of every step the samples at the places rank, rank + world, ...; none of the last
             step if that has fewer.
         world: number of ranks.
@@ -77,6 +80,8 @@ class Stream:
         buffer: int = 1000,
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
         rank: int = 0,
         world: int = 1,
         ends: bool = False,
@@ -97,6 +102,9 @@ class Stream:
                 "torch's global generators, which are seeded for every epoch; or a method "
                 "`set_epoch(epoch)` that seeds its own."
             )
+        if transform is not None:
+            takes_generator(transform)
+        self.transform, self.batch_transform = transform, batch_transform
         self.dataset = dataset
         self.collate_fn = collate or default_collate
         self.num_workers = 0
@@ -105,6 +113,10 @@ class Stream:
         """Unused: there are no positions that a batch could be asked for by."""
         self.notes: dict[str, Any] = {}
         """What proofs need, see `FeedTarget`."""
+        self.transfer: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        """Moves an epoch's steps to the device, None if they are used on the host."""
+        self.padding: float | None = None
+        """Unknown: a stream's lengths are not known beforehand."""
         self.length = samples_in(dataset) or 0
         """Samples of an epoch, 0 if unknown."""
         self.batch, self.micro = batch, min(micro or batch, batch)
@@ -130,6 +142,8 @@ class Stream:
             name=self.name,
             dataset=self.dataset,
             collate=self.collate_fn,
+            transform=self.transform,
+            batch_transform=self.batch_transform,
             batch=self.batch,
             micro=self.micro,
             seed=self.seed,
@@ -143,6 +157,10 @@ class Stream:
             protects=not self.num_workers,
         )
         self.last = None
+        given = self._steps(reader)
+        return given if self.transfer is None else self.transfer(given)
+
+    def _steps(self, reader: "_Reader") -> Iterator[list[tuple[int, Any]]]:
         step: list[tuple[int, Any]] = []
         for done in self._by_workers(reader) if self.num_workers else reader.share(0, 1):
             if done.samples:
@@ -160,7 +178,7 @@ class Stream:
             batch_size=None,
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(self.seed, reader.epoch)),
         )
@@ -196,6 +214,8 @@ class _Reader:
     name: str
     dataset: Any
     collate: Callable[[Any], Any]
+    transform: Callable[..., Any] | None
+    batch_transform: Callable[..., Any] | None
     batch: int
     micro: int
     seed: int
@@ -210,6 +230,9 @@ class _Reader:
     """The data set was read before, and gave samples."""
     protects: bool
     """The process is not the reader's own: its random states must be as they were."""
+
+    def __post_init__(self) -> None:
+        self.stages = Stages(self, self.collate, self.transform, self.batch_transform)
 
     def share(self, worker: int, workers: int) -> Iterator[_Micro]:
         """Give every `workers`th micro-batch of the rank, beginning with `worker`."""
@@ -228,11 +251,17 @@ class _Reader:
     def _batch(self, part: list[Item]) -> Any:
         if not part:
             return None
+        positions = [position for position, _ in part]
         samples = [sample for _, sample in part]
-        if self.collate is default_collate:
-            return default_collate(samples)
-        with self._under(part[0][0], _OF_COLLATION):
-            return self.collate(samples)
+        if self.collate is default_collate or self.transform is not None:
+            joined = self.stages.join(samples)
+        else:
+            with self._under(positions[0], _OF_COLLATION):
+                joined = self.stages.join(samples)
+        if self.stages.is_empty:
+            return joined
+        with self.stages.watched():
+            return self.stages.finished(positions, joined)
 
     def _under(self, *numbers: int) -> fixed.Seeded:
         """Return a context manager that seeds the generators for a part of the work."""
@@ -337,7 +366,3 @@ class _Share(IterableDataset[_Micro]):
         assert info is not None
         hide_worker_info()
         return self.reader.share(info.id, info.num_workers)
-
-
-def _as_it_is(micro: Any) -> Any:
-    return micro

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.task import TaskFacts
+from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 
@@ -58,7 +58,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal("only the engine reads by threads: a script's own DataLoader cannot")
     if loader.num_workers > 0:
         raise Refusal("worker processes read the samples already")
-    if not hasattr(loader.dataset, "__getitem__"):
+    if is_stream(loader.dataset):
         raise Refusal("a stream (iterable data set) has no samples that threads could share out")
     problem = Reach(loader.dataset).problem
     if problem is not None:

@@ -5,8 +5,8 @@ When it helps  decoding costs much, the data set does not fit in memory, and cor
 When it hurts  every core already computes; tiny epochs (starting workers costs some 20 ms each).
                People believe that workers read a stream in shares: unless it splits itself, each
                gives all of it. In the engine each reads all of it and keeps its own batches, so
-               only collation is shared out; a stream that is slow to read gains one process's
-               work, however many workers.
+               only transforms and collation are shared out; a stream that is slow to read gains
+               one process's work, however many workers.
 Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
                workers).

@@ -19,6 +19,7 @@ NAMES = {
     "feed": "batches a second, with nothing behind them; a folder of JPEG files",
     "accuracy": "test accuracy over seeds, the plain script and the engine's tiers",
     "gpt": "a GPT: the plain loop, the best loops by hand and the engine, in reduced precision too",
+    "memory": "what a step is predicted to hold and what it holds, and what each remedy does",
     "gpu": "on a GPU: its tests, each technique, and the other benchmarks, in parts",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }

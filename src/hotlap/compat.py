@@ -30,6 +30,10 @@ NAMES = (
     PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
     PrivateName("torch.nn", "Module.__call__", "model"),
     PrivateName("torch", "_fused_sdp_choice", "attention"),
+    PrivateName("torch._C", "_current_graph_task_id", "model"),
+    PrivateName("torch", "Tensor._make_wrapper_subclass", "model"),
+    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode", "estimate"),
+    PrivateName("torch.utils._python_dispatch", "_disable_current_modes", "estimate"),
     PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device", "engine on a device"),
 )
 

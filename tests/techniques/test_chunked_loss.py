@@ -1,4 +1,4 @@
-"""The last layer's output is put off until a loss takes it, and nobody can tell from the numbers."""
+"""The last layer's output is put off until a loss takes it; no number tells."""
 
 import copy
 from collections.abc import Callable

@@ -233,6 +233,8 @@ def _patch_modules() -> None:
         if listener is None or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         outermost = _State.call_depth == 0 and self.training and torch.is_grad_enabled()
+        # What runs again inside a backward, by activation checkpointing, is part of something.
+        outermost = outermost and torch._C._current_graph_task_id() == -1
         if outermost and self not in _State.roots and listener.root_wanted(self):
             _State.roots.put(self, True)
             if listener.wants_phases:

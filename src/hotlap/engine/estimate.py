@@ -10,7 +10,7 @@ import torch
 from hotlap.engine.ledger import Peak
 from hotlap.engine.rehearsal import Sample, rehearse
 from hotlap.errors import UsageError
-from hotlap.feed.resident import available_bytes
+from hotlap.feed.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN, check
@@ -49,11 +49,13 @@ class Row:
 
     @property
     def name(self) -> str:
+        """Precision and recompute in a few words."""
         if self.precision == self.recompute:
             return self.precision
         return self.precision if self.recompute == "none" else f"{self.precision}, {self.recompute}"
 
     def to_json(self) -> dict[str, Any]:
+        """Return the row as data."""
         peak = self.peak
         return {
             "precision": self.precision,
@@ -264,8 +266,8 @@ def _notes(like: str, on: str, sample: Sample, left_out: tuple[str, ...]) -> tup
     notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(
-            "not counted: the CUDA context (some hundred MiB), workspaces of cuBLAS and cuDNN (tens "
-            "of MiB), and what the allocator holds in pieces too small to use"
+            "not counted: the CUDA context (some hundred MiB), workspaces of cuBLAS and cuDNN "
+            "(tens of MiB), and what the allocator holds in pieces too small to use"
         )
     else:
         notes.append("not counted: Python, torch's libraries, and what the data set itself holds")

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-KINDS = (
+KINDS: tuple[str, ...] = (
     "parameters",
     "masters",
     "gradients",
@@ -119,8 +119,8 @@ class Ledger(TorchDispatchMode):
 
     def peak(self) -> Peak:
         """Return the moment at which most was alive."""
-        alive, top = 0, Peak(0, "build", dict.fromkeys(KINDS, 0), {})
-        kinds = dict.fromkeys(KINDS, 0)
+        alive, top = 0, Peak(0, "build", {}, {})
+        kinds: dict[str, int] = dict.fromkeys(KINDS, 0)
         most = dict(kinds)
         for number, change in self._events:
             entry = self._entries[number]

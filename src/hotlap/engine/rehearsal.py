@@ -85,7 +85,7 @@ def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) 
         RunError: the model or the loss cannot go without numbers; the message says where.
     """
     kept, left_out = _rehearsable(plan)
-    split = plan.techniques.get("micro_batch", {}).get("size", task.batch_size)
+    split = int(plan.techniques.get("micro_batch", {}).get("size", task.batch_size))
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
     states = fixed.global_random_states()
@@ -131,7 +131,7 @@ def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Bu
         with torch.device(device):
             made = _made(task, fake)
         # It is where it should be; moving parameters is what fake tensors cannot do.
-        made.to = lambda *args, **kwargs: made
+        made.to = lambda *_, **__: made
         return made
 
     def loss(model: Any, batch: Any) -> Any:
@@ -140,9 +140,10 @@ def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Bu
         ledger.phase = "backward"
         return value
 
-    followed = replace(task, model=model, loss=loss, held_out=None, batch_size=task.logical_batch)
+    whole = {"batch_size": task.logical_batch, "accumulate": 1}
+    followed = replace(task, model=model, loss=loss, schedule=None, held_out=None, **whole)
     # One micro-batch for `build`, which looks at the split only for batch norm.
-    built = build(replace(followed, accumulate=1), plan, device=device, check_finite=False)
+    built = build(followed, plan, device=device, check_finite=False)
     _check_split(built)
     trained = [*built.model.parameters(), *built.weights.values()]
     ledger.mark([*built.model.parameters(), *built.model.buffers()], "parameters")

@@ -162,7 +162,8 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, factor: torch.Tensor) -> Any:
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (factor,) = grad_outputs
         if ctx.is_early:
             if ctx.gradients is None:
                 raise RuntimeError(_FREED)
@@ -172,7 +173,8 @@ class _Chunked(torch.autograd.Function):
                 if gradient is not None:
                     gradient.mul_(factor)
         else:
-            work = _Work(*ctx.saved_tensors, ctx.setting)
+            hidden, weight, bias, targets, class_weights = ctx.saved_tensors
+            work = _Work(hidden, weight, bias, targets, class_weights, ctx.setting)
             with torch.autocast(factor.device.type, enabled=False):
                 _, gradients = work.losses_and_gradients(ctx.wants, factor)
         return (*gradients, None, None, None)

@@ -1,8 +1,8 @@
 """A linear layer's output that is only made if somebody looks at it.
 
-`torch.nn.functional.cross_entropy` takes it chunk by chunk and never makes it; what only renames its
-rows (`view`, `flatten`, a slice of positions, another float format) is followed; anything else gets
-the plain tensor, with the plain gradient.
+`torch.nn.functional.cross_entropy` takes it chunk by chunk and never makes it; what only renames
+its rows (`view`, `flatten`, a slice of positions, another float format) is followed; anything else
+gets the plain tensor, with the plain gradient.
 """
 
 from collections.abc import Callable
@@ -34,6 +34,7 @@ class Source:
 
     @property
     def shape(self) -> torch.Size:
+        """Shape of the output."""
         *rows, _ = self.hidden.shape
         classes = len(self.weight)
         return torch.Size([*rows[: self.classes_at], classes, *rows[self.classes_at :]])

@@ -7,10 +7,11 @@ What it does   keeps only the inputs of each repeated block (the layers of a tra
                children of one class, with layers inside, in one container.
 When it helps  a step that does not fit into memory, most of which is activations: deep models, long
                sequences, large batches.
-When it hurts  speed: whole blocks cost one more forward, a quarter to a third of a step; selective
-               less. Beliefs to correct: it saves nothing of weights, gradients and optimizer
-               state; it is no substitute for `empty_cache`, which frees nothing that is alive; and
-               a backward holds one block's activations at once, so one large block gains nothing.
+When it hurts  speed: whole blocks cost one more forward, `selective` less. Where a block is a
+               convolution and an activation, `selective` holds more than a plain run: the outputs
+               of both. Beliefs to correct: it saves nothing of weights, gradients and optimizer
+               state; `empty_cache` is no other way, it frees nothing that is alive; and a
+               backward holds one block's activations at once, so one large block gains nothing.
 Numerics       exact: the same operations on the same numbers, dropout's random state included
                (compiled: rounding, as `compile` says). Batch norm is refused: its running
                statistics would be updated twice.

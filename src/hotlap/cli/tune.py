@@ -51,9 +51,9 @@ def tune(
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
-    from hotlap.tune.result import plan_file
-    from hotlap.tune.search import check_request
-    from hotlap.tune.search import tune as search
+    from hotlap.tuning.result import plan_file
+    from hotlap.tuning.search import check_request
+    from hotlap.tuning.search import tune as search
 
     script = script_of(target, python)
     path = Path(out) if out is not None else plan_path(script)

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hotlap.lab.statistics import Ratio
 from hotlap.report.terminal import printable
-from hotlap.tune.result import Tuning
+from hotlap.tuning.result import Tuning
 
 
 def page(tuning: Tuning, console: Console) -> None:

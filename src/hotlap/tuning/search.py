@@ -18,10 +18,10 @@ from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Numerics, Technique, numerics_of, registry
-from hotlap.tune.budget import Budget
-from hotlap.tune.candidates import Candidate, combinations, nominate, promising
-from hotlap.tune.result import Rung, TrialRow, Tuning
-from hotlap.tune.schedule import TURN_S, Schedule, schedule
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
+from hotlap.tuning.result import Rung, TrialRow, Tuning
+from hotlap.tuning.schedule import TURN_S, Schedule, schedule
 
 ACCEPT = ("exact", "rounding", "statistical")
 _WEAKEST = {

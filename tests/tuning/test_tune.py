@@ -14,9 +14,9 @@ from hotlap.plan import Plan, PlanFile
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace
-from hotlap.tune.budget import Budget
-from hotlap.tune.candidates import Candidate, combinations, nominate
-from hotlap.tune.schedule import schedule
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate, combinations, nominate
+from hotlap.tuning.schedule import schedule
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 LOADER = LoaderFacts("d", 100, 10, 0, True, True, True, "a.py:3", "a.py:9", 10)

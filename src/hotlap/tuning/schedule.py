@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hotlap.trace.schema import Trace
-from hotlap.tune.budget import Budget
+from hotlap.tuning.budget import Budget
 
 TURN_S = 0.6
 """A turn of the plain script. Shorter ones are mostly cold caches."""

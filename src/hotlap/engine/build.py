@@ -20,6 +20,7 @@ from hotlap.techniques import (
     ProcessTarget,
     StepTarget,
     check,
+    registry,
 )
 from hotlap.techniques.applying import Applied
 
@@ -55,6 +56,7 @@ def build(
     device: str | None = None,
     check_finite: bool = True,
     fill_ahead: bool = False,
+    techniques: tuple[str, ...] = (),
 ) -> Built:
     """Make the run. Everything random follows from the task's seed.
 
@@ -64,14 +66,15 @@ def build(
         device: as torch names it; the first accelerator if None, else the CPU.
         check_finite: see `Step`.
         fill_ahead: let the feed reach its steady state at once, for trials.
+        techniques: techniques from outside, as `module:NAME`.
 
     Raises:
         PlanError: the plan holds what no plan holds.
         UsageError: model, optimizer or schedule are not what the task says.
     """
-    check(plan)
+    check(plan, registry(techniques))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    applied = Applied(plan)
+    applied = Applied(plan, techniques)
     _set_process(applied)
     seed_everything(task.seed)
     model = task.model()

@@ -6,19 +6,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError
+from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.trial import Lab, observe
-from hotlap.lab.verdict import CHECKS, Verdict, judge, repeats_itself
+from hotlap.lab.verdict import (
+    LEAST_SEEDS,
+    LEAST_SLOPES,
+    STATISTICAL_CHECKS,
+    SeedLosses,
+    Verdict,
+    judge,
+    repeats_itself,
+)
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
 
 SAMPLES = 5
+NARROW_SAMPLES = LEAST_SLOPES + 6
+"""A few more than are needed: an update may be left out in one of them."""
+SEED_STEPS = 256
+_SEEDS = tuple(range(1, LEAST_SEEDS))
+"""What is added to the task's own seed, which has been trained from anyway."""
 _TIMEOUT_S = 900.0
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
 
 @dataclass
 class Prover:
-    """Proves plans of one script against the same plain runs.
+    """Proves plans of one script or recipe against the same plain runs.
 
     Args:
         lab: where the trials are held.
@@ -33,10 +47,11 @@ class Prover:
     horizon: int
     known: Mapping[str, Technique]
     fill_ahead: bool = False
-    checks: Collection[str] = CHECKS
+    checks: Collection[str] = STATISTICAL_CHECKS
 
     def __post_init__(self) -> None:
         self.plain: dict[str, Any] = {}
+        self._plain_seeds: list[list[float]] = []
         self.differs: str | None = None
 
     def run_plain(self) -> None:
@@ -59,20 +74,27 @@ class Prover:
         # Sampled steps are kept whole, which takes time: a plan that claims bit-equality is first
         # tried without.
         wide = claimed is not Numerics.EXACT
-        record = self._record(plan, samples=self._sampled() if wide else ())
-        verdict = self._judge(record, claimed, reference=None)
+        is_statistical = claimed.best_verdict == "statistical"
+        samples = self._sampled(NARROW_SAMPLES if is_statistical else SAMPLES)
+        record = self._record(plan, samples=samples if wide else ())
+        verdict = self._judge(record, claimed)
         if verdict.tier in ("exact", "changed") or verdict.tier == claimed.best_verdict:
             return verdict
         if not wide:
-            record = self._record(plan, samples=self._sampled())
-        return self._judge(record, claimed, reference=self._reference(record))
+            record = self._record(plan, samples=samples)
+        reference = self._reference(record, rounding=not is_statistical)
+        verdict = self._judge(record, claimed, reference=reference)
+        if not is_statistical or verdict.tier == "changed":
+            return verdict
+        return self._judge(record, claimed, reference=reference, seeds=self._seeds(plan, record))
 
     def _judge(
         self,
         record: Mapping[str, Any],
         claimed: Numerics,
         *,
-        reference: tuple[list[dict[str, Any]], str] | None,
+        reference: tuple[list[dict[str, Any]], str] | None = None,
+        seeds: SeedLosses | None = None,
     ) -> Verdict:
         rows, problem = reference or ([], "not repeated")
         return judge(
@@ -83,12 +105,31 @@ class Prover:
             reference=rows,
             reference_problem=problem,
             checks=self.checks,
+            seeds=seeds,
         )
 
-    def _sampled(self) -> tuple[int, ...]:
+    def _seeds(self, plan: Plan, record: Mapping[str, Any]) -> SeedLosses | None:
+        if not isinstance(self.lab.script, RecipeRun) or "seeds" not in self.checks:
+            return None
+        steps = min(self.steps, SEED_STEPS)
+        if not self._plain_seeds:
+            self._plain_seeds = [self.plain["losses"][:steps], *self._losses(Plan({}), steps)]
+        return SeedLosses(
+            plain=self._plain_seeds,
+            other=[record["losses"][:steps], *self._losses(plan, steps)],
+        )
+
+    def _losses(self, plan: Plan, steps: int) -> list[list[float]]:
+        """Return the losses of the seeds that come after the task's own."""
+        report = observe(
+            self.lab, plan, timeout_s=_TIMEOUT_S, role="seeds", seeds=_SEEDS, steps=steps
+        )
+        return list(report["losses"].values())
+
+    def _sampled(self, count: int) -> tuple[int, ...]:
         """Return the steps to keep whole: an early one, and others spread over the horizon."""
         last = self.steps - 1
-        spread = {max(1, last * k // SAMPLES) for k in range(1, SAMPLES)}
+        spread = {max(1, last * k // count) for k in range(1, count)}
         return tuple(sorted({min(3, last), *spread}))
 
     def _record(self, plan: Plan, samples: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -105,7 +146,9 @@ class Prover:
         )
         return report["record"]
 
-    def _reference(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    def _reference(
+        self, record: Mapping[str, Any], *, rounding: bool
+    ) -> tuple[list[dict[str, Any]], str]:
         if not record["samples"]:
             return [], record["not_sampled"]
         samples = [{"file": file, "numbers": self._numbers(file)} for file in record["samples"]]
@@ -113,7 +156,12 @@ class Prover:
         for dtype in ("float64", "float32"):
             try:
                 report = observe(
-                    self.lab, timeout_s=_TIMEOUT_S, role="reference", samples=samples, dtype=dtype
+                    self.lab,
+                    timeout_s=_TIMEOUT_S,
+                    role="reference",
+                    samples=samples,
+                    dtype=dtype,
+                    rounding=rounding,
                 )
                 return report["results"], ""
             except TrialError as error:

@@ -17,8 +17,9 @@ from typing import Any
 import psutil
 
 from hotlap.attach.channel import Channel, Config, Role
-from hotlap.attach.entry import Script, environment, plan_data
-from hotlap.errors import AttachError, TrialError
+from hotlap.attach.entry import Script, plan_data
+from hotlap.errors import AttachError, TrialError, UsageError
+from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
 
@@ -31,12 +32,13 @@ _EXCHANGE = "hotlap-lab-"
 
 @dataclass
 class Lab:
-    """Where trials of one script are held: its view of the files, its limits, what they share.
+    """Where trials of one script or recipe are held: the files they see, their limits, what they
+    share.
 
     A context manager; leaving it ends every trial that still lives.
     """
 
-    script: Script
+    script: Script | RecipeRun
     hide: tuple[str, ...] = ()
     """Patterns of files that trials must not see, such as the script's own checkpoint."""
     techniques: tuple[str, ...] = ()
@@ -126,7 +128,7 @@ class Trial:
         )
         self._process = lab.scratch.popen(
             lab.script.command(),
-            env=environment(config, os.environ, trial=True, seed=lab.inject_seed),
+            env=lab.script.environment(config, os.environ, seed=lab.inject_seed),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
@@ -154,6 +156,7 @@ class Trial:
         Raises:
             TrialError: the script ended, crashed, or took longer than `timeout_s`.
             AttachError: it ended, and hotlap had never been inside it.
+            UsageError: a recipe, or what it was given, is wrong.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -176,6 +179,9 @@ class Trial:
                 self.torch = message
             elif kind == "report":
                 self.report = message
+            elif kind == "refused":
+                self.kill()
+                raise UsageError(message["error"])
             elif kind == "failed":
                 self.kill()
                 raise TrialError(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.tuning.recipe import tune
 
 __version__ = "0.1.0"
 
@@ -29,12 +30,14 @@ __all__ = [
     "schedules",
     "steps",
     "train",
+    "tune",
 ]
 
 _NEEDS_TORCH = {
     "export": "hotlap.engine.exporting",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
+    "tune": "hotlap.tuning.recipe",
 }
 """Name -> where it is; found when it is asked for, because torch takes a second to import."""
 

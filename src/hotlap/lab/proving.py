@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError
 from hotlap.lab.recipes import RecipeRun
-from hotlap.lab.trial import Lab, observe
+from hotlap.lab.trial import Lab, Trial, observe
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
     LEAST_SLOPES,
@@ -21,11 +22,13 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
 
 SAMPLES = 5
-NARROW_SAMPLES = LEAST_SLOPES + 6
-"""A few more than are needed: an update may be left out in one of them."""
+NARROW_SAMPLES = LEAST_SLOPES + 18
+"""More than are needed: the doubt of their mean falls with them."""
 SEED_STEPS = 256
 _SEEDS = tuple(range(1, LEAST_SEEDS))
 """What is added to the task's own seed, which has been trained from anyway."""
+DTYPES = ("float64", "float32")
+"""What a step is repeated in: the second where a recipe or script cannot do the first."""
 _TIMEOUT_S = 900.0
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
@@ -71,18 +74,23 @@ class Prover:
     def prove(self, plan: Plan) -> Verdict:
         """Run the script under the plan and judge it."""
         claimed = numerics_of(plan, self.known)
-        # Sampled steps are kept whole, which takes time: a plan that claims bit-equality is first
-        # tried without.
-        wide = claimed is not Numerics.EXACT
         is_statistical = claimed.best_verdict == "statistical"
+        if claimed is Numerics.EXACT:
+            # Sampled steps are kept whole, which takes time: first without.
+            verdict = self._judge(self._record(plan), claimed)
+            if verdict.tier in ("exact", "changed"):
+                return verdict
         samples = self._sampled(NARROW_SAMPLES if is_statistical else SAMPLES)
-        record = self._record(plan, samples=samples if wide else ())
+        is_recipe = isinstance(self.lab.script, RecipeRun)
+        repeated = Repeated(self.lab, self._numbers, rounding=not is_statistical)
+        record = self._record(plan, samples, repeated if is_recipe else None)
         verdict = self._judge(record, claimed)
-        if verdict.tier in ("exact", "changed") or verdict.tier == claimed.best_verdict:
+        if verdict.tier in ("changed", claimed.best_verdict):
             return verdict
-        if not wide:
-            record = self._record(plan, samples=samples)
-        reference = self._reference(record, rounding=not is_statistical)
+        if is_recipe:
+            reference = repeated.rows, repeated.problem or record["not_sampled"]
+        else:
+            reference = self._reference(record)
         verdict = self._judge(record, claimed, reference=reference)
         if not is_statistical or verdict.tier == "changed":
             return verdict
@@ -132,49 +140,92 @@ class Prover:
         spread = {max(1, last * k // count) for k in range(1, count)}
         return tuple(sorted({min(3, last), *spread}))
 
-    def _record(self, plan: Plan, samples: tuple[int, ...] = ()) -> dict[str, Any]:
+    def _record(
+        self, plan: Plan, samples: tuple[int, ...] = (), repeated: "Repeated | None" = None
+    ) -> dict[str, Any]:
         report = observe(
             self.lab,
             plan,
             timeout_s=_TIMEOUT_S,
             role="verify",
+            answers={} if repeated is None else {"sample": repeated.sample},
             fill_ahead=self.fill_ahead,
             steps=self.horizon,
             samples=samples,
             folder=str(self.lab.exchange),
             **_NOT_LIMITED,
         )
+        if repeated is not None:
+            repeated.end()
         return report["record"]
 
-    def _reference(
-        self, record: Mapping[str, Any], *, rounding: bool
-    ) -> tuple[list[dict[str, Any]], str]:
+    def _reference(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         if not record["samples"]:
             return [], record["not_sampled"]
-        samples = [{"file": file, "numbers": self._numbers(file)} for file in record["samples"]]
+        samples = [
+            {"file": file, "numbers": self._numbers(int(file.rpartition("-")[2].split(".")[0]))}
+            for file in record["samples"]
+        ]
         problem = ""
-        for dtype in ("float64", "float32"):
+        for dtype in DTYPES:
             try:
                 report = observe(
-                    self.lab,
-                    timeout_s=_TIMEOUT_S,
-                    role="reference",
-                    samples=samples,
-                    dtype=dtype,
-                    rounding=rounding,
+                    self.lab, timeout_s=_TIMEOUT_S, role="reference", samples=samples, dtype=dtype
                 )
                 return report["results"], ""
             except TrialError as error:
-                problem = f"the step could not be repeated in {dtype}: {_last_line(error)}"
+                problem = _not_repeated(dtype, error)
         return [], problem
 
-    def _numbers(self, file: str) -> Any:
-        step = int(file.rpartition("-")[2].split(".")[0])
+    def _numbers(self, step: int) -> Any:
         return json.loads(self.plain["numbers"][step])
 
 
-def _last_line(error: HotlapError) -> str:
-    return str(error).strip().splitlines()[-1]
+class Repeated:
+    """Sampled steps of a recipe, repeated while the run that they come from waits.
+
+    Samples of large models are large: there is never more than one.
+
+    Args:
+        lab: where the repeating process is started.
+        numbers: step -> the plain run's hyperparameters at it.
+        rounding: see `recipe_proof.reference`.
+    """
+
+    def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:
+        self.lab, self.numbers, self.rounding = lab, numbers, rounding
+        self.rows: list[dict[str, Any]] = []
+        self.problem = ""
+        """Why there are no rows, empty if there are some."""
+        self._dtypes = list(DTYPES)
+        self._trial: Trial | None = None
+
+    def sample(self, message: Mapping[str, Any]) -> None:
+        """Repeat the step that a message `sample` speaks of, and remove its file."""
+        file = Path(message["file"])
+        while self._dtypes:
+            try:
+                self.rows.append(self._repeat(file, self.numbers(message["step"])))
+                break
+            except HotlapError as error:
+                self.problem = _not_repeated(self._dtypes.pop(0), error)
+                self.rows.clear()
+                self.end()
+        file.unlink()
+
+    def _repeat(self, file: Path, numbers: Any) -> dict[str, Any]:
+        if self._trial is None:
+            dtype = self._dtypes[0]
+            self._trial = self.lab.start("reference", dtype=dtype, rounding=self.rounding)
+        self._trial.send("repeat", file=str(file), numbers=numbers)
+        return self._trial.message(["repeated"], _TIMEOUT_S)["row"]
+
+    def end(self) -> None:
+        """End the repeating process."""
+        if self._trial is not None:
+            self._trial.kill()
+            self._trial = None
 
 
-Progress = Callable[[str], None]
+def _not_repeated(dtype: str, error: HotlapError) -> str:
+    return f"the step could not be repeated in {dtype}: {str(error).strip().splitlines()[-1]}"

@@ -18,7 +18,7 @@ from hotlap.attach.turns import Turns
 from hotlap.engine.build import Built, build
 from hotlap.engine.run import steps_of
 from hotlap.errors import UsageError
-from hotlap.lab.recipes import ENVIRONMENT
+from hotlap.lab.recipes import ENVIRONMENT, IN_TRIAL
 from hotlap.plan import Plan
 from hotlap.recipe import load
 from hotlap.task import Task
@@ -107,8 +107,8 @@ def main(argv: Sequence[str]) -> None:
     os.register_at_fork(after_in_child=channel.close)
     channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
-    # Known to the recipe's code: a recipe that tunes itself when it is imported would go on so.
-    os.environ["HOTLAP_IN_TRIAL"] = "1"
+    # A recipe that tunes itself when it is imported would do so without end.
+    os.environ[IN_TRIAL] = "1"
     trial = None
     try:
         trial = Trial(config, channel, load(argv[0]).task(argv[1:]))

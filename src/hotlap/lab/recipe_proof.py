@@ -1,8 +1,8 @@
 """What a verdict on a recipe rests on: its run digested, and single steps repeated in float64.
 
 The engine owns the step, so a sampled step is kept as what a checkpoint holds before it (weights,
-optimizer, random states, by name), its batch, its gradient, and the weights after it. The repetition
-is the engine's own, under no plan, from that state.
+optimizer, random states, by name), its batch, its gradient, and the weights after it. It is
+repeated by the engine itself, under no plan, from that state.
 """
 
 import json
@@ -23,7 +23,7 @@ from hotlap.engine.build import Built
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state import Position, capture, restore
 from hotlap.feed.resident import flatten
-from hotlap.lab.recipe_process import Trial
+from hotlap.lab.recipe_process import Trial, leave
 from hotlap.plan import Plan
 from hotlap.task import Task
 
@@ -37,6 +37,8 @@ def verify(trial: Trial) -> None:
     """Digest every batch, loss and weight of the first steps; keep some steps whole.
 
     Options: `steps` (the horizon), `samples` (steps to keep whole), `folder` (where to keep them).
+    Each is handed over with a message `sample`, and the run goes on when that has been answered: it
+    may be removed by then.
     """
     fed = _Fed()
     built = trial.build(replace(trial.task, loss=fed.listening(trial.task.loss)))
@@ -79,7 +81,7 @@ def joined(batches: list[Any]) -> Any:
     """Return the batch that these are the parts of, or all of them where they do not fit."""
     leaves: list[list[torch.Tensor]] = [[] for _ in batches]
     specs = [flatten(batch, found) for batch, found in zip(batches, leaves, strict=True)]
-    columns = list(zip(*leaves, strict=False))
+    columns = [list(column) for column in zip(*leaves, strict=False)]
     fits = specs[0] is not None and all(spec == specs[0] for spec in specs)
     if not fits or not all(map(_can_join, columns)):
         return batches
@@ -87,7 +89,7 @@ def joined(batches: list[Any]) -> Any:
     return [repr(specs[0]), whole]
 
 
-def _can_join(column: tuple[torch.Tensor, ...]) -> bool:
+def _can_join(column: list[torch.Tensor]) -> bool:
     return len(column) == 1 or all(
         leaf.dim() > 0 and leaf.shape[1:] == column[0].shape[1:] for leaf in column
     )
@@ -102,7 +104,7 @@ class _Recorded:
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
         self.numbers: list[str] = []
-        self.sampler = _Sampler(built, trial.config.options)
+        self.sampler = _Sampler(built, trial)
         self._original = built.source.epoch
         built.source.epoch = self._epoch  # pyright: ignore[reportAttributeAccessIssue]
         built.optimizer.register_step_pre_hook(lambda *_: self.sampler.at_update())
@@ -134,7 +136,6 @@ class _Recorded:
             "loss_digests": self.loss_digests,
             "weights": self.weights,
             "numbers": self.numbers[: len(self.weights)],
-            "samples": self.sampler.written,
             "not_sampled": self.sampler.reason,
         }
 
@@ -154,11 +155,11 @@ def gradients(built: Built) -> Named:
 class _Sampler:
     """Keeps single steps whole, each in a file of its own."""
 
-    def __init__(self, built: Built, options: Mapping[str, Any]) -> None:
-        self.built = built
+    def __init__(self, built: Built, trial: Trial) -> None:
+        options = trial.config.options
+        self.built, self.channel = built, trial.channel
         self.wanted: set[int] = set(options.get("samples", ()))
         self.folder = Path(options["folder"])
-        self.written: list[str] = []
         self.reason = "" if self.wanted else "no steps were asked for"
         self._tensors: Named = {}
         self._meta: dict[str, Any] = {}
@@ -201,39 +202,39 @@ class _Sampler:
             self._keep(f"after/{name}", weight)
         path = self.folder / f"step-{self._meta['step']:06d}.safetensors"
         save_file(self._tensors, path, metadata={"hotlap": json.dumps(self._meta)})
-        self.written.append(str(path))
+        self.channel.send("sample", file=str(path), step=self._meta["step"])
+        self.channel.receive()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         self._tensors[name] = tensor.detach().cpu().contiguous().clone()
 
 
 def reference(trial: Trial) -> None:
-    """Repeat sampled steps without a plan, and say how far they were off.
+    """Repeat sampled steps without a plan, and say how far they were off, one message at a time.
 
-    Options: `samples` [{file, numbers}], `dtype` (`float64` or `float32`), and `rounding`: repeat
-    each step in plain float32 too, whose error is what honest rounding looks like for this step.
+    Options: `dtype` (`float64` or `float32`), and `rounding`: repeat each step in plain float32
+    too, whose error is what honest rounding looks like for this step. Messages: `repeat` {file,
+    numbers}, answered by `repeated` {row}.
     """
     options = trial.config.options
-    dtype = getattr(torch, options["dtype"])
-    wide = _Plain(trial, dtype)
+    wide = _Plain(trial, getattr(torch, options["dtype"]))
     narrow = _Plain(trial, torch.float32) if options["rounding"] else None
-    results = []
-    for row in options["samples"]:
-        sample = _Sample(row["file"])
+    while (message := trial.channel.receive()) is not None:
+        sample = _Sample(message["file"])
         repeated = wide.gradient(sample)
         captured = _flat(sample.part("gradient"), repeated)
         exact = _flat(repeated, repeated)
-        result = {
+        row = {
             "step": sample.meta["step"],
             "dtype": options["dtype"],
             "gradient_error": relative(captured, exact),
             "gradient_slope": float(captured @ exact / (exact @ exact)),
-            "update_error": wide.update_error(sample, row["numbers"]),
+            "update_error": wide.update_error(sample, message["numbers"]),
         }
         if narrow is not None:
-            result["plain_error"] = relative(_flat(narrow.gradient(sample), repeated), exact)
-        results.append(result)
-    trial.report(None, steps=len(results), results=results)
+            row["plain_error"] = relative(_flat(narrow.gradient(sample), repeated), exact)
+        trial.channel.send("repeated", row=row)
+    leave()
 
 
 class _Sample:

@@ -12,6 +12,9 @@ from hotlap.attach.entry import surroundings
 ENVIRONMENT = "HOTLAP_TRIAL"
 """Holds, in a trial of a recipe, what its process is told; never set elsewhere."""
 
+IN_TRIAL = "HOTLAP_IN_TRIAL"
+"""Set while a trial imports a recipe."""
+
 
 @dataclass(frozen=True)
 class RecipeRun:

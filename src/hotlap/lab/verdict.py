@@ -6,9 +6,9 @@
     update     at sampled steps, the optimizer's update repeated in float64 with the plain numbers
 
 `exact` needs more and needs none of the last two: losses and weights bit-equal at every step.
-`statistical`, for narrower formats, asks of the gradient only that it is right in the mean over many
-sampled steps, and then that several seeds learn no worse, by a margin that stands below. Where a
-check could not be made the verdict is `unproven`; where one failed it is `changed`.
+`statistical`, for narrower formats, asks of the gradient only that it is right in the mean over
+many sampled steps, and then that several seeds learn no worse, by a margin that stands below. Where
+a check could not be made the verdict is `unproven`; where one failed it is `changed`.
 """
 
 import json

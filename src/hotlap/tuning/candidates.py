@@ -14,7 +14,12 @@ _RANKS = list(Numerics)
 _LOOKS_FASTER = 1.02
 _HARMFUL = 0.9
 """A plan whose whole interval lies below this slows the run down."""
-_ACTS_ON = {"feed": ("data", "h2d"), "model": ("forward", "backward"), "optimizer": ("optimizer",)}
+_ACTS_ON = {
+    "feed": ("data", "h2d"),
+    "model": ("forward", "backward"),
+    "step": ("forward", "backward"),
+    "optimizer": ("optimizer",),
+}
 """Seam -> the phases that a technique there can shorten; a process-wide switch comes last."""
 
 
@@ -43,6 +48,8 @@ def nominate(
     weakest: Numerics,
     nominations: Sequence[Nomination] = (),
     phases: Mapping[str, float] | None = None,
+    *,
+    own_step: bool = False,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates, and technique -> reason for those that cannot serve.
 
@@ -53,11 +60,12 @@ def nominate(
         weakest: leave out whatever claims less than this.
         nominations: what the rules suspect; of one technique's options the nominated come first.
         phases: ms of a mean step by phase: what acts on the larger part is tried first.
+        own_step: the engine takes the steps, as it does for recipes: techniques may act on them.
     """
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     for name, technique in known.items():
-        if technique.seam == "step":
+        if technique.seam == "step" and not own_step:
             refused[name] = "a script's step is its own; `hotlap train` offers this for recipes"
             continue
         reasons = []
@@ -89,6 +97,8 @@ def _broad_first(
         ranks[candidate] = seen.get(candidate.technique, 0)
         # Workers read what rows in memory need not read again.
         ranks[candidate] += candidate.technique == "workers" and "resident" in names
+        # Compiling takes as long as several turns of all the others.
+        ranks[candidate] += candidate.technique == "compile"
         seen[candidate.technique] = seen.get(candidate.technique, 0) + 1
 
     def part(candidate: Candidate) -> float:
@@ -120,7 +130,7 @@ def combinations(
     plans: dict[str, Plan] = {}
     full: list[Candidate] = []
     for pool in (gains, promising(singles)):
-        for numerics in (Numerics.EXACT, Numerics.ROUNDING):
+        for numerics in (Numerics.EXACT, Numerics.ROUNDING, Numerics.STREAM):
             allowed = [c for c in pool if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
             chosen = _best_of_each(allowed)
             if chosen and _name(chosen) not in plans:

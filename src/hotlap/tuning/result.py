@@ -40,6 +40,8 @@ class Tuning:
     """What a tuning found."""
 
     script: str
+    plain: str
+    """What it is measured against, in words."""
     plan: Plan
     verdict: Verdict
     speedup: Ratio

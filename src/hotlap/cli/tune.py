@@ -29,8 +29,8 @@ def tune(
 
     The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
     beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it. A recipe, a file
-    that imports hotlap and has a function `task`, is trained by hotlap's engine instead; its plan is
-    found by `hotlap train --plan auto`.
+    that imports hotlap and has a function `task`, is trained by hotlap's engine instead; its plan
+    is found by `hotlap train --plan auto`.
 
     Parameters
     ----------

@@ -11,9 +11,7 @@ class Options:
     pass
 
 
-def _technique(
-    name: str, seam: Any, apply: Any, claims: Numerics = Numerics.ROUNDING
-) -> Technique:
+def _technique(name: str, seam: Any, apply: Any, claims: Numerics = Numerics.ROUNDING) -> Technique:
     return Technique(
         name=name,
         seam=seam,

@@ -81,16 +81,17 @@ class Prover:
             if verdict.tier in ("exact", "changed"):
                 return verdict
         samples = self._sampled(NARROW_SAMPLES if is_statistical else SAMPLES)
-        is_recipe = isinstance(self.lab.script, RecipeRun)
-        repeated = Repeated(self.lab, self._numbers, rounding=not is_statistical)
-        record = self._record(plan, samples, repeated if is_recipe else None)
+        repeated = None
+        if isinstance(self.lab.script, RecipeRun):
+            repeated = Repeated(self.lab, self._numbers, rounding=not is_statistical)
+        record = self._record(plan, samples, repeated)
         verdict = self._judge(record, claimed)
         if verdict.tier in ("changed", claimed.best_verdict):
             return verdict
-        if is_recipe:
-            reference = repeated.rows, repeated.problem or record["not_sampled"]
-        else:
+        if repeated is None:
             reference = self._reference(record)
+        else:
+            reference = repeated.rows, repeated.problem or record["not_sampled"]
         verdict = self._judge(record, claimed, reference=reference)
         if not is_statistical or verdict.tier == "changed":
             return verdict
@@ -143,20 +144,22 @@ class Prover:
     def _record(
         self, plan: Plan, samples: tuple[int, ...] = (), repeated: "Repeated | None" = None
     ) -> dict[str, Any]:
-        report = observe(
-            self.lab,
-            plan,
-            timeout_s=_TIMEOUT_S,
-            role="verify",
-            answers={} if repeated is None else {"sample": repeated.sample},
-            fill_ahead=self.fill_ahead,
-            steps=self.horizon,
-            samples=samples,
-            folder=str(self.lab.exchange),
-            **_NOT_LIMITED,
-        )
-        if repeated is not None:
-            repeated.end()
+        try:
+            report = observe(
+                self.lab,
+                plan,
+                timeout_s=_TIMEOUT_S,
+                role="verify",
+                answers={} if repeated is None else {"sample": repeated.sample},
+                fill_ahead=self.fill_ahead,
+                steps=self.horizon,
+                samples=samples,
+                folder=str(self.lab.exchange),
+                **_NOT_LIMITED,
+            )
+        finally:
+            if repeated is not None:
+                repeated.end()
         return report["record"]
 
     def _reference(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
@@ -198,7 +201,11 @@ class Repeated:
         self.problem = ""
         """Why there are no rows, empty if there are some."""
         self._dtypes = list(DTYPES)
-        self._trial: Trial | None = None
+        # At once: it imports while the run that it will wait for does.
+        self._trial: Trial | None = self._start()
+
+    def _start(self) -> Trial:
+        return self.lab.start("reference", dtype=self._dtypes[0], rounding=self.rounding)
 
     def sample(self, message: Mapping[str, Any]) -> None:
         """Repeat the step that a message `sample` speaks of, and remove its file."""
@@ -215,8 +222,7 @@ class Repeated:
 
     def _repeat(self, file: Path, numbers: Any) -> dict[str, Any]:
         if self._trial is None:
-            dtype = self._dtypes[0]
-            self._trial = self.lab.start("reference", dtype=dtype, rounding=self.rounding)
+            self._trial = self._start()
         self._trial.send("repeat", file=str(file), numbers=numbers)
         return self._trial.message(["repeated"], _TIMEOUT_S)["row"]
 

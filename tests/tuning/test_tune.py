@@ -48,6 +48,31 @@ def test_what_is_weaker_than_accepted_is_not_tried() -> None:
     assert "only `exact` or better is accepted" in refused["threads"]
 
 
+def test_what_acts_on_the_step_is_tried_only_where_the_step_is_ours() -> None:
+    weakest = Numerics.STREAM
+    _, refused = nominate(FACTS, HOST, registry(), weakest)
+    assert "hotlap train" in refused["master_weights"]
+    found, refused = nominate(FACTS, HOST, registry(), weakest, own_step=True)
+    assert {"master_weights", "autocast(dtype=bf16)"} <= names(found)
+    assert "master_weights" not in refused
+    exact, refused = nominate(FACTS, HOST, registry(), Numerics.ROUNDING, own_step=True)
+    assert "master_weights" not in names(exact)
+    assert "only `rounding` or better is accepted" in refused["master_weights"]
+
+
+def test_each_tier_has_its_own_combination() -> None:
+    resident = Candidate("resident", {}, Numerics.EXACT)
+    fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    narrow = Candidate("master_weights", {}, Numerics.PRECISION)
+    singles = {c: Ratio(1.5, 1.4, 1.6, 8) for c in (resident, fused, narrow)}
+    plans = list(combinations(singles, [resident, fused, narrow], limit=9).values())
+    assert [sorted(plan.techniques) for plan in plans[:3]] == [
+        ["resident"],
+        ["optimizer", "resident"],
+        ["master_weights", "optimizer", "resident"],
+    ]
+
+
 def test_combinations_hold_the_best_of_each_tier_first_and_no_pair_that_excludes_itself() -> None:
     resident = Candidate("resident", {}, Numerics.EXACT)
     workers = Candidate("workers", {"count": 1}, Numerics.EXACT)

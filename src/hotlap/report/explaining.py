@@ -91,8 +91,8 @@ def _plan(path: Path) -> str:
     own = [name for name in file.plan.techniques if get(name).seam == "step"]
     if own:
         lines.append(
-            f"For `hotlap train`: {', '.join(own)} act on the engine's own step; `hotlap run` has "
-            "none, and there they take no effect."
+            f"For `hotlap train`: {', '.join(own)}. `hotlap run` has no step of its own to act on, "
+            "and takes the rest."
         )
     for name, values in file.plan.techniques.items():
         technique = get(name)

@@ -16,7 +16,7 @@ from hotlap.lab.pairs import Arm, race
 from hotlap.lab.statistics import is_gain
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.tune.search import tune
+from hotlap.tuning.search import tune
 
 ROOT = Path(__file__).parents[1]
 _CONTENDERS = 10

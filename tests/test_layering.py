@@ -8,7 +8,7 @@ LAYERS = (
     ("cli",),
     ("demo",),
     ("report",),
-    ("diagnose", "tune", "search"),
+    ("diagnose", "tuning", "search"),
     ("lab",),
     ("engine", "attach"),
     ("techniques",),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hotlap.lengths import buckets
     from hotlap.losses.cross_entropy import chunked_cross_entropy
     from hotlap.padding import pad
+    from hotlap.tuning.recipe import tune
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "schedules",
     "steps",
     "train",
+    "tune",
 ]
 
 _NEEDS_TORCH = {
@@ -47,6 +49,7 @@ _NEEDS_TORCH = {
     "pad": "hotlap.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
+    "tune": "hotlap.tuning.recipe",
 }
 """Name -> where it is; found when it is asked for, because torch takes a second to import."""
 

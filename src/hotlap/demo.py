@@ -22,7 +22,7 @@ from hotlap.plan import Plan
 from hotlap.report import diagnosis as diagnosis_page
 from hotlap.report import tuning as tuning_page
 from hotlap.techniques import EXACT_PLAN
-from hotlap.tune.search import tune
+from hotlap.tuning.search import tune
 
 _PLANNED_EPOCHS = 10
 _SHOWN_EPOCHS = 3

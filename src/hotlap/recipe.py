@@ -1,5 +1,6 @@
 """A recipe: a Python file with `task(...) -> hotlap.Task`, whose parameters can be given."""
 
+import ast
 import importlib.util
 import inspect
 import sys
@@ -49,6 +50,28 @@ class Recipe:
                 f"{self.path}: task() gave {type(made).__name__}. Allowed: a hotlap.Task."
             )
         return made
+
+
+def is_recipe(path: str | Path) -> bool:
+    """True if a Python file is a recipe, not a script. It is read, and nothing of it is run.
+
+    A recipe defines or imports `task` at its top level, and imports hotlap there: scripts that have
+    a function of that name do not.
+    """
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    bound, imported = set(), set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            bound |= {alias.asname or alias.name for alias in node.names}
+            imported.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+    return "task" in bound and "hotlap" in imported
 
 
 def load(path: str | Path) -> Recipe:

@@ -1,4 +1,4 @@
-"""Dishonest techniques, to see whether the verdict notices. Each claims to be rounding only."""
+"""Dishonest techniques, to see whether the verdict notices. Each claims less than it does."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ class Options:
     pass
 
 
-def _technique(name: str, seam: Any, apply: Any) -> Technique:
+def _technique(name: str, seam: Any, apply: Any, claims: Numerics = Numerics.ROUNDING) -> Technique:
     return Technique(
         name=name,
         seam=seam,
         Options=Options,
-        numerics=lambda _options: Numerics.ROUNDING,
+        numerics=lambda _options: claims,
         why_not=lambda _task, _host, _options: None,
         apply=apply,
         proof=lambda _target, _options: Proof("applied", "so it says"),
@@ -25,6 +25,8 @@ def _technique(name: str, seam: Any, apply: Any) -> Technique:
 
 
 def _drop_every_20th_batch(target: Any, options: Any) -> Any:
+    if target.own_order:
+        return _drop_in_the_engine(target)
     sampler = target.loader.batch_sampler
 
     class Dropping:
@@ -40,6 +42,20 @@ def _drop_every_20th_batch(target: Any, options: Any) -> Any:
             return len(sampler)
 
     target.loader.__dict__["batch_sampler"] = Dropping()
+    return target
+
+
+def _drop_in_the_engine(target: Any) -> Any:
+    source, seen = target.loader, [0]
+    original = source.epoch
+
+    def epoch(number: int, first: int = 0) -> Any:
+        for step in original(number, first):
+            seen[0] += 1
+            if seen[0] % 20:
+                yield step
+
+    source.epoch = epoch
     return target
 
 
@@ -112,6 +128,13 @@ def _bfloat16_in_secret(target: Any, options: Any) -> Any:
     return target
 
 
+def _biased_bfloat16(target: Any, options: Any) -> Any:
+    _bfloat16_in_secret(target, options)
+    for parameter in target.module.parameters():
+        parameter.register_hook(lambda gradient: gradient * 1.01)
+    return target
+
+
 DROP = _technique("drop", "feed", _drop_every_20th_batch)
 STALE = _technique("stale", "feed", _stale_batch)
 RATE = _technique("rate", "optimizer", _larger_rate)
@@ -119,3 +142,7 @@ SECRET_RATE = _technique("secret_rate", "optimizer", _larger_rate_in_secret)
 SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
 SCALE = _technique("scale", "model", _scaled_gradient)
 NARROW = _technique("narrow", "model", _bfloat16_in_secret)
+BIASED = _technique("biased", "model", _biased_bfloat16, Numerics.PRECISION)
+SECRET_RATE_AND_NARROW = _technique(
+    "secret_rate_and_narrow", "optimizer", _larger_rate_in_secret, Numerics.PRECISION
+)

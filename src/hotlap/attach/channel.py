@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Role = Literal["run", "observe", "race", "verify", "reference"]
+Role = Literal["run", "observe", "race", "verify", "reference", "seeds"]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from hotlap.attach.entry import Script, is_off
+from hotlap.attach.entry import is_off
 from hotlap.attach.runner import exact_part
 from hotlap.errors import MissingFile
 from hotlap.plan import Plan, PlanFile
@@ -18,28 +19,42 @@ class Chosen:
     line: str
 
 
-def plan_path(script: Script) -> Path:
-    """Return where the tuned plan of a script is kept."""
+class Started(Protocol):
+    """What is started: a script, a module or a recipe."""
+
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def module(self) -> str | None: ...
+    @property
+    def folder(self) -> Path: ...
+
+
+def plan_path(script: Started) -> Path:
+    """Return where the tuned plan of a script or recipe is kept."""
     if script.path is not None:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
     return script.folder / f"{script.module}.plan.toml"
 
 
-def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chosen:
+def choose(
+    script: Started, wanted: str | None, *, cpu: str, torch: str, by_hand: bool = False
+) -> Chosen:
     """Return the plan to run under.
 
     Args:
         script: what will be run.
-        wanted: a plan file, `auto` for the script's tuned one, None for bit-exact techniques only.
+        wanted: a plan file, `auto` for the tuned one, None for bit-exact techniques only.
         cpu: this host's CPU.
         torch: this host's torch.
+        by_hand: take a file that claims nothing, as people write one, for what it says.
 
     Raises:
         MissingFile: there is no such plan file.
         PlanError: it holds what no plan holds.
     """
     if is_off():
-        return Chosen(Plan(), "HOTLAP_OFF is set: running the plain script")
+        return Chosen(Plan(), "HOTLAP_OFF is set: running plain")
     if wanted is None:
         return Chosen(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
     path = plan_path(script) if wanted == "auto" else Path(wanted)
@@ -53,6 +68,8 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
     if file.verdict is not None and file.verdict.tier in ("unproven", "changed"):
         words = f"{path} is not used: its verdict is `{file.verdict.tier}`"
         return Chosen(Plan(), _line(Plan(), words))
+    if by_hand and wanted != "auto" and _claims_nothing(file):
+        return Chosen(file.plan, _line(file.plan, f"written by hand, nothing is proven, {path}"))
     strange = _strange(file, cpu, torch)
     if strange:
         plan = exact_part(file.plan)
@@ -64,6 +81,10 @@ def choose(script: Script, wanted: str | None, *, cpu: str, torch: str) -> Chose
         f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
     )
     return Chosen(file.plan, _line(file.plan, f"{words}, from {path}"))
+
+
+def _claims_nothing(file: PlanFile) -> bool:
+    return not file.measured and file.host is None and file.verdict is None
 
 
 def _strange(file: PlanFile, cpu: str, torch: str) -> str:

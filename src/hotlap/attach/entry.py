@@ -49,6 +49,12 @@ class Script:
         target = ["-m", self.module] if self.module else [str(self.path)]
         return [self.python, *target, *self.args]
 
+    def environment(
+        self, config: Config, base: Mapping[str, str], *, seed: int | None = None
+    ) -> dict[str, str]:
+        """Return the environment of a trial, see `environment`."""
+        return environment(config, base, trial=True, seed=seed)
+
     @property
     def folder(self) -> Path:
         return Path(self.cwd or os.getcwd())
@@ -69,18 +75,26 @@ def environment(
         trial: True for a measurement: trackers are off.
         seed: fixes Python's hash order where the script itself is not repeatable.
     """
-    result = dict(base)
-    if trial:
-        result |= TRACKERS_OFF
-    if seed is not None:
-        result["PYTHONHASHSEED"] = str(seed)
-    _process_seam(config, result)
+    result = surroundings(config, base, trial=trial, seed=seed)
     if "PYTHONPATH" in base:
         result["HOTLAP_PYTHONPATH"] = base["PYTHONPATH"]
     result["PYTHONPATH"] = os.pathsep.join(
         [str(SITE), *([base["PYTHONPATH"]] if base.get("PYTHONPATH") else [])]
     )
     result["HOTLAP_ATTACH"] = config.to_text()
+    return result
+
+
+def surroundings(
+    config: Config, base: Mapping[str, str], *, trial: bool, seed: int | None = None
+) -> dict[str, str]:
+    """Return the environment of a process that a plan is applied in, however hotlap gets there."""
+    result = dict(base)
+    if trial:
+        result |= TRACKERS_OFF
+    if seed is not None:
+        result["PYTHONHASHSEED"] = str(seed)
+    _process_seam(config, result)
     return result
 
 

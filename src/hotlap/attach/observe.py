@@ -114,7 +114,9 @@ class ObserveRole(RunRole):
     def step_begins(self, optimizer: Any) -> None:
         super().step_begins(optimizer)
         if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = _optimizer_facts(optimizer)
+            self._optimizers[id(optimizer)] = optimizer_facts(
+                optimizer, frames.where(frames.caller(2))
+            )
             if self._primary is None:
                 self._primary = id(optimizer)
         # With several optimizers an iteration ends at the last step before the first one's next.
@@ -282,8 +284,6 @@ def _loader_facts(known: _Loader) -> LoaderFacts:
     inner = dataset
     while not frames.is_users(_code_file(inner)) and hasattr(inner, "dataset"):
         inner = inner.dataset
-    getitem = getattr(type(inner), "__getitem__", None)
-    code = getattr(getitem, "__code__", None)
     return LoaderFacts(
         dataset=f"{type(dataset).__module__}.{type(dataset).__qualname__}",
         length=len(dataset) if hasattr(dataset, "__len__") else None,
@@ -293,9 +293,15 @@ def _loader_facts(known: _Loader) -> LoaderFacts:
         plain_collate=loader.collate_fn is default_collate,
         training=known.training,
         where=known.where,
-        getitem=f"{frames.short(code.co_filename)}:{code.co_firstlineno}" if code else "",
+        getitem=getitem_of(type(inner)),
         batches=_length(loader),
     )
+
+
+def getitem_of(kind: type) -> str:
+    """Return `file:line` of a data set's `__getitem__`, empty if it is no Python function."""
+    code = getattr(getattr(kind, "__getitem__", None), "__code__", None)
+    return f"{frames.short(code.co_filename)}:{code.co_firstlineno}" if code else ""
 
 
 def _code_file(dataset: Any) -> str:
@@ -304,7 +310,8 @@ def _code_file(dataset: Any) -> str:
     return code.co_filename if code else "<none>"
 
 
-def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
+def optimizer_facts(optimizer: Any, where: str) -> OptimizerFacts:
+    """Return what is known of an optimizer that is stepped at `where`."""
     groups = optimizer.param_groups
     kind = type(optimizer)
     if any(group.get("fused") for group in groups):
@@ -319,7 +326,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
         implementation=implementation,
         parameters=len(parameters),
         elements=sum(p.numel() for p in parameters),
-        where=frames.where(frames.caller(3)),
+        where=where,
     )
 
 

@@ -69,7 +69,7 @@ class ReferenceRole(ObserveRole):
                 self.results.append(result)
             else:
                 narrow = sample.gradients(optimizer)[1]
-                self.results[-1]["plain_error"] = _relative(narrow, self._wide)
+                self.results[-1]["plain_error"] = relative(narrow, self._wide)
             for _, parameter in parameters_of(optimizer):
                 # Nothing is left for the script's own step: its state keeps another dtype.
                 parameter.grad = None
@@ -105,7 +105,7 @@ class _Sample:
         spec = self.meta["specs"][position]
         count = sum(1 for name in self.tensors if name.startswith(f"batch.{position}."))
         leaves = iter([self.cast(self.tensors[f"batch.{position}.{k}"]) for k in range(count)])
-        return _rebuild_plain(spec, leaves)
+        return rebuild_plain(spec, leaves)
 
     def load_into(self, roots: list[Any]) -> None:
         self.loaded = True
@@ -133,7 +133,7 @@ class _Sample:
         result = {
             "step": self.meta["step"],
             "dtype": str(self.dtype).removeprefix("torch."),
-            "gradient_error": _relative(captured, repeated),
+            "gradient_error": relative(captured, repeated),
             "gradient_slope": float(captured @ repeated / (repeated @ repeated)),
             "update_error": self._update_error(optimizer),
         }
@@ -172,20 +172,22 @@ class _Sample:
             before = self.tensors[f"before.{key}"].double()
             expected.append((clone.detach() - before).flatten())
             taken.append((self.tensors[f"after.{key}"].double() - before).flatten())
-        return _relative(torch.cat(taken), torch.cat(expected))
+        return relative(torch.cat(taken), torch.cat(expected))
 
 
-def _relative(value: torch.Tensor, reference: torch.Tensor) -> float:
+def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the length of the difference, as a share of the reference's length."""
     scale = float(reference.norm())
     difference = float((value - reference).norm())
     return difference / scale if scale else (0.0 if difference == 0 else float("inf"))
 
 
-def _rebuild_plain(spec: Any, leaves: Any) -> Any:
+def rebuild_plain(spec: Any, leaves: Any) -> Any:
+    """Return the batch that `to_plain` described, its tensors taken from the iterator `leaves`."""
     if spec == "tensor":
         return next(leaves)
     kind, parts = spec
     if kind == "dict":
-        return {key: _rebuild_plain(part, leaves) for key, part in parts}
-    items = [_rebuild_plain(part, leaves) for part in parts]
+        return {key: rebuild_plain(part, leaves) for key, part in parts}
+    items = [rebuild_plain(part, leaves) for part in parts]
     return items if kind == "list" else tuple(items)

@@ -8,7 +8,9 @@ from hotlap.attach.entry import Script, is_off
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
+from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.trial import Lab
+from hotlap.recipe import is_recipe
 
 _BUSY_CORES = 0.5
 
@@ -32,7 +34,21 @@ def script_of(target: Target, python: str) -> Script:
     )
 
 
-def lab_of(script: Script, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()) -> Lab:
+def script_or_recipe(target: Target, python: str) -> Script | RecipeRun:
+    """Return what is started in the current folder: a recipe if the file is one, else a script.
+
+    Raises:
+        MissingFile: there is no such Python.
+    """
+    script = script_of(target, python)
+    if script.path is None or not is_recipe(script.path):
+        return script
+    return RecipeRun(path=script.path, args=script.args, python=python, cwd=script.cwd)
+
+
+def lab_of(
+    script: Script | RecipeRun, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()
+) -> Lab:
     """Return the lab for a command's trials.
 
     Raises:

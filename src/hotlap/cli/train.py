@@ -11,7 +11,7 @@ from hotlap.cli.script import say
 def train(
     *,
     target: ScriptTarget,
-    plan: Annotated[str | None, Parameter(help="A plan file.")] = None,
+    plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
     run_dir: Annotated[str | None, Parameter(help="Folder of the run's checkpoints.")] = None,
     resume: Annotated[
@@ -33,36 +33,38 @@ def train(
 
     A recipe is a Python file with a function `task(...)` that returns a `hotlap.Task`. What stands
     behind it are the function's parameters, as in `--lr 3e-4`. Without --plan only techniques are
-    used that leave every bit as it was.
+    used that leave every bit as it was; with a plan that was tuned on another host or torch, its
+    exact techniques only. A plan file that was written by hand is taken for what it says.
 
     Parameters
     ----------
     save_every
         How often the run is saved, where --run-dir is given: 500steps, 2epochs, 10m.
     """
+    from hotlap.attach.choosing import choose
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
-    from hotlap.plan import PlanFile
+    from hotlap.host import Host
+    from hotlap.lab.recipes import RecipeRun
     from hotlap.recipe import load
     from hotlap.report import jsonout
     from hotlap.report import training as text
     from hotlap.report.terminal import page_console
-    from hotlap.techniques import EXACT_PLAN, check
 
     if target.script is None:
         raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
-    chosen = EXACT_PLAN if plan is None else PlanFile.read(plan).plan
-    check(chosen)
     if memory is not None and not estimate:
         raise UsageError("--memory goes with --estimate. Allowed: both, or neither.")
+    host, recipe = Host.detect(), RecipeRun(path=target.script, args=target.args)
+    chosen = choose(recipe, plan, cpu=host.cpu, torch=host.torch or "", by_hand=True)
     task = load(target.script).task(target.args)
     if estimate:
-        return _estimate(task, chosen, device, memory, json)
-    say(f"plan {chosen.hash}: {chosen}")
+        return _estimate(task, chosen.plan, device, memory, json)
+    say(chosen.line)
     say(text.opening(task))
     done = train_task(
         task,
-        chosen,
+        chosen.plan,
         device=device,
         run_dir=run_dir,
         resume=resume,
@@ -97,7 +99,7 @@ COMMAND = Command(
     takes_script=True,
     examples=(
         "hotlap train recipe.py --lr 3e-4          # --lr is a parameter of the recipe's task()",
-        "hotlap train recipe.py --plan fast.toml",
+        "hotlap train recipe.py --plan auto        # what `hotlap tune recipe.py` found",
         "hotlap train recipe.py --run-dir runs/1 --save-every 10m --resume auto",
         "hotlap train recipe.py --weights checkpoint.pth   # read without running what is inside",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import detect_host, lab_of, say, script_of
+from hotlap.cli.script import detect_host, lab_of, say, script_or_recipe
 
 NOTHING_TO_GAIN = 3
 NOT_PROVEN = 4
@@ -28,7 +28,9 @@ def tune(
     """Find the fastest plan by measured trials, prove it, and write the plan file.
 
     The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
-    beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it.
+    beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it. A recipe, a file
+    that imports hotlap and has a function `task`, is trained by hotlap's engine instead; its plan
+    is found by `hotlap train --plan auto`.
 
     Parameters
     ----------
@@ -51,11 +53,11 @@ def tune(
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
-    from hotlap.tune.result import plan_file
-    from hotlap.tune.search import check_request
-    from hotlap.tune.search import tune as search
+    from hotlap.tuning.result import plan_file
+    from hotlap.tuning.search import check_request
+    from hotlap.tuning.search import tune as search
 
-    script = script_of(target, python)
+    script = script_or_recipe(target, python)
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path)
     host = detect_host()
@@ -79,6 +81,7 @@ COMMAND = Command(
     examples=(
         "hotlap tune train.py --epochs 10 --budget 3m    # --epochs is the script's",
         "hotlap tune --accept exact -m package.train",
+        "hotlap tune recipe.py --lr 3e-4 --accept statistical    # --lr is the recipe's",
     ),
     exit_codes=f"{EXIT_CODES} With --exit-code also 3: nothing to gain, 4: not proven.",
 )

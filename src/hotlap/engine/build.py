@@ -29,6 +29,7 @@ from hotlap.techniques import (
     ProcessTarget,
     StepTarget,
     check,
+    registry,
 )
 from hotlap.techniques.applying import Applied
 
@@ -71,6 +72,7 @@ def build(
     device: str | None = None,
     check_finite: bool = True,
     fill_ahead: bool = False,
+    techniques: tuple[str, ...] = (),
 ) -> Built:
     """Make the run. Everything random follows from the task's seed.
 
@@ -80,14 +82,15 @@ def build(
         device: as torch names it; the first accelerator if None, else the CPU.
         check_finite: see `Step`.
         fill_ahead: let the feed reach its steady state at once, for trials.
+        techniques: techniques from outside, as `module:NAME`.
 
     Raises:
         PlanError: the plan holds what no plan holds.
         UsageError: model, optimizer or schedule are not what the task says.
     """
-    check(plan)
+    check(plan, registry(techniques))
     hardware = device_of(device)
-    applied = Applied(plan)
+    applied = Applied(plan, techniques)
     _set_process(applied)
     seed_everything(task.seed)
     model = task.model()

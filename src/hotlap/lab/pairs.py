@@ -13,6 +13,7 @@ from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 
 _READY_S = 180.0
+_LEAST_READY_S = 5.0
 _SLOWEST_STEP_S = 60.0
 _SKIPPED_SHARE = 0.15
 _SKIPPED_AT_LEAST = 2
@@ -102,7 +103,7 @@ def race(
             left out and says why in `failed`.
     """
     _check_length(arms[0].lab.script, rounds, planned_steps)
-    _start_all(arms, twins, progress)
+    _start_all(arms, twins, deadline, progress)
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)
@@ -144,10 +145,16 @@ def _take_rounds(
     return rounds
 
 
-def _start_all(arms: Sequence[Arm], twins: Sequence[str], progress: Callable[[str], None]) -> None:
+def _start_all(
+    arms: Sequence[Arm],
+    twins: Sequence[str],
+    deadline: float | None,
+    progress: Callable[[str], None],
+) -> None:
     """Bring every arm to its gate, as many at a time as there are cores.
 
-    Up to the gate a process imports, reads and decodes, one thread each; nobody is timed.
+    Up to the gate a process imports, reads and decodes, one thread each; nobody is timed. A plan
+    that takes half of the time that is left is not waited for: one that compiles may take minutes.
     """
     starting: list[Arm] = []
     for arm in arms:
@@ -157,18 +164,28 @@ def _start_all(arms: Sequence[Arm], twins: Sequence[str], progress: Callable[[st
         except HotlapError as error:
             _fail(arm, error, must=arm.name in twins)
         if len(starting) >= _usable_cores():
-            _await_gate(starting.pop(0), twins, progress)
+            _await_gate(starting.pop(0), twins, deadline, progress)
     for arm in starting:
-        _await_gate(arm, twins, progress)
+        _await_gate(arm, twins, deadline, progress)
 
 
-def _await_gate(arm: Arm, twins: Sequence[str], progress: Callable[[str], None]) -> None:
+def _await_gate(
+    arm: Arm, twins: Sequence[str], deadline: float | None, progress: Callable[[str], None]
+) -> None:
     if arm.trial is None or arm.failed is not None:
         return
+    wait_s = _READY_S
+    if deadline is not None and arm.name not in twins:
+        wait_s = min(_READY_S, max(_LEAST_READY_S, (deadline - time.monotonic()) / 2))
     try:
-        arm.setup_s = arm.trial.message(["ready"], _READY_S)["setup_s"]
+        arm.setup_s = arm.trial.message(["ready"], wait_s)["setup_s"]
         arm.trial.pause()
         progress(f"{arm.name}: ready after {arm.setup_s:.1f} s")
+    except TrialError as error:
+        if error.reason == "timeout" and wait_s < _READY_S:
+            words = f"it was not ready after {wait_s:.0f} s: give a larger --budget"
+            error = TrialError(words, reason="timeout")
+        _fail(arm, error, must=arm.name in twins)
     except HotlapError as error:
         _fail(arm, error, must=arm.name in twins)
 

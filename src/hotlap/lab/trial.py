@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import psutil
 
 from hotlap.attach.channel import Channel, Config, Role
-from hotlap.attach.entry import Script, environment, plan_data
-from hotlap.errors import AttachError, TrialError
+from hotlap.attach.entry import Script, plan_data
+from hotlap.errors import AttachError, TrialError, UsageError
+from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
 
@@ -31,12 +32,13 @@ _EXCHANGE = "hotlap-lab-"
 
 @dataclass
 class Lab:
-    """Where trials of one script are held: its view of the files, its limits, what they share.
+    """Where trials of one script or recipe are held: the files they see, their limits, what they
+    share.
 
     A context manager; leaving it ends every trial that still lives.
     """
 
-    script: Script
+    script: Script | RecipeRun
     hide: tuple[str, ...] = ()
     """Patterns of files that trials must not see, such as the script's own checkpoint."""
     techniques: tuple[str, ...] = ()
@@ -124,9 +126,13 @@ class Trial:
             fill_ahead=fill_ahead,
             options={"started": self.started, **options},
         )
+        env = lab.script.environment(config, os.environ, seed=lab.inject_seed)
+        if role != "observe":
+            # Compiled once for all trials; what a run costs from its very start shows without.
+            env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(lab.exchange / "compiled"))
         self._process = lab.scratch.popen(
             lab.script.command(),
-            env=environment(config, os.environ, trial=True, seed=lab.inject_seed),
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
@@ -154,6 +160,7 @@ class Trial:
         Raises:
             TrialError: the script ended, crashed, or took longer than `timeout_s`.
             AttachError: it ended, and hotlap had never been inside it.
+            UsageError: a recipe, or what it was given, is wrong.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -176,6 +183,9 @@ class Trial:
                 self.torch = message
             elif kind == "report":
                 self.report = message
+            elif kind == "refused":
+                self.kill()
+                raise UsageError(message["error"])
             elif kind == "failed":
                 self.kill()
                 raise TrialError(
@@ -266,16 +276,32 @@ class Trial:
 
 
 def observe(
-    lab: Lab, plan: Plan | None = None, *, timeout_s: float, **options: Any
+    lab: Lab,
+    plan: Plan | None = None,
+    *,
+    timeout_s: float,
+    answers: Mapping[str, Callable[[Mapping[str, Any]], None]] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Run one trial to its report and return it. Used for every role but `race`."""
+    """Run one trial to its report and return it. Used for every role but `race`.
+
+    Args:
+        lab: where the trial is held.
+        plan: what is applied to it.
+        timeout_s: how long each message may take.
+        answers: kind of message -> what to do with it; then the trial is told to go on.
+        options: what the role needs, and `role` itself.
+    """
     role: Role = options.pop("role", "observe")
+    answers = answers or {}
     trial = lab.start(role, plan, **options)
     try:
-        report = trial.message(["report"], timeout_s)
-        if report["steps"] == 0:
+        while (message := trial.message(["report", *answers], timeout_s))["kind"] != "report":
+            answers[message["kind"]](message)
+            trial.send("go")
+        if message["steps"] == 0:
             raise trial.ended()
-        return report
+        return message
     finally:
         trial.kill()
 

@@ -5,14 +5,17 @@
     gradient   at sampled steps, from the same weights and batch, against a float64 repetition
     update     at sampled steps, the optimizer's update repeated in float64 with the plain numbers
 
-`exact` needs more and needs none of the last two: losses and weights bit-equal at every step. Where
+`exact` needs more and needs none of the last two: losses and weights bit-equal at every step.
+`statistical`, for narrower formats, asks of the gradient only that it is right in the mean over
+many sampled steps, and then that several seeds learn no worse, by a margin that stands below. Where
 a check could not be made the verdict is `unproven`; where one failed it is `changed`.
 """
 
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean, median, pstdev
+from math import isfinite
+from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
 from hotlap.techniques import Numerics
@@ -20,6 +23,7 @@ from hotlap.techniques import Numerics
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 """From best to worst."""
 CHECKS = ("fed", "numbers", "gradient", "update", "losses")
+STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
 GRADIENT_FLOOR = 2e-5
 """Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
@@ -31,9 +35,21 @@ is: batch norm of channels-last images on a CPU by 250 times (torch 2.13). Narro
 far above: TF32 is 8,192 times coarser than float32, bfloat16 65,536 times.
 """
 SLOPE_MARGIN = 1e-4
+MEAN_SLOPE_MARGIN = 2e-3
+"""How far from 1 the mean slope of narrow gradients on exact ones may lie, its error included."""
+LEAST_SLOPES = 30
+"""Sampled steps that a bias of `MEAN_SLOPE_MARGIN` shows in."""
+NARROW_LIMIT = 0.25
+"""Relative error of a gradient in a narrower format; what is off by more is not its rounding."""
 UPDATE_LIMIT = 1e-4
 """Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""
 LOSS_SIGMAS = 4.0
+SEEDS_MARGIN = 0.01
+"""How much larger the loss may be than the plain run's, as a share of the loss at the start."""
+LEAST_SEEDS = 3
+_START = 8
+_ONE_SIDED_T = {3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+"""Number of seeds -> 95 % point of Student's t with one degree of freedom less."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,14 @@ class Verdict:
         return tuple(check.name for check in self.checks if check.state == "failed")
 
 
+@dataclass(frozen=True)
+class SeedLosses:
+    """Losses of the plain run and of the plan, from the same seeds, step by step."""
+
+    plain: Sequence[Sequence[float]]
+    other: Sequence[Sequence[float]]
+
+
 Record = Mapping[str, Any]
 
 
@@ -82,7 +106,8 @@ def judge(
     plain_repeats: str | None,
     reference: Sequence[Mapping[str, Any]] = (),
     reference_problem: str = "",
-    checks: Collection[str] = CHECKS,
+    checks: Collection[str] = STATISTICAL_CHECKS,
+    seeds: SeedLosses | None = None,
 ) -> Verdict:
     """Give a verdict on a run under a plan.
 
@@ -95,6 +120,7 @@ def judge(
         reference_problem: why there are none.
         checks: the checks to make; leaving one out makes the verdict `unproven` at best, unless
             the run is bit-equal. Tests leave one out to show that it is the one that sees.
+        seeds: losses from several seeds, for plans that claim no more than `statistical`.
     """
     horizon = min(len(plain["weights"]), len(other["weights"]))
     made = []
@@ -106,12 +132,16 @@ def judge(
     if equal.state == "passed" and all(check.state == "passed" for check in made):
         tier = claimed.best_verdict
         return Verdict(tier, equal.evidence, horizon, (*made, equal))
+    is_statistical = claimed.best_verdict == "statistical"
     if "gradient" in checks:
-        made.append(_gradient(reference, reference_problem))
+        check = _mean_gradient if is_statistical else _gradient
+        made.append(check(reference, reference_problem))
     if "update" in checks:
         made.append(_update(reference, reference_problem))
     if "losses" in checks:
         made.append(_losses(plain, other))
+    if is_statistical and "seeds" in checks:
+        made.append(_seeds(seeds))
     return _conclude(made, claimed, horizon)
 
 
@@ -120,13 +150,13 @@ def _conclude(made: Sequence[Check], claimed: Numerics, horizon: int) -> Verdict
     if failed:
         return Verdict("changed", _join(failed), horizon, tuple(made))
     open_checks = [check for check in made if check.state == "not_made"]
-    left_out = sorted(set(CHECKS) - {check.name for check in made})
+    needed = STATISTICAL_CHECKS if claimed.best_verdict == "statistical" else CHECKS
+    left_out = sorted(set(needed) - {check.name for check in made})
     if open_checks or left_out:
         words = _join(open_checks) or f"not checked: {', '.join(left_out)}"
         return Verdict("unproven", words, horizon, tuple(made))
-    tier = "rounding" if claimed in (Numerics.EXACT, Numerics.ROUNDING) else "unproven"
-    if claimed is Numerics.CHANGES:
-        tier = "changed"
+    # Not bit-equal, so a claim of `exact` has come down to the next.
+    tier = "rounding" if claimed is Numerics.EXACT else claimed.best_verdict
     return Verdict(tier, _join(made), horizon, tuple(made))
 
 
@@ -220,6 +250,27 @@ def _gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
     return Check("gradient", "passed", words)
 
 
+def _mean_gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
+    """Is a narrow gradient right in the mean? Its rounding is larger than what is looked for."""
+    if not reference:
+        return Check("gradient", "not_made", problem or "no step could be repeated")
+    slopes = [row["gradient_slope"] for row in reference]
+    error = median(row["gradient_error"] for row in reference)
+    if len(slopes) < LEAST_SLOPES:
+        words = f"{len(slopes)} steps could be sampled, {LEAST_SLOPES} are needed"
+        return Check("gradient", "not_made", words)
+    bias, doubt = fmean(slopes) - 1, 2 * stdev(slopes) / len(slopes) ** 0.5
+    words = (
+        f"mean slope {1 + bias:.5f} +- {doubt:.1e} against {reference[0]['dtype']} over "
+        f"{len(slopes)} sampled steps, margin {MEAN_SLOPE_MARGIN:g}, error {error:.1e}"
+    )
+    if error > NARROW_LIMIT or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
+        return Check("gradient", "failed", words)
+    if abs(bias) + doubt > MEAN_SLOPE_MARGIN:
+        return Check("gradient", "not_made", f"{words}: too few to tell")
+    return Check("gradient", "passed", words)
+
+
 def _update(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
     errors = [row["update_error"] for row in reference if row.get("update_error") is not None]
     if not errors:
@@ -242,3 +293,35 @@ def _losses(plain: Record, other: Record) -> Check:
     words = f"mean of the later half off by {shift:+.1e}, noise of that mean {noise:.1e}"
     state = "failed" if abs(shift) > LOSS_SIGMAS * noise + 1e-6 * abs(fmean(theirs)) else "passed"
     return Check("losses", state, words)
+
+
+def _seeds(seeds: SeedLosses | None) -> Check:
+    """Is the plan's loss no larger than the plain run's, by a margin that was there before?"""
+    if seeds is None:
+        return Check("seeds", "not_made", "it was trained from one seed only")
+    count = len(seeds.plain)
+    lengths = {len(row) for row in (*seeds.plain, *seeds.other)}
+    if count < LEAST_SEEDS or min(lengths) < 2 * _START:
+        words = f"{count} seeds of {min(lengths)} steps; {LEAST_SEEDS} of {2 * _START} are needed"
+        return Check("seeds", "not_made", words)
+    if any(not isfinite(loss) for row in seeds.other for loss in row):
+        return Check("seeds", "failed", "a loss is not finite")
+    margin = SEEDS_MARGIN * abs(fmean(fmean(row[:_START]) for row in seeds.plain))
+    worse = [
+        _later(other) - _later(plain) for plain, other in zip(seeds.plain, seeds.other, strict=True)
+    ]
+    mean = fmean(worse)
+    doubt = _ONE_SIDED_T.get(count, 1.86) * stdev(worse) / count**0.5
+    words = (
+        f"loss {mean:+.1e} +- {doubt:.1e} against the plain run's over {count} seeds of "
+        f"{min(lengths)} steps, margin {margin:.1e}"
+    )
+    if mean - doubt > margin:
+        return Check("seeds", "failed", words)
+    if mean + doubt > margin:
+        return Check("seeds", "not_made", f"{words}: too few to tell")
+    return Check("seeds", "passed", words)
+
+
+def _later(losses: Sequence[float]) -> float:
+    return fmean(losses[len(losses) // 2 :])

@@ -88,7 +88,19 @@ def _plan(path: Path) -> str:
         lines.append(
             "The file was edited after it was measured: the lines above are not of this plan."
         )
-    for name in file.plan.techniques:
-        head = (inspect.getdoc(inspect.getmodule(get(name).apply)) or "").splitlines()[0]
-        lines += ["", f"{name}: {head}", f"  {file.notes.get(name, '')}"]
+    own = [name for name in file.plan.techniques if get(name).seam == "step"]
+    if own:
+        lines.append(
+            f"For `hotlap train`: {', '.join(own)}. `hotlap run` has no step of its own to act on, "
+            "and takes the rest."
+        )
+    for name, values in file.plan.techniques.items():
+        technique = get(name)
+        head = (inspect.getdoc(inspect.getmodule(technique.apply)) or "").splitlines()[0]
+        claims = technique.numerics(technique.options(values))
+        options = ", ".join(f"{key}={value}" for key, value in values.items())
+        lines += ["", f"{name}{f'({options})' if options else ''}: {head}"]
+        lines.append(f"  numerics {claims}: at best `{claims.best_verdict}`")
+        if name in file.notes:
+            lines.append(f"  {file.notes[name]}")
     return "\n".join(lines)

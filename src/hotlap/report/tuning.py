@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hotlap.lab.statistics import Ratio
 from hotlap.report.terminal import printable
-from hotlap.tune.result import Tuning
+from hotlap.tuning.result import Tuning
 
 
 def page(tuning: Tuning, console: Console) -> None:
@@ -24,7 +24,7 @@ def _headline(tuning: Tuning, console: Console) -> None:
     console.print(f"\n{printable(tuning.script)}")
     if not tuning.gained:
         console.print(
-            "Nothing to gain: no plan was faster than the plain script by more than identical runs "
+            f"Nothing to gain: no plan was faster than {tuning.plain} by more than identical runs "
             f"differ ({tuning.floor:.1%})."
         )
         return
@@ -40,6 +40,10 @@ def _headline(tuning: Tuning, console: Console) -> None:
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
             f"predicted, set-up included."
         )
+        if after > before:
+            console.print(
+                "In a run of this length the plan costs more, at its start, than it saves."
+            )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
     console.print(

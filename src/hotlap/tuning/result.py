@@ -10,7 +10,7 @@ from hotlap.lab.verdict import Verdict
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
 
-_EVIDENCE_KEPT = 380
+_EVIDENCE_KEPT = 600
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Tuning:
     """What a tuning found."""
 
     script: str
+    plain: str
+    """What it is measured against, in words."""
     plan: Plan
     verdict: Verdict
     speedup: Ratio

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 
+from hotlap.lab.proving import NARROW_SAMPLES, SEED_STEPS
+from hotlap.lab.verdict import LEAST_SEEDS
 from hotlap.trace.schema import Trace
-from hotlap.tune.budget import Budget
+from hotlap.tuning.budget import Budget
 
 TURN_S = 0.6
 """A turn of the plain script. Shorter ones are mostly cold caches."""
 _PROVE_SHARE = 0.35
+_PROVE_NARROW_SHARE = 0.5
+_REPEATED = 5
+"""Steps that one sampled step costs: written, read, and repeated in float64."""
 _WATCH_SHARE = 0.2
 _FIRST_SHARE = 0.45
 _LEAST_HORIZON = 64
@@ -38,15 +43,29 @@ class Schedule:
     """Seconds that one more arm takes in a race, for its start and the fewest turns."""
     prove_s: float
     """Seconds that one more plan's proof takes."""
+    prove_narrow_s: float
+    """The same where the plan computes in a narrower format."""
 
 
-def schedule(trace: Trace, budget: Budget) -> Schedule:
-    """Share out what is left of the budget."""
+def schedule(trace: Trace, budget: Budget, *, narrow: bool = False) -> Schedule:
+    """Share out what is left of the budget.
+
+    Args:
+        trace: the plain run.
+        budget: what is left of it is shared out.
+        narrow: True if a plan with narrower formats may have to be proven.
+    """
     setup = trace.setup_s + 1.0
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
     watch_s = min(_WATCH_SHARE * budget.left, setup + 1.0 + 1.7 * _period_s(trace))
-    horizon, fill_ahead = _horizon(trace, (_PROVE_SHARE * budget.left - 5 * setup) / (3.4 * step))
-    prove_all = 5 * setup + 3.4 * horizon * step
+    # Many steps are repeated for these, and other seeds trained from, the plain run's as well.
+    seeds_s = setup + (LEAST_SEEDS - 1) * SEED_STEPS * step
+    more_s = setup + _REPEATED * NARROW_SAMPLES * step + seeds_s
+    share = _PROVE_NARROW_SHARE if narrow else _PROVE_SHARE
+    narrow_s = more_s + seeds_s if narrow else 0.0
+    fits = (share * budget.left - 5 * setup - narrow_s) / (3.4 * step)
+    horizon, fill_ahead = _horizon(trace, fits)
+    prove_all = 5 * setup + 3.4 * horizon * step + narrow_s
     second_until = budget.deadline(prove_all + watch_s)
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
@@ -59,6 +78,7 @@ def schedule(trace: Trace, budget: Budget) -> Schedule:
         watch_s=watch_s,
         arm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * turn,
         prove_s=setup + horizon * step,
+        prove_narrow_s=setup + horizon * step + more_s,
     )
 
 

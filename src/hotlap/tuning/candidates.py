@@ -14,8 +14,16 @@ _RANKS = list(Numerics)
 _LOOKS_FASTER = 1.02
 _HARMFUL = 0.9
 """A plan whose whole interval lies below this slows the run down."""
-_ACTS_ON = {"feed": ("data", "h2d"), "model": ("forward", "backward"), "optimizer": ("optimizer",)}
+_ACTS_ON = {
+    "feed": ("data", "h2d"),
+    "model": ("forward", "backward"),
+    "step": ("forward", "backward"),
+    "optimizer": ("optimizer",),
+}
 """Seam -> the phases that a technique there can shorten; a process-wide switch comes last."""
+_SAVES = {"feed": 0.9, "optimizer": 0.5}
+"""Seam -> about what share of these phases a good technique saves; of a computation, less."""
+_SAVES_ELSE = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +51,8 @@ def nominate(
     weakest: Numerics,
     nominations: Sequence[Nomination] = (),
     phases: Mapping[str, float] | None = None,
+    *,
+    own_step: bool = False,
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates, and technique -> reason for those that cannot serve.
 
@@ -53,11 +63,12 @@ def nominate(
         weakest: leave out whatever claims less than this.
         nominations: what the rules suspect; of one technique's options the nominated come first.
         phases: ms of a mean step by phase: what acts on the larger part is tried first.
+        own_step: the engine takes the steps, as it does for recipes: techniques may act on them.
     """
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     for name, technique in known.items():
-        if technique.seam == "step":
+        if technique.seam == "step" and not own_step:
             refused[name] = "a script's step is its own; `hotlap train` offers this for recipes"
             continue
         reasons = []
@@ -89,10 +100,14 @@ def _broad_first(
         ranks[candidate] = seen.get(candidate.technique, 0)
         # Workers read what rows in memory need not read again.
         ranks[candidate] += candidate.technique == "workers" and "resident" in names
+        # Compiling takes as long as several turns of all the others.
+        ranks[candidate] += candidate.technique == "compile"
         seen[candidate.technique] = seen.get(candidate.technique, 0) + 1
 
     def part(candidate: Candidate) -> float:
-        return sum(phases.get(p, 0.0) for p in _ACTS_ON.get(known[candidate.technique].seam, ()))
+        seam = known[candidate.technique].seam
+        saved = _SAVES.get(seam, _SAVES_ELSE)
+        return saved * sum(phases.get(phase, 0.0) for phase in _ACTS_ON.get(seam, ()))
 
     return sorted(found, key=lambda c: (ranks[c], -part(c)))
 
@@ -120,7 +135,7 @@ def combinations(
     plans: dict[str, Plan] = {}
     full: list[Candidate] = []
     for pool in (gains, promising(singles)):
-        for numerics in (Numerics.EXACT, Numerics.ROUNDING):
+        for numerics in (Numerics.EXACT, Numerics.ROUNDING, Numerics.STREAM):
             allowed = [c for c in pool if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
             chosen = _best_of_each(allowed)
             if chosen and _name(chosen) not in plans:

@@ -12,16 +12,18 @@ from hotlap.errors import HotlapError, UsageError, unknown_name
 from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
 from hotlap.lab.pairs import Arm, Race, race
 from hotlap.lab.proving import Prover
-from hotlap.lab.statistics import Ratio, Spread, is_gain, paired_ratio, spread
+from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.statistics import Ratio, Spread, is_gain, spread
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Numerics, Technique, numerics_of, registry
-from hotlap.tune.budget import Budget
-from hotlap.tune.candidates import Candidate, combinations, nominate, promising
-from hotlap.tune.result import Rung, TrialRow, Tuning
-from hotlap.tune.schedule import TURN_S, Schedule, schedule
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
+from hotlap.tuning.ranking import fastest_first
+from hotlap.tuning.result import Rung, TrialRow, Tuning
+from hotlap.tuning.schedule import TURN_S, Schedule, schedule
 
 ACCEPT = ("exact", "rounding", "statistical")
 _WEAKEST = {
@@ -35,8 +37,6 @@ _MOST_PLANS = 6
 _LEAST_WATCH_S = 3.0
 _RACING_SHARE = 0.2
 """About what share of a budget the first race gets."""
-_CLEAR_LEAD = 1.02
-"""How much faster, at the median, a plan must be to be preferred to a simpler one."""
 
 
 Progress = Callable[[str], None]
@@ -57,6 +57,14 @@ class _Tuner:
     floor: float = 0.0
     schedule: Schedule = field(init=False)
 
+    @property
+    def is_recipe(self) -> bool:
+        return isinstance(self.lab.script, RecipeRun)
+
+    @property
+    def plain(self) -> str:
+        return "the plain recipe" if self.is_recipe else "the plain script"
+
 
 def tune(
     lab: Lab,
@@ -67,7 +75,7 @@ def tune(
     only: Sequence[str] | None = None,
     progress: Progress = lambda _: None,
 ) -> Tuning:
-    """Find the fastest plan for the lab's script whose verdict is at least `accept`.
+    """Find the fastest plan for the lab's script or recipe whose verdict is at least `accept`.
 
     Args:
         lab: an entered `Lab`.
@@ -117,7 +125,7 @@ def check_request(
 
 def _tune(tuner: _Tuner) -> Tuning:
     budget = tuner.budget
-    tuner.progress("watching the plain script")
+    tuner.progress(f"watching {tuner.plain}")
     seen = watch(tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1)
     candidates, refused = nominate(
         seen.trace.facts,
@@ -126,10 +134,12 @@ def _tune(tuner: _Tuner) -> Tuning:
         _WEAKEST[tuner.accept],
         rules.nominate(seen.trace),
         seen.trace.phase_means(),
+        own_step=tuner.is_recipe,
     )
     for name, reason in refused.items():
         tuner.states[name] = {"name": name, "state": "refused", "why": reason}
-    tuner.schedule = schedule(seen.trace, budget)
+    narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
+    tuner.schedule = schedule(seen.trace, budget, narrow=narrow)
     first = _first_race(tuner, seen, candidates)
     second = _second_race(tuner, seen, candidates, first) if first else None
     rungs = _prove(tuner, second) if second else []
@@ -140,7 +150,7 @@ def _first_race(tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate
     """Race every candidate alone against the plain run."""
     if not candidates:
         return None
-    tuner.progress(f"{len(candidates)} techniques alone, in turns with the plain script")
+    tuner.progress(f"{len(candidates)} techniques alone, in turns with {tuner.plain}")
     affordable = _arms_that_fit(tuner, len(candidates), tuner.schedule.first_until)
     missing = len(candidates) - affordable
     for left_out in candidates[affordable:]:
@@ -181,7 +191,8 @@ def _race(
         rounds=rounds,
         turn_s=TURN_S,
         deadline=until,
-        planned_steps=seen.trace.facts.planned_steps,
+        # A recipe is trained for as long as there are turns.
+        planned_steps=None if tuner.is_recipe else seen.trace.facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
         progress=tuner.progress,
     )
@@ -251,7 +262,7 @@ def _second_race(
     until = tuner.schedule.second_until
     fits = _arms_that_fit(tuner, _MOST_PLANS, until)
     plans = combinations(effective, gains, limit=fits)
-    tuner.progress(f"{len(plans)} plans, in turns with the plain script")
+    tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")
     arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()]
     return _race(tuner, seen, arms, rounds=12, until=until, number=2)
 
@@ -260,7 +271,7 @@ def _prove(tuner: _Tuner, final: Race) -> list[Rung]:
     """Give verdicts to the fastest plan of each tier, and to the next one where it fails."""
     horizon = tuner.schedule.horizon
     prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.schedule.fill_ahead)
-    tuner.progress(f"proving over {horizon} steps: the plain script, twice")
+    tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
     prover.run_plain()
     rungs: list[Rung] = []
     for tier in ("exact", "rounding", "statistical"):
@@ -275,7 +286,7 @@ def _prove(tuner: _Tuner, final: Race) -> list[Rung]:
 def _prove_tier(
     tuner: _Tuner, prover: Prover, final: Race, tier: str, rungs: Sequence[Rung]
 ) -> Rung | None:
-    for name in _fastest_first(final, tuner.floor):
+    for name in fastest_first(final, tuner.floor):
         plan = final.arms[name].plan
         claimed = numerics_of(plan, tuner.known)
         if not plan.techniques or claimed.best_verdict != tier:
@@ -283,7 +294,9 @@ def _prove_tier(
         best = max((rung.speedup.median for rung in rungs), default=0.0)
         if final.ratio(name).median <= best:
             return None
-        if not tuner.budget.affords(f"a verdict on {name}", tuner.schedule.prove_s):
+        is_narrow = tier == "statistical"
+        needed_s = tuner.schedule.prove_narrow_s if is_narrow else tuner.schedule.prove_s
+        if not tuner.budget.affords(f"a verdict on {name}", needed_s):
             return None
         tuner.progress(f"proving {name}")
         try:
@@ -301,26 +314,6 @@ def _prove_tier(
     return None
 
 
-def _fastest_first(final: Race, floor: float) -> list[str]:
-    """Return the arms that gained, the fastest first; of two that tie, the one with less in it."""
-    names = [name for name in final.arms if name not in final.twins]
-    names = [name for name in names if is_gain(final.ratio(name), floor)]
-    names.sort(key=lambda name: final.ratio(name).median, reverse=True)
-    ordered: list[str] = []
-    for name in names:
-        arm = final.arms[name]
-        position = len(ordered)
-        while position > 0:
-            ahead = final.arms[ordered[position - 1]]
-            lead = paired_ratio(arm.turns_ms, ahead.turns_ms)
-            is_simpler = len(arm.plan.techniques) < len(ahead.plan.techniques)
-            if lead.low > 1 or lead.median > _CLEAR_LEAD or not is_simpler:
-                break
-            position -= 1
-        ordered.insert(position, name)
-    return ordered
-
-
 def _conclude(
     tuner: _Tuner,
     seen: Observation,
@@ -336,7 +329,7 @@ def _conclude(
     raced_ms = None if final is None else baseline.median
     whole = {"baseline": predict_whole_run(seen.trace, planned, raced_ms)}
     if best is None:
-        plan, verdict = Plan({}), Verdict("exact", "the plain script, nothing is changed", 0)
+        plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
         ratio, best_ms = Ratio(1.0, 1.0, 1.0, baseline.n), baseline
         whole["best"] = whole["baseline"]
     else:
@@ -346,6 +339,7 @@ def _conclude(
         whole["best"] = _whole_run_under(tuner, seen, best, whole["baseline"], best_ms.median)
     return Tuning(
         script=str(tuner.lab.script),
+        plain=tuner.plain,
         plan=plan,
         verdict=verdict,
         speedup=ratio,

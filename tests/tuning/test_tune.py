@@ -14,9 +14,9 @@ from hotlap.plan import Plan, PlanFile
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace
-from hotlap.tune.budget import Budget
-from hotlap.tune.candidates import Candidate, combinations, nominate
-from hotlap.tune.schedule import schedule
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate, combinations, nominate
+from hotlap.tuning.schedule import schedule
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 LOADER = LoaderFacts("d", 100, 10, 0, True, True, True, "a.py:3", "a.py:9", 10)
@@ -46,6 +46,31 @@ def test_what_is_weaker_than_accepted_is_not_tried() -> None:
     found, refused = nominate(FACTS, HOST, registry(), Numerics.EXACT)
     assert all(candidate.numerics is Numerics.EXACT for candidate in found)
     assert "only `exact` or better is accepted" in refused["threads"]
+
+
+def test_what_acts_on_the_step_is_tried_only_where_the_step_is_ours() -> None:
+    weakest = Numerics.STREAM
+    _, refused = nominate(FACTS, HOST, registry(), weakest)
+    assert "hotlap train" in refused["master_weights"]
+    found, refused = nominate(FACTS, HOST, registry(), weakest, own_step=True)
+    assert {"master_weights", "autocast(dtype=bf16)"} <= names(found)
+    assert "master_weights" not in refused
+    exact, refused = nominate(FACTS, HOST, registry(), Numerics.ROUNDING, own_step=True)
+    assert "master_weights" not in names(exact)
+    assert "only `rounding` or better is accepted" in refused["master_weights"]
+
+
+def test_each_tier_has_its_own_combination() -> None:
+    resident = Candidate("resident", {}, Numerics.EXACT)
+    fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    narrow = Candidate("master_weights", {}, Numerics.PRECISION)
+    singles = {c: Ratio(1.5, 1.4, 1.6, 8) for c in (resident, fused, narrow)}
+    plans = list(combinations(singles, [resident, fused, narrow], limit=9).values())
+    assert [sorted(plan.techniques) for plan in plans[:3]] == [
+        ["resident"],
+        ["optimizer", "resident"],
+        ["master_weights", "optimizer", "resident"],
+    ]
 
 
 def test_combinations_hold_the_best_of_each_tier_first_and_no_pair_that_excludes_itself() -> None:

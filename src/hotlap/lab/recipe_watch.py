@@ -1,0 +1,185 @@
+"""Watches a recipe's run: where the milliseconds of each step go, evaluation between epochs too."""
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from hotlap.attach import seams
+from hotlap.attach.observe import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    getitem_of,
+    optimizer_facts,
+)
+from hotlap.attach.phases import PhaseClock, phase_clock
+from hotlap.engine.build import Built
+from hotlap.engine.evaluate import evaluate
+from hotlap.engine.run import steps_of
+from hotlap.feed.source import Source
+from hotlap.lab.recipe_process import Trial
+from hotlap.task import LoaderFacts, Task, TaskFacts
+from hotlap.trace.schema import Anchor, Trace
+
+
+class _Phases(seams.Listener):
+    """Sets the clock where torch goes from one phase to the next."""
+
+    wants_phases = True
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self.clock = clock
+
+    def backward_begins(self, loss: Any) -> None:
+        del loss
+        self.clock.enter(BACKWARD)
+
+    def backward_ends(self) -> None:
+        self.clock.enter(OTHER)
+
+    def step_begins(self, optimizer: Any) -> None:
+        del optimizer
+        self.clock.enter(OPTIMIZER)
+
+    def step_ends(self, optimizer: Any) -> None:
+        del optimizer
+        self.clock.enter(OTHER)
+
+
+def observe(trial: Trial) -> None:
+    """Record a `Trace` of whole epochs, as far as the seconds that were given reach.
+
+    Options: `seconds`, `epochs`, `steps`.
+    """
+    clock = phase_clock()
+    seams.install(_Phases(clock))
+    seams.stop_looking_for_roots()
+    built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, clock)))
+    watched = _Watched(trial, built, clock)
+    built.source.epoch = watched.timed_training(built.source)  # pyright: ignore[reportAttributeAccessIssue]
+    if built.held_out is not None:
+        built.held_out.epoch = watched.timed(built.held_out)  # pyright: ignore[reportAttributeAccessIssue]
+    ended = watched.run()
+    trace = watched.trace()
+    trial.report(built, steps=len(watched.rows), ended=ended, trace=trace.to_json())
+
+
+def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:
+    def loss(model: Any, batch: Any) -> Any:
+        if torch.is_grad_enabled():
+            clock.enter(FORWARD)
+        return task.loss(model, batch)
+
+    return loss
+
+
+class _Watched:
+    """A run, and what was seen of it."""
+
+    def __init__(self, trial: Trial, built: Built, clock: PhaseClock) -> None:
+        self.trial, self.built, self.clock = trial, built, clock
+        self.rows: list[Any] = []
+        self.losses: list[Any] = []
+        self.starts: list[int] = []
+        self.setup_s = 0.0
+        self.threads = torch.get_num_threads()
+        # Before anything hangs hooks onto it.
+        self.optimizer = optimizer_facts(built.optimizer, "the recipe's task()")
+
+    def timed(self, source: Source) -> Callable[..., Iterator[Any]]:
+        """Return the source's `epoch`, with the wait for each batch on the clock."""
+        original = source.epoch
+
+        def epoch(*args: Any) -> Iterator[Any]:
+            self.clock.enter(DATA)
+            for given in original(*args):
+                self.clock.enter(OTHER)
+                yield given
+                self.clock.enter(DATA)
+            self.clock.enter(OTHER)
+
+        return epoch
+
+    def timed_training(self, source: Source) -> Callable[..., Iterator[Any]]:
+        """Like `timed`; each call begins an epoch, the first one ends the set-up."""
+        timed = self.timed(source)
+
+        def epoch(*args: Any) -> Iterator[Any]:
+            if not self.starts:
+                self.setup_s = time.monotonic() - self.trial.config.options["started"]
+                self.clock.reset()
+            self.starts.append(len(self.rows))
+            return timed(*args)
+
+        return epoch
+
+    def run(self) -> str:
+        """Train as `hotlap train` does, up to a limit; return what ended it."""
+        limits = self.trial.config.options
+        began = time.monotonic()
+        for step in steps_of(self.built):
+            self.clock.mark_boundary()
+            self.rows.append(self.clock.take())
+            self.losses.append(step.loss.detach())
+            if step.ends_epoch and self.built.held_out is not None:
+                evaluate(self.built)
+            whole = len(self.starts) - 1
+            settled = whole >= limits["epochs"] and len(self.rows) > self.starts[-1]
+            is_long = time.monotonic() - began >= limits["seconds"]
+            if settled or is_long or len(self.rows) >= limits["steps"]:
+                return "limit"
+        return "script"
+
+    def trace(self) -> Trace:
+        """Return what was seen."""
+        self.clock.flush(self.rows)
+        taken = len(self.rows)
+        return Trace(
+            steps=[tuple(ns / 1e6 for ns in row) for row in self.rows],
+            epoch_starts=[start for start in self.starts if start < taken],
+            facts=self._facts(),
+            anchor=Anchor("the engine's own step", "high", {"optimizer_steps": taken}),
+            setup_s=self.setup_s,
+            losses=[float(loss) for loss in self.losses],
+            clock=self.clock.name,
+        )
+
+    def _facts(self) -> TaskFacts:
+        built, task = self.built, self.trial.task
+        layers = collections.Counter(type(module).__name__ for module in built.model.modules())
+        epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
+        return TaskFacts(
+            device=built.device.partition(":")[0],
+            threads=self.threads,
+            layers=dict(layers),
+            loaders=(_loader_facts(task, built.source),),
+            optimizers=(self.optimizer,),
+            steps_per_epoch=task.steps_per_epoch,
+            planned_steps=task.total_steps,
+            planned_why=f"the recipe's task: {epochs}{task.steps_per_epoch} steps"
+            if epochs
+            else f"the recipe's task: {task.total_steps} steps",
+        )
+
+
+def _loader_facts(task: Task, source: Source) -> LoaderFacts:
+    kind = type(task.data)
+    return LoaderFacts(
+        dataset=f"{kind.__module__}.{kind.__qualname__}",
+        length=len(task.data),
+        batch_size=task.batch_size,
+        num_workers=0,
+        map_style=True,
+        plain_collate=task.collate in (None, default_collate),
+        training=True,
+        where="the recipe's task()",
+        getitem=getitem_of(kind),
+        batches=len(source),
+    )

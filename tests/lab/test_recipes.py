@@ -1,0 +1,144 @@
+"""Recipes in a lab: honest techniques are proven, planted ones found out, each by its own check."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotlap.errors import TrialError, UsageError
+from hotlap.lab import proving, verdict
+from hotlap.lab.observing import watch
+from hotlap.lab.pairs import Arm, race
+from hotlap.lab.proving import Prover
+from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.trial import Lab
+from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge
+from hotlap.plan import Plan
+from hotlap.techniques import registry
+
+TINY = Path(__file__).parents[1] / "tiny_recipe.py"
+NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "NARROW", "BIASED")
+TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, "SECRET_RATE_AND_NARROW"))
+SEEN_BY = {
+    "drop": "fed",
+    "rate": "numbers",
+    "skip": "numbers",
+    "secret_rate": "update",
+    "scale": "gradient",
+    "narrow": "gradient",
+    "biased": "gradient",
+    "secret_rate_and_narrow": "update",
+}
+FAST = ("drop", "rate", "skip")
+
+
+def recipe(*args: str) -> RecipeRun:
+    return RecipeRun(path=str(TINY), args=args, cwd=str(TINY.parent))
+
+
+@pytest.fixture(scope="module")
+def prover() -> Iterator[Prover]:
+    folder = str(Path(__file__).parent)
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    patch.syspath_prepend(folder)
+    with Lab(recipe("--epochs", "20"), techniques=TECHNIQUES) as lab:
+        made = Prover(lab, 120, registry(TECHNIQUES))
+        made.run_plain()
+        assert made.differs is None
+        yield made
+    patch.undo()
+
+
+class Judged:
+    """The last thing that was judged, to be judged again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        monkeypatch.setattr(proving, "judge", self)
+
+    def __call__(self, *args: Any, **more: Any) -> Verdict:
+        self.given = args, more
+        return judge(*args, **more)
+
+    def again(self, **changes: Any) -> Verdict:
+        args, more = self.given
+        return judge(*args, **{**more, **changes})
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in SEEN_BY]
+)
+def test_a_dishonest_technique_is_found_out_by_its_check_and_by_no_accident(
+    prover: Prover, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Judged(monkeypatch)
+    found = prover.prove(Plan({name: {}}))
+    assert found.tier == "changed"
+    assert SEEN_BY[name] in found.failed
+    blind = judged.again(checks=[c for c in STATISTICAL_CHECKS if c != SEEN_BY[name]])
+    assert SEEN_BY[name] not in blind.failed
+    assert blind.tier in ("changed", "unproven")
+
+
+def test_narrow_weights_are_statistical_and_that_rests_on_each_check(
+    prover: Prover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = Judged(monkeypatch)
+    found = prover.prove(Plan({"master_weights": {}, "resident": {}}))
+    assert found.tier == "statistical", found.evidence
+    assert {check.name for check in found.checks} == set(STATISTICAL_CHECKS)
+    assert found.horizon_steps == 120
+    for name in STATISTICAL_CHECKS:
+        checks = [check for check in STATISTICAL_CHECKS if check != name]
+        assert judged.again(checks=checks).tier == "unproven"
+    few = judged.given[1]["reference"][: verdict.LEAST_SLOPES - 1]
+    assert judged.again(reference=few).tier == "unproven"
+    larger = [{**row, "gradient_slope": row["gradient_slope"] + 0.01} for row in few * 2]
+    assert judged.again(reference=larger).failed == ("gradient",)
+    seeds = judged.given[1]["seeds"]
+    worse = [[loss + 0.1 for loss in row] for row in seeds.other]
+    assert "seeds" in judged.again(seeds=verdict.SeedLosses(seeds.plain, worse)).failed
+    assert not list(prover.lab.exchange.glob("step-*")), "a sample was left"
+
+
+@pytest.mark.slow
+def test_a_split_step_is_fed_the_same_and_is_rounding(prover: Prover) -> None:
+    found = prover.prove(Plan({"micro_batch": {"size": 5}}))
+    assert found.tier == "rounding", found.evidence
+
+
+def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:
+    with Lab(recipe("--epochs", "2", "--batch-size", "64")) as lab:
+        seen = watch(lab, seconds=20)
+        assert seen.trace.facts.planned_steps == 8
+        assert seen.trace.facts.steps_per_epoch == 4
+        assert seen.trace.facts.layers["Linear"] == 2
+        assert list(seen.trace.epoch_starts) == [0, 4]
+        phases = seen.trace.phase_means()
+        assert phases["data"] > 0 and phases["optimizer"] > 0
+        assert phases["forward"] > 0 and phases["backward"] > 0
+        arms = [
+            Arm("plain", Plan(), lab),
+            Arm("resident", Plan({"resident": {}}), lab),
+            Arm("plain again", Plan(), lab),
+        ]
+        found = race(arms, twins=("plain", "plain again"), rounds=4, turn_s=0.05)
+    assert found.rounds * found.steps_per_turn > 8
+    assert found.arms["resident"].techniques[0]["state"] == "applied"
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind", "words"),
+    [
+        (["--accumulate=-1"], UsageError, "Allowed: whole numbers"),
+        (["--fault", "crash"], TrialError, "the recipe crashes"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_comes_out_as_what_it_is(
+    argv: list[str], kind: type[Exception], words: str
+) -> None:
+    with Lab(recipe(*argv)) as lab, pytest.raises(kind, match=words):
+        watch(lab, seconds=5)

@@ -13,7 +13,7 @@ LAYERS = (
     ("engine", "attach"),
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
-    ("trace",),
+    ("trace", "switches"),
     ("task", "plan", "host", "ceilings", "compat", "schedules"),
     ("errors",),
 )

@@ -5,6 +5,7 @@ An unknown torch, one that lacks a name, is observed as far as it can be and nev
 
 import importlib
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,19 @@ NAMES = (
     PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
     PrivateName("torch.nn", "Module.__call__", "model"),
 )
+
+
+OPTIONAL = (
+    PrivateName("torch._C", "_accelerator_getAllocatorSettings", "allocator"),
+    PrivateName("torch._C", "_accelerator_setAllocatorSettings", "allocator"),
+)
+"""Names without which one technique refuses, and nothing else changes."""
+
+
+def optional(path: str) -> Any:
+    """Return what one of the `OPTIONAL` names stands for, None if this torch lacks it."""
+    (name,) = [name for name in OPTIONAL if name.path == path]
+    return getattr(importlib.import_module(name.module), path, None)
 
 
 def missing() -> list[PrivateName]:

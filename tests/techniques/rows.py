@@ -14,8 +14,21 @@ ROWS: dict[str, dict[str, Any]] = {
     "master_weights": {},
     "micro_batch": {"size": 2},
     "compile": {},
+    "eight_bit_optimizer": {"compiled": False},
+    "host_allocator": {},
+    "garbage_collector": {"every": 5},
+    "deterministic": {},
+    "allocator": {},
+    "cudnn_benchmark": {},
+    "matmul_precision": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
-IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile")
+IN_THE_ENGINE_ONLY = ("autocast", "master_weights", "micro_batch", "compile", "eight_bit_optimizer")
 """Techniques that act on the step itself, which a script does not offer."""
+SETTINGS = ("host_allocator", "garbage_collector", "deterministic")
+"""Switches of the process: all at once in `make test`, in pairs in `make test-all`."""
+NEED_CUDA = ("allocator", "cudnn_benchmark", "matmul_precision")
+"""Techniques that refuse on a CPU; `matmul_precision` where the CPU has no AMX."""
+ELSEWHERE = ("eight_bit_optimizer",)
+"""Techniques that the small model has nothing for; `test_eight_bit.py` has a larger one."""

@@ -16,7 +16,7 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
-from tests.techniques.rows import IN_THE_ENGINE_ONLY
+from tests.techniques.rows import IN_THE_ENGINE_ONLY, NEED_CUDA, SETTINGS
 from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
@@ -76,9 +76,38 @@ def first_loss(output: str) -> float:
     return float(output.split()[3].rstrip(","))
 
 
-@pytest.mark.parametrize("row", ROWS)
+def marked(row: Any, *names: str) -> Any:
+    """What does nothing here, or the same beside everything, is left to `make test-all`."""
+    is_slow = not {*NEED_CUDA, *(SETTINGS if len(names) > 1 else ())}.isdisjoint(names)
+    return pytest.param(row, marks=[pytest.mark.slow] if is_slow else [], id=" + ".join(names))
+
+
+def refuses(*rows: str) -> bool:
+    names = frozenset(row.split()[0] for row in rows)
+    lacks = torch.cuda.is_available() is False and not names.isdisjoint(NEED_CUDA)
+    return names in REFUSED or lacks
+
+
+@pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
-    check(plain, tmp_path, plan(row))
+    check(plain, tmp_path, plan(row), refused=refuses(row))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they serve on this device")
+def test_what_needs_a_device_refuses_without_one_and_changes_nothing(
+    plain: Any, tmp_path: Path
+) -> None:
+    output, saved, techniques = trained(tmp_path, plan(*NEED_CUDA))
+    assert [row["state"] for row in techniques] == ["refused"] * len(NEED_CUDA)
+    assert all("cpu" in row["why"] for row in techniques)
+    assert output == plain[0]
+    for key, value in plain[1]["model"].items():
+        assert torch.equal(saved["model"][key], value), key
+
+
+@pytest.mark.parametrize("row", ["resident", "optimizer foreach"])
+def test_all_settings_beside_another_technique(row: str, plain: Any, tmp_path: Path) -> None:
+    check(plain, tmp_path, plan(*SETTINGS, row))
 
 
 PAIRS = [
@@ -86,10 +115,9 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+@pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
 def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
-    names = frozenset(row.split()[0] for row in pair)
-    check(plain, tmp_path, plan(*pair), refused=names in REFUSED)
+    check(plain, tmp_path, plan(*pair), refused=refuses(*pair))
 
 
 def test_every_technique_has_a_row_and_the_shape_of_one() -> None:

@@ -17,11 +17,10 @@ from hotlap.techniques import (
     FeedTarget,
     ModelTarget,
     OptimizerTarget,
-    ProcessTarget,
     StepTarget,
     check,
 )
-from hotlap.techniques.applying import Applied
+from hotlap.techniques.applying import Applied, Switched
 
 _EVALUATION_BATCH = 4
 
@@ -40,6 +39,8 @@ class Built:
     held_out: Source | None
     step: Step
     applied: Applied
+    switched: Switched
+    """What the plan has set for the whole process; `undo` puts it back."""
     weights: dict[str, Any] = field(default_factory=dict)
     """Name of a parameter -> the tensor that is trained, where it is not the model's own."""
     hyperparameters: dict[str, str] = field(default_factory=dict)
@@ -72,7 +73,23 @@ def build(
     check(plan)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     applied = Applied(plan)
-    _set_process(applied)
+    switched = applied.start(device.partition(":")[0])
+    try:
+        return _build(task, plan, device, applied, switched, check_finite, fill_ahead)
+    except BaseException:
+        switched.undo()
+        raise
+
+
+def _build(
+    task: Task,
+    plan: Plan,
+    device: str,
+    applied: Applied,
+    switched: Switched,
+    check_finite: bool,
+    fill_ahead: bool,
+) -> Built:
     seed_everything(task.seed)
     model = task.model()
     if not isinstance(model, torch.nn.Module):
@@ -85,6 +102,8 @@ def build(
     scheduler = None
     target = StepTarget(model, optimizer, device.partition(":")[0])
     applied.apply("step", target)
+    target.after_update += switched.after_step
+    optimizer = target.optimizer
     target.module = target.optimizer = None
     if task.schedule is not None:
         scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
@@ -115,18 +134,11 @@ def build(
         held_out=_with_techniques(_held_out(task), applied, fill_ahead) if held_out else None,
         step=step,
         applied=applied,
+        switched=switched,
         weights=target.weights,
         hyperparameters=hyperparameters,
         operators=acts_on.operators,
     )
-
-
-def _set_process(applied: Applied) -> None:
-    environment: dict[str, str] = {}
-    applied.apply("process", ProcessTarget(environment))
-    # The process has started, so what such a variable says must be said to torch itself.
-    if "OMP_NUM_THREADS" in environment:
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
 
 
 def seed_everything(seed: int) -> None:

@@ -13,7 +13,7 @@ LAYERS = (
     ("engine", "attach"),
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
-    ("trace", "switches"),
+    ("trace", "switches", "kept_ceilings"),
     ("task", "plan", "host", "ceilings", "compat", "schedules"),
     ("errors",),
 )

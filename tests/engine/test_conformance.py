@@ -112,9 +112,7 @@ def test_alone(row: str, tmp_path: Path) -> None:
     check(plan(row), tmp_path, refused=refuses(row))
 
 
-@pytest.mark.parametrize(
-    "row", [marked(row, row) for row in ROWS if row not in (*SETTINGS, *NEED_CUDA)]
-)
+@pytest.mark.parametrize("row", ["resident", "master_weights", "micro_batch", "optimizer fused"])
 def test_all_settings_beside_another_technique(row: str, tmp_path: Path) -> None:
     check(plan(*SETTINGS, row), tmp_path)
 

@@ -177,7 +177,10 @@ def test_a_technique_that_cannot_serve_says_why() -> None:
     from hotlap.task import TaskFacts
 
     host = Host(cpu="x", cores=2)
+    always = {"garbage_collector", "deterministic"}
     for row, values in ROWS.items():
+        if row in always:
+            continue
         technique = get(row.split()[0])
         reason = technique.why_not(TaskFacts(threads=1), host, technique.options(values))
         assert isinstance(reason, str), row

@@ -109,6 +109,7 @@ class PlanInProcess:
             work(optimizer)
 
     def step_ends(self) -> None:
+        """End what was recorded of the step, and let the techniques of the process follow it."""
         self._stop_recording()
         for work in self._after_step:
             work()

@@ -23,6 +23,8 @@ _SHARE_S = 0.5
 """Seconds for each measurement."""
 _SMALL = 256
 """Rows of a product that even an emulated format computes in some tenths of a second."""
+_TOO_SLOW_S = 2.0
+"""A single product that takes longer is left out: the rate of the small one stands."""
 _RATES = (
     *("fp32_gflops", "bf16_gflops", "fp16_gflops", "copy_gb_s"),
     *("to_device_pinned_gb_s", "to_device_pageable_gb_s"),
@@ -150,7 +152,10 @@ def parse(output: str, errors: str, *, busy_cores: float, seconds: float) -> Cei
     """
     try:
         data = json.loads(output.strip().splitlines()[-1])
-        return Ceilings.from_json({**data, "busy_cores": busy_cores, "seconds": seconds})
+        loads = {name: busy_cores for name in _RATES if data.get(name) is not None}
+        return Ceilings.from_json(
+            {**data, "busy_cores": busy_cores, "seconds": seconds, "loads": loads}
+        )
     except (IndexError, ValueError, KeyError, TypeError):
         last = (errors.strip().splitlines() or ["it said nothing"])[-1]
         raise RunError(f"the ceilings could not be measured: {last}") from None
@@ -176,7 +181,7 @@ def _main(device: str) -> None:
 def _product_gflops(torch: Any, size: int, dtype: Any, device: str) -> float | None:
     rate = _rate_of_products(torch, _SMALL, dtype, device)
     # A format that the hardware does not know is a hundred times slower.
-    if rate is None or 2 * size**3 / (rate * 1e9) > _SHARE_S:
+    if rate is None or 2 * size**3 / (rate * 1e9) > _TOO_SLOW_S:
         return rate
     return _rate_of_products(torch, size, dtype, device)
 
@@ -185,7 +190,7 @@ def _rate_of_products(torch: Any, size: int, dtype: Any, device: str) -> float |
     try:
         left = torch.ones(size, size, dtype=dtype, device=device)
         out = torch.empty_like(left)
-        share = _SHARE_S if size > _SMALL else 0.0
+        share = _SHARE_S if size > _SMALL else 0.1
         seconds = _fastest(torch, lambda: torch.mm(left, left, out=out), device, share)
     except RuntimeError:
         return None

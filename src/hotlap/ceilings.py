@@ -23,7 +23,7 @@ _SHARE_S = 0.5
 """Seconds for each measurement."""
 _SMALL = 256
 """Rows of a product that even an emulated format computes in some tenths of a second."""
-_TOO_SLOW_S = 2.0
+_TOO_SLOW_S = 0.5
 """A single product that takes longer is left out: the rate of the small one stands."""
 _RATES = (
     *("fp32_gflops", "bf16_gflops", "fp16_gflops", "copy_gb_s"),

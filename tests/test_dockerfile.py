@@ -13,7 +13,7 @@ Instruction = tuple[str, str]
 def read(text: str) -> list[Instruction]:
     """Return (instruction, arguments), lines joined and comments left out."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    joined = re.sub(r" *\\\n\s*", " ", "\n".join(lines))
     return [
         (word.upper(), rest.strip())
         for word, _, rest in (line.partition(" ") for line in joined.splitlines())

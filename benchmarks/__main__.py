@@ -15,6 +15,7 @@ from hotlap.host import Host
 NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
     "overhead": "what a step of the engine costs beyond the loop that one writes by hand",
+    "flat": "one flat buffer for all parameters against many tensors, Adam",
     "feed": "batches a second, with nothing behind them",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }

@@ -20,7 +20,6 @@ from hotlap.techniques.allocator import VARIABLES, merged, parsed
 from hotlap.techniques.applying import Applied
 from tests.engine.test_conformance import task
 
-NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 GPU_HOST = Host(platform="linux", gpus=(Gpu(0, "GPU-1", "H200", 1, 1, "9.0", "570"),))
 
 

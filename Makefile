@@ -1,16 +1,34 @@
 # Needs Python >= 3.11 with pip, nothing else.
 PYTHON ?= python3
+# own: torch of constraints.txt. image: the one that PYTHON has already, which is kept as it is.
+TORCH ?= own
+EXTRAS ?= demo,dev
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+ifeq ($(TORCH),own)
+PIP := $(INSTALL) --constraint constraints.txt
+else ifeq ($(TORCH),image)
+VENV_OPTIONS := --system-site-packages
+PIP := $(INSTALL) --constraint .venv/constraints.txt
+else
+$(error TORCH=$(TORCH) is not known. Allowed: own, image)
+endif
 
 .PHONY: .venv demo test test-all check clean
 
 .venv: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv $(VENV_OPTIONS) .venv
+ifeq ($(TORCH),image)
+	$(BIN)/python -c 'import torch; print("keeping torch", torch.__version__)'
+	# Whatever the image has is kept at its version: its parts were built for each other.
+	$(BIN)/python -m pip --disable-pip-version-check list --format=freeze | grep -v '^pip==' > .venv/constraints.txt
+else
 	$(PIP) torch
-	$(PIP) --editable '.[demo,dev]'
+endif
+	$(PIP) --editable '.[$(EXTRAS)]'
 	touch $@
 
 demo: .venv/installed

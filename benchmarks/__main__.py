@@ -21,6 +21,7 @@ NAMES = {
     "gpt": "a GPT: the plain loop, the best loops by hand and the engine, in reduced precision too",
     "memory": "what a step is predicted to hold and what it holds, and what each remedy does",
     "gpu": "on a GPU: its tests, each technique, and the other benchmarks, in parts",
+    "flat": "one flat buffer for all parameters against many tensors, Adam",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

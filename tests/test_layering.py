@@ -13,7 +13,7 @@ LAYERS = (
     ("engine", "attach"),
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
-    ("trace",),
+    ("trace", "switches", "kept_ceilings"),
     ("task", "plan", "host", "ceilings", "compat", "device", "losses", "schedules"),
     ("padding",),
     ("lengths",),

@@ -6,6 +6,7 @@ only hotlap's own engine needs is looked for when it is used.
 
 import importlib
 from dataclasses import dataclass
+from typing import Any
 
 from hotlap.errors import RunError
 
@@ -36,6 +37,19 @@ NAMES = (
     PrivateName("torch.utils._python_dispatch", "_disable_current_modes", "estimate"),
     PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device", "engine on a device"),
 )
+
+
+OPTIONAL = (
+    PrivateName("torch._C", "_accelerator_getAllocatorSettings", "allocator"),
+    PrivateName("torch._C", "_accelerator_setAllocatorSettings", "allocator"),
+)
+"""Names without which one technique refuses, and nothing else changes."""
+
+
+def optional(path: str) -> Any:
+    """Return what one of the `OPTIONAL` names stands for, None if this torch lacks it."""
+    (name,) = [name for name in OPTIONAL if name.path == path]
+    return getattr(importlib.import_module(name.module), path, None)
 
 
 def missing() -> list[PrivateName]:

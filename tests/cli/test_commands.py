@@ -191,3 +191,10 @@ def test_help_answers_in_0_3_seconds_and_without_torch(hotlap: Run) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.endswith("False\n")
+
+
+def test_a_belief_is_explained_with_what_is_true(hotlap: Run) -> None:
+    done = hotlap("explain", "empty_cache", "--json")
+    page = json.loads(done.stdout)
+    assert page["kind"] == "belief" and "Nothing that is" in page["text"]
+    assert "empty_cache" in hotlap("explain").stdout

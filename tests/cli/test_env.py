@@ -3,12 +3,14 @@
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from hotlap import cli
+from hotlap import cli, kept_ceilings
 from hotlap.ceilings import Ceilings, parse
-from hotlap.errors import RunError
+from hotlap.errors import RunError, UsageError
 from hotlap.host import Gpu, Host, Problem
 from hotlap.report import environment
 from hotlap.report.terminal import page_console, printable
@@ -28,11 +30,18 @@ def test_json_is_the_only_thing_on_standard_output(hotlap: Run) -> None:
     assert Host.from_json(data["host"]).cores == data["devices"][0]["cores"]
 
 
-def test_measured_ceilings_are_plausible_and_quick(hotlap: Run) -> None:
+def test_measured_ceilings_are_plausible_and_kept(
+    hotlap: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = hotlap("env", "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "hotlap" / "ceilings.json").read_text())["ceilings"].values()
+    assert row["device"] == "cpu" and row["loads"].keys() >= {"fp32_gflops", "fp16_gflops"}
     assert "measuring" in done.stderr
     (rate,) = [row for row in json.loads(done.stdout)["ceilings"] if row["device"] == "cpu"]
     assert 0.1 < rate["fp32_gflops"] < 1e6
+    assert rate["fp32_gflops"] == row["fp32_gflops"]
     assert rate["bf16_gflops"] is None or 0.01 < rate["bf16_gflops"] < 1e6
     assert 0.1 < rate["copy_gb_s"] < 1e5
     assert rate["threads"] >= 1 and rate["busy_cores"] >= 0
@@ -63,7 +72,10 @@ def test_a_measuring_process_that_says_nothing_useful_is_an_error_with_its_last_
 def test_the_best_ceilings_seen_are_kept() -> None:
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
     busy = Ceilings("cpu", 50.0, 80.0, 10.0, 2, 1.5, 3.0)
-    assert calm.best(busy) == Ceilings("cpu", 100.0, 80.0, 10.0, 2, 0.0, 3.0)
+    best = calm.best(busy)
+    assert (best.fp32_gflops, best.bf16_gflops, best.copy_gb_s, best.seconds) == (100, 80, 10, 3)
+    assert best.loads == {"fp32_gflops": 0.0, "bf16_gflops": 1.5, "copy_gb_s": 1.5}
+    assert Ceilings.from_json(best.to_json()) == best
 
 
 def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +91,67 @@ def test_the_page_shows_gpus_and_problems(capsys: pytest.CaptureFixture[str]) ->
     assert "NVIDIA H200" in out and "700,000 bfloat16" in out and "not measured GB/s" in out
     assert "! a [bold] text" in out and "\x1b" not in out
     assert environment.devices(host)[1]["name"] == "NVIDIA H200"
+
+
+HOST = Host(cpu="Fast", cores=2, torch="2.13.0")
+
+
+def test_the_cache_keeps_the_best_of_each_host_and_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
+    assert kept_ceilings.kept(HOST, "cpu") is None
+    kept_ceilings.keep(HOST, calm)
+    best = kept_ceilings.keep(HOST, replace(calm, fp32_gflops=50.0, copy_gb_s=12.0, busy_cores=1.0))
+    assert (best.fp32_gflops, best.copy_gb_s) == (100, 12)
+    assert kept_ceilings.kept(HOST, "cpu") == best
+    assert kept_ceilings.kept(replace(HOST, torch="2.12.0"), "cpu") is None
+    assert kept_ceilings.kept(replace(HOST, cores=1), "cpu") is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"schema": 1, "ceilings": {"x": 3}}'])
+def test_a_cache_that_cannot_be_read_is_none(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept_ceilings.cache_file().parent.mkdir()
+    kept_ceilings.cache_file().write_text(content)
+    assert kept_ceilings.kept(HOST, "cpu") is None
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
+    assert kept_ceilings.keep(HOST, calm) == calm == kept_ceilings.kept(HOST, "cpu")
+
+
+def test_a_home_that_cannot_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
+    assert kept_ceilings.keep(HOST, calm) == calm
+    assert kept_ceilings.kept(HOST, "cpu") is None
+
+
+def test_a_run_that_beats_a_ceiling_has_it_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
+    calls: list[object] = []
+
+    def measure(**given: object) -> Ceilings:
+        calls.append(given)
+        return replace(calm, fp32_gflops=130.0)
+
+    monkeypatch.setattr(kept_ceilings, "measure", measure)
+    assert kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 120.0}) is None
+    kept_ceilings.keep(HOST, calm)
+    assert kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 90.0}) == calm
+    assert not calls
+    again = kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 120.0})
+    assert again is not None and again.fp32_gflops == 130 and len(calls) == 1
+    with pytest.raises(UsageError, match="fp32_gflops"):
+        calm.beaten_by({"fp32_gflop": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,10 @@ import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
-from tests.techniques.rows import NEED_CUDA, ROWS
+from tests.techniques.rows import ELSEWHERE, NEED_CUDA, SETTINGS
+from tests.techniques.rows import ROWS as ALL
+
+ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
 
 REFUSED = {
     frozenset({"resident", "workers"}),
@@ -109,15 +112,22 @@ def refuses(*rows: str) -> bool:
 
 
 def marked(row: Any, *names: str) -> Any:
-    """Compiling takes ten seconds; it is left to `make test-all`."""
+    """Compiling takes ten seconds; it is left to `make test-all`, as are pairs with a setting."""
     # Inductor imports modules of torch that warn of themselves.
-    slow = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")] if "compile" in names else []
-    return pytest.param(row, marks=slow, id=" + ".join(names))
+    marks = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")] if "compile" in names else []
+    if len(names) > 1 and not {*SETTINGS, *NEED_CUDA}.isdisjoint(names):
+        marks.append(pytest.mark.slow)
+    return pytest.param(row, marks=marks, id=" + ".join(names))
 
 
 @pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, tmp_path: Path) -> None:
     check(plan(row), tmp_path, refused=refuses(row))
+
+
+@pytest.mark.parametrize("row", ["resident", "master_weights", "micro_batch", "optimizer fused"])
+def test_all_settings_beside_another_technique(row: str, tmp_path: Path) -> None:
+    check(plan(*SETTINGS, row), tmp_path)
 
 
 @pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])

@@ -22,6 +22,13 @@ ROWS: dict[str, dict[str, Any]] = {
     "fp8": {},
     "pinned": {},
     "cuda_graph": {},
+    "eight_bit_optimizer": {"compiled": False},
+    "host_allocator": {},
+    "garbage_collector": {"every": 5},
+    "deterministic": {},
+    "allocator": {},
+    "cudnn_benchmark": {},
+    "matmul_precision": {},
 }
 """A technique without a row fails a test. The row's first word is the technique."""
 
@@ -33,11 +40,25 @@ IN_THE_ENGINE_ONLY = (
     "pinned",
     "cuda_graph",
     "reader_threads",
+    "eight_bit_optimizer",
 )
 """Techniques that act on the step itself, which a script does not offer."""
 
-NEED_CUDA = ("fp8", "pinned", "cuda_graph")
-"""Techniques that refuse a machine without a CUDA device."""
+SETTINGS = ("host_allocator", "garbage_collector", "deterministic")
+"""Switches of the process: all at once in `make test`, in pairs in `make test-all`."""
+
+NEED_CUDA = (
+    "fp8",
+    "pinned",
+    "cuda_graph",
+    "allocator",
+    "cudnn_benchmark",
+    "matmul_precision",
+)
+"""Techniques that refuse on a CPU; `matmul_precision` where the CPU has no AMX."""
+
+ELSEWHERE = ("eight_bit_optimizer",)
+"""Techniques that the small model has nothing for; `test_eight_bit.py` has a larger one."""
 
 NEED_ATTENTION = ("attention",)
 """Techniques that have no effect on the small CNN of the scripts' table."""

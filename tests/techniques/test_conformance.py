@@ -16,7 +16,13 @@ from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import SEAMS
-from tests.techniques.rows import IN_THE_ENGINE_ONLY, NEED_ATTENTION, NEED_CUDA, NOT_FOR_TINY
+from tests.techniques.rows import (
+    IN_THE_ENGINE_ONLY,
+    NEED_ATTENTION,
+    NEED_CUDA,
+    NOT_FOR_TINY,
+    SETTINGS,
+)
 from tests.techniques.rows import ROWS as ALL
 
 TINY = Path(__file__).parents[1] / "tiny.py"
@@ -82,9 +88,33 @@ def first_loss(output: str) -> float:
     return float(output.split()[3].rstrip(","))
 
 
-@pytest.mark.parametrize("row", ROWS)
+def marked(row: Any, *names: str) -> Any:
+    """What does nothing here, or the same beside everything, is left to `make test-all`."""
+    is_slow = not {*NEED_CUDA, *(SETTINGS if len(names) > 1 else ())}.isdisjoint(names)
+    return pytest.param(row, marks=[pytest.mark.slow] if is_slow else [], id=" + ".join(names))
+
+
+@pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
     check(plain, tmp_path, plan(row), refused=refuses(row))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they serve on this device")
+def test_what_needs_a_device_refuses_without_one_and_changes_nothing(
+    plain: Any, tmp_path: Path
+) -> None:
+    names = [name for name in NEED_CUDA if name in ROWS]
+    output, saved, techniques = trained(tmp_path, plan(*names))
+    assert [row["state"] for row in techniques] == ["refused"] * len(names)
+    assert all("cpu" in row["why"].lower() for row in techniques)
+    assert output == plain[0]
+    for key, value in plain[1]["model"].items():
+        assert torch.equal(saved["model"][key], value), key
+
+
+@pytest.mark.parametrize("row", ["resident", "optimizer foreach"])
+def test_all_settings_beside_another_technique(row: str, plain: Any, tmp_path: Path) -> None:
+    check(plain, tmp_path, plan(*SETTINGS, row))
 
 
 PAIRS = [
@@ -92,7 +122,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
+@pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
 def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
     check(plain, tmp_path, plan(*pair), refused=refuses(*pair))
 
@@ -159,7 +189,10 @@ def test_a_technique_that_cannot_serve_says_why() -> None:
     from hotlap.task import TaskFacts
 
     host = Host(cpu="x", cores=2)
+    always = {"garbage_collector", "deterministic"}
     for row, values in ROWS.items():
+        if row in always:
+            continue
         technique = get(row.split()[0])
         reason = technique.why_not(TaskFacts(threads=1), host, technique.options(values))
         assert isinstance(reason, str), row

@@ -1,6 +1,7 @@
 """Applies a plan at the seams of a running script, and collects the proofs."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,16 @@ class PlanInProcess:
         self._feeds: ByIdentity[dict[int, FeedTarget]] = ByIdentity(_drop_all)
         self._optimizers: ByIdentity[_Stepped] = ByIdentity()
         self._recorder: Any = None
+        self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")
+
+    def start(self) -> None:
+        """Set the switches that are global to the process."""
+        import torch
+
+        self._after_step = self._applied.start(
+            "cuda" if torch.cuda.is_available() else "cpu"
+        ).after_step
 
     def wants(self, seam: str) -> bool:
         """True if a technique of the plan acts at that seam."""
@@ -99,13 +109,19 @@ class PlanInProcess:
             work(optimizer)
 
     def step_ends(self) -> None:
+        """End what was recorded of the step, and let the techniques of the process follow it."""
+        self._stop_recording()
+        for work in self._after_step:
+            work()
+
+    def _stop_recording(self) -> None:
         if self._recorder is not None:
             self._recorder.__exit__(None, None, None)
             self._recorder = None
 
     def step_failed(self, optimizer: Any) -> None:
         """Leave an optimizer whose step has raised as the script knows it."""
-        self.step_ends()
+        self._stop_recording()
         stepped = self._optimizers.get(optimizer)
         for switch_off in stepped.target.failed if stepped is not None else ():
             switch_off(optimizer)

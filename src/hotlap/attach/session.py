@@ -137,6 +137,7 @@ def _start(config: Config, channel: Channel) -> None:
     kind = RunRole if config.role == "run" else _roles()[config.role]
     role = kind(config, channel, in_process)
     seams.install(role)
+    in_process.start()
     atexit.register(role.finish)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
 

@@ -8,6 +8,7 @@ from hotlap.ceilings import Ceilings, measure
 from hotlap.cli.command import Command, JsonFlag
 from hotlap.errors import RunError
 from hotlap.host import Host, Problem, problems
+from hotlap.kept_ceilings import keep
 from hotlap.report import environment, jsonout
 from hotlap.report.terminal import page_console, progress_console
 
@@ -21,7 +22,8 @@ def env(*, quick: Quick = False, as_json: JsonFlag = False) -> int:
     """Show what this machine can do, its measured ceilings, and what is wrong with its set-up.
 
     Ceilings are the fastest matrix products and memory copies seen in a few seconds. While others
-    use the machine they come out too low; the load is shown beside them.
+    use the machine they come out too low: the load is shown beside them, and the best that was
+    ever seen of a device is kept.
     """
     host = Host.detect()
     found = problems(host)
@@ -44,7 +46,7 @@ def _ceilings(host: Host) -> tuple[list[Ceilings], list[Problem]]:
     for device in devices:
         progress.print(f"measuring the ceilings of {device} ...")
         try:
-            measured.append(measure(busy_cores=host.busy_cores, device=device))
+            measured.append(keep(host, measure(busy_cores=host.busy_cores, device=device)))
         except RunError as error:
             remedy = f"Look whether `python -c 'import torch'` works, and torch on {device}."
             failed.append(Problem("no_ceilings", str(error), remedy))
@@ -55,7 +57,7 @@ COMMAND = Command(
     "env",
     env,
     examples=(
-        "hotlap env                 # ceilings measured, in about four seconds",
+        "hotlap env                 # ceilings measured, in about five seconds",
         "hotlap env --quick --json  # facts only, for a script to read",
     ),
 )

@@ -14,7 +14,7 @@ def explain(
     *,
     json: JsonFlag = False,
 ) -> int:
-    """Explain a technique, a finding, an error, or a plan file."""
+    """Explain a technique, a finding, a common belief, an error, or a plan file."""
     from hotlap.report import explaining, jsonout
     from hotlap.report.terminal import page_console
 
@@ -32,6 +32,7 @@ COMMAND = Command(
     examples=(
         "hotlap explain resident",
         "hotlap explain per_item_decode",
+        "hotlap explain empty_cache",
         "hotlap explain train.plan.toml",
     ),
 )

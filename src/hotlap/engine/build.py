@@ -26,12 +26,11 @@ from hotlap.techniques import (
     FeedTarget,
     ModelTarget,
     OptimizerTarget,
-    ProcessTarget,
     StepTarget,
     check,
     registry,
 )
-from hotlap.techniques.applying import Applied
+from hotlap.techniques.applying import Applied, Switched
 
 _EVALUATION_BATCH = 4
 
@@ -50,6 +49,8 @@ class Built:
     held_out: Source | Stream | None
     step: Step
     applied: Applied
+    switched: Switched
+    """What the plan has set for the whole process; `undo` puts it back."""
     weights: dict[str, Any] = field(default_factory=dict)
     """Name of a parameter -> the tensor that is trained, where it is not the model's own."""
     hyperparameters: dict[str, str] = field(default_factory=dict)
@@ -91,7 +92,23 @@ def build(
     check(plan, registry(techniques))
     hardware = device_of(device)
     applied = Applied(plan, techniques)
-    _set_process(applied)
+    switched = applied.start(hardware.kind)
+    try:
+        return _build(task, plan, hardware, applied, switched, check_finite, fill_ahead)
+    except BaseException:
+        switched.undo()
+        raise
+
+
+def _build(
+    task: Task,
+    plan: Plan,
+    hardware: Device,
+    applied: Applied,
+    switched: Switched,
+    check_finite: bool,
+    fill_ahead: bool,
+) -> Built:
     seed_everything(task.seed)
     model = task.model()
     if not isinstance(model, torch.nn.Module):
@@ -106,6 +123,8 @@ def build(
     scheduler = None
     target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended)
     applied.apply("step", target)
+    target.after_update += switched.after_step
+    optimizer = target.optimizer
     target.module = target.optimizer = None
     if task.schedule is not None:
         scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
@@ -133,19 +152,12 @@ def build(
         else None,
         step=step,
         applied=applied,
+        switched=switched,
         weights=target.weights,
         hyperparameters=hyperparameters,
         operators=acts_on.operators,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
     )
-
-
-def _set_process(applied: Applied) -> None:
-    environment: dict[str, str] = {}
-    applied.apply("process", ProcessTarget(environment))
-    # The process has started, so what such a variable says must be said to torch itself.
-    if "OMP_NUM_THREADS" in environment:
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
 
 
 def seed_everything(seed: int) -> None:

@@ -68,9 +68,19 @@ def steps(
     ...     if step.number % 100 == 0:
     ...         print(step.number, float(step.loss))
     """
-    return steps_of(
-        build(task, EXACT_PLAN if plan is None else plan, device=device, check_finite=check_finite)
-    )
+    chosen = EXACT_PLAN if plan is None else plan
+    built = build(task, chosen, device=device, check_finite=check_finite)
+    taken = steps_of(built)
+    # A generator around the generator costs: only a plan that has set switches pays for it.
+    return _undone(taken, built) if built.switched.is_set else taken
+
+
+def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[StepDone]:
+    """Put the switches of the process back when the loop is over, or left."""
+    try:
+        yield from taken
+    finally:
+        built.switched.undo()
 
 
 def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:

@@ -13,6 +13,9 @@ from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.errors import UsageError
 
+_PART = "#"
+"""Between the name of a state and that of one of its parts."""
+
 Tensors = dict[str, dict[str, torch.Tensor]]
 
 
@@ -132,7 +135,10 @@ def _optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         for i, parameter in enumerate(group["params"]):
             name = names.get(id(parameter), f"group {g}, {i}")
             for key, value in built.optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
+                if hasattr(value, "__tensor_flatten__"):
+                    for part in value.__tensor_flatten__()[0]:
+                        tensors[f"{name}/{key}{_PART}{part}"] = getattr(value, part)
+                elif isinstance(value, torch.Tensor):
                     tensors[f"{name}/{key}"] = value
                 else:
                     scalars[f"{name}/{key}"] = encode(value, "the optimizer's state")
@@ -164,7 +170,8 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
         for i, parameter in enumerate(group["params"]):
             found = by_name.get(names.get(id(parameter), f"group {g}, {i}"))
             if found is not None:
-                state[number] = {key: _laid_like(parameter, v) for key, v in found.items()}
+                joined = _joined(built, parameter, found)
+                state[number] = {key: _laid_like(parameter, v) for key, v in joined.items()}
             indices.append(number)
             number += 1
         numbers = {key: decode(value) for key, value in kept.items()}
@@ -174,9 +181,32 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
 
 def _laid_like(parameter: Any, value: Any) -> Any:
     # Fused kernels walk memory, not strides: parameter and state must lie alike.
-    if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+    if type(value) is not torch.Tensor or value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
+
+
+def _joined(built: Built, parameter: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of one parameter, its tensors of several parts put together."""
+    joined = {key: value for key, value in found.items() if _PART not in key}
+    parts: dict[str, dict[str, Any]] = {}
+    for key in found.keys() - joined.keys():
+        name, _, part = key.partition(_PART)
+        parts.setdefault(name, {})[part] = found[key]
+    for key, tensors in parts.items():
+        make = built.step.target.empty_state
+        empty: Any = None if make is None else make(parameter, key)
+        if not hasattr(empty, "__tensor_flatten__"):
+            raise UsageError(
+                f"the checkpoint's optimizer keeps `{key}` in parts ({', '.join(sorted(tensors))}),"
+                " this plan's does not. Allowed: the plan that the run was begun with."
+            )
+        names, context = empty.__tensor_flatten__()
+        placed = {name: tensors[name].to(parameter.device) for name in names}
+        joined[key] = type(empty).__tensor_unflatten__(
+            placed, context, empty.size(), empty.stride()
+        )
+    return joined
 
 
 def _random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

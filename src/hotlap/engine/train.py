@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.checkpoint.read import Checkpoint
 from hotlap.device import Device
 from hotlap.engine.build import Built, build
 from hotlap.engine.decided import Late
@@ -124,6 +125,22 @@ def train(
         raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
+    try:
+        return _train(built, saved, weights, folder, every, progress, begin)
+    finally:
+        built.switched.undo()
+
+
+def _train(
+    built: Built,
+    saved: Checkpoint | None,
+    weights: str | Path | None,
+    folder: Path | None,
+    every: Every,
+    progress: Callable[[EpochDone], None],
+    begin: float,
+) -> Trained:
+    task = built.task
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
         load_weights(built, weights_of(weights, built.model.state_dict()))

@@ -1,6 +1,6 @@
 """The page and the JSON of `hotlap env`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -88,10 +88,24 @@ def _rates(ceilings: Sequence[Ceilings]) -> list[tuple[str, str]]:
     for rate in ceilings:
         where = f"on {rate.threads} threads" if rate.device == "cpu" else f"on {rate.device}"
         products = (
-            f"{_number(rate.fp32_gflops)} GFLOP/s float32, {_number(rate.bf16_gflops)} bfloat16"
+            f"{_number(rate.fp32_gflops)} GFLOP/s float32, {_number(rate.bf16_gflops)} bfloat16, "
+            f"{_number(rate.fp16_gflops)} float16"
         )
-        lines.append(("ceilings", f"{products}, copy {_number(rate.copy_gb_s)} GB/s {where}"))
+        text = f"{products}, copy {_number(rate.copy_gb_s)} GB/s {where}"
+        if rate.device != "cpu":
+            text += (
+                f", to it {_number(rate.to_device_pinned_gb_s)} GB/s from pinned memory, "
+                f"{_number(rate.to_device_pageable_gb_s)} from other"
+            )
+        loads = {rate.load_of(name) for name in rate.loads} or {rate.busy_cores}
+        text += f"; best seen, with {_span(loads)} cores busy otherwise"
+        lines.append(("ceilings", text))
     return lines
+
+
+def _span(loads: Collection[float]) -> str:
+    low, high = f"{min(loads):.1f}", f"{max(loads):.1f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _number(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The pages of `hotlap explain`: docstrings of techniques, rules and errors, and plan files."""
+"""The pages of `hotlap explain`: techniques, rules, beliefs, errors and plan files."""
 
 import inspect
 from dataclasses import dataclass, fields
@@ -7,6 +7,7 @@ from pathlib import Path
 from hotlap import errors
 from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan import PlanFile
+from hotlap.report.beliefs import BELIEFS
 from hotlap.rules import DOCS
 from hotlap.techniques import ORDER, check, get
 
@@ -17,12 +18,13 @@ class Page:
 
     name: str
     kind: str
-    """`technique`, `finding`, `error`, `plan` or `list`."""
+    """`technique`, `finding`, `belief`, `error`, `plan` or `list`."""
     text: str
 
 
 def explain(name: str | None) -> Page:
-    """Return the page on a technique, a finding, an error or a plan file; a list if None.
+    """Return the page on a technique, a finding, a belief, an error or a plan file; a list
+    if None.
 
     Raises:
         UnknownName: there is nothing of that name.
@@ -34,12 +36,14 @@ def explain(name: str | None) -> Page:
         return Page(name, "technique", f"{name} (technique)\n\n{_technique(name)}")
     if name in DOCS:
         return Page(name, "finding", f"{name} (finding)\n\n{inspect.cleandoc(DOCS[name])}")
+    if name in BELIEFS:
+        return Page(name, "belief", f"{name} (belief)\n\n{BELIEFS[name]}")
     if name in _errors():
         kind = _errors()[name]
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
     if name.endswith(".toml") or Path(name).is_file():
         return Page(name, "plan", _plan(Path(name)))
-    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *_errors()], "name"))
+    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *BELIEFS, *_errors()], "name"))
 
 
 def _everything() -> str:
@@ -47,6 +51,7 @@ def _everything() -> str:
         [
             "Techniques: " + ", ".join(ORDER),
             "Findings:   " + ", ".join(DOCS),
+            "Beliefs:    " + ", ".join(BELIEFS),
             "Errors:     " + ", ".join(_errors()),
             "Also the path of a plan file.",
         ]

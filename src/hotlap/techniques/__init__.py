@@ -28,6 +28,14 @@ EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
 ORDER: tuple[str, ...] = (
     # The environment must be complete before the process starts.
     "threads",
+    "host_allocator",
+    "allocator",
+    # Before cudnn_benchmark, which refuses where deterministic algorithms are asked for.
+    "deterministic",
+    "cudnn_benchmark",
+    "matmul_precision",
+    # What the other switches have made is alive when the collector is told to leave it out.
+    "garbage_collector",
     # How a step is split is decided before anything reads samples.
     "micro_batch",
     # Worker processes before resident rows: resident refuses a loader that has workers, so that a
@@ -50,6 +58,8 @@ ORDER: tuple[str, ...] = (
     # Weights get their layout before low-precision copies are made of them.
     "autocast",
     "master_weights",
+    # Its state is that of the masters, where there are any.
+    "eight_bit_optimizer",
     # Compiled is what the others have made of the model.
     "compile",
     # The graph holds what all the others made of the step.

@@ -1,7 +1,7 @@
 """A plan while it is applied: who took it, who refused, and what proves it in the end."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotlap.errors import PlanError
@@ -41,22 +41,42 @@ class Applied:
     def apply(self, seam: str, target: Any) -> None:
         """Let every technique of that seam act on the target, in their order."""
         for technique, options in self.chosen:
-            if technique.seam != seam:
-                continue
-            try:
-                technique.apply(target, options)
-            except Refusal as refusal:
-                self._refused[technique.name].append(str(refusal))
-                log.info("%s refused: %s", technique.name, refusal)
-            except PlanError:
-                raise
-            except Exception as error:
-                # The user's own data set or model did something that nobody thought of: it is the
-                # run that must go on, and the proof that says why it goes on plain.
-                self._refused[technique.name].append(f"{type(error).__name__}: {error}")
-                log.warning("%s refused", technique.name, exc_info=True)
-            else:
-                self._targets[technique.name].append(target)
+            if technique.seam == seam:
+                self._apply(technique, options, target)
+
+    def start(self, device: str) -> "Switched":
+        """Let the techniques of the process set their switches, now that torch is imported.
+
+        Args:
+            device: kind of the device that trains.
+        """
+        switched = Switched()
+        for technique, options in self.chosen:
+            if technique.seam == "process":
+                # The environment comes too late here: what is put there is for nobody.
+                target = ProcessTarget({}, device)
+                self._apply(technique, options, target, switched)
+        return switched
+
+    def _apply(
+        self, technique: Technique, options: Any, target: Any, switched: "Switched | None" = None
+    ) -> None:
+        try:
+            technique.apply(target, options)
+            if switched is not None:
+                switched.take(target)
+        except Refusal as refusal:
+            self._refused[technique.name].append(str(refusal))
+            log.info("%s refused: %s", technique.name, refusal)
+        except PlanError:
+            raise
+        except Exception as error:
+            # The user's own data set or model did something that nobody thought of: it is the run
+            # that must go on, and the proof that says why it goes on plain.
+            self._refused[technique.name].append(f"{type(error).__name__}: {error}")
+            log.warning("%s refused", technique.name, exc_info=True)
+        else:
+            self._targets[technique.name].append(target)
 
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
@@ -67,8 +87,6 @@ class Applied:
         return rows
 
     def _proof(self, technique: Technique, options: Any) -> Proof:
-        if technique.seam == "process":
-            return technique.proof(ProcessTarget({}), options)
         targets = sorted(
             self._targets[technique.name],
             key=lambda target: target.size if isinstance(target, FeedTarget) else 0,
@@ -83,6 +101,32 @@ class Applied:
         main, others = found[0], [proof for proof in found[1:] if proof.state != found[0].state]
         also = "".join(f"; elsewhere {proof.state}: {proof.why}" for proof in others)
         return Proof(main.state, main.why + also)
+
+
+class Switched:
+    """The switches of one process that are set, and how they are undone."""
+
+    def __init__(self) -> None:
+        self.after_step: list[Callable[[], None]] = []
+        """Called after every step of an optimizer."""
+        self._undo: list[Callable[[], None]] = []
+
+    def take(self, target: ProcessTarget) -> None:
+        """Set a target's switch."""
+        if target.switch is not None:
+            self._undo.append(target.switch())
+        self.after_step += target.after_step
+
+    @property
+    def is_set(self) -> bool:
+        """True if there is something to undo."""
+        return bool(self._undo)
+
+    def undo(self) -> None:
+        """Put every switch back, the last one first; a second call does nothing."""
+        self.after_step.clear()
+        while self._undo:
+            self._undo.pop()()
 
 
 def recorded_operators(names: set[str]) -> Any:

@@ -131,6 +131,9 @@ class StepTarget:
     """Take the task's `loss(model, batch)` and return what training calls in its place."""
     graph: Any = None
     """How the whole step is captured as a graph of the device, None if it is not."""
+    empty_state: Callable[[Any, str], Any] | None = None
+    """`empty_state(parameter, key)`: what the optimizer's state holds under that key before its
+    first step, where that is no plain tensor. A checkpoint's parts are put into it."""
     ended: list[Callable[[], None]] = field(default_factory=list)
     """Called when the run has ended: the model is handed back as it was made."""
     weights: dict[str, Any] = field(default_factory=dict)
@@ -141,9 +144,23 @@ class StepTarget:
 
 @dataclass
 class ProcessTarget:
-    """What a technique at the process seam acts on: the environment, before the start."""
+    """What a technique at the process seam acts on: the environment, and switches global to torch.
+
+    For a script `apply` is called twice: before the start, where the environment is all that
+    counts, and in the script's process, where the environment comes too late and `switch` is set
+    once torch is imported. In the engine, whose process runs already, it is called once.
+    """
 
     environment: MutableMapping[str, str]
+    device: str = "cpu"
+    """Kind of the device that trains, as torch names it."""
+    switch: Callable[[], Callable[[], None]] | None = None
+    """Called once torch is imported, in the process that trains; returns what undoes it. It raises
+    `Refusal` where only the process shows that it cannot serve."""
+    after_step: list[Callable[[], None]] = field(default_factory=list)
+    """Called after every step of an optimizer."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """Per technique: whatever its proof needs."""
 
 
 Target = FeedTarget | ModelTarget | OptimizerTarget | StepTarget | ProcessTarget

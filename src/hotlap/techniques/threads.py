@@ -1,6 +1,7 @@
 """Another number of threads for torch's own operators.
 
-What it does   sets OMP_NUM_THREADS and MKL_NUM_THREADS before the process starts.
+What it does   sets OMP_NUM_THREADS and MKL_NUM_THREADS before the process starts; in the engine,
+               whose process runs already, torch's own number, until the run has ended.
 When it helps  small layers, where threads wait for each other longer than they compute; a machine
                that others use as well (two threads on cores that are not free can be 50 times
                slower than one).
@@ -10,7 +11,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch documentation, CPU threading; OpenMP 5.2, OMP_NUM_THREADS.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,17 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     for variable in _VARIABLES:
         target.environment[variable] = str(options.count)
+    target.switch = lambda: _set(options.count)
     return target
+
+
+def _set(count: int) -> Callable[[], None]:
+    import torch
+
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    return lambda: torch.set_num_threads(before)
 
 
 def proof(target: ProcessTarget, options: Options) -> Proof:

@@ -1,0 +1,174 @@
+"""Global switches of torch, and probes that show what they do: the one place that touches them.
+
+Everything here acts on the running process and its device. Techniques call it, and tests put
+another one in its place, so that all else is tested where there is no GPU.
+"""
+
+import ctypes
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hotlap import compat
+
+_PROBE = 512
+"""Rows and columns of a product that is large enough for any reduced format to be taken."""
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_MMAP_MAX_DEFAULT = 65536
+_TRIM_GROWN = 64 * 2**20
+"""What glibc's own threshold has become in a process that once freed a block of 32 MiB."""
+TRIM_NEVER = 2**31 - 1
+
+
+def has_cuda() -> bool:
+    """True if there is a CUDA device that torch can use."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def cuda_has_begun() -> bool:
+    """True if this process has used its CUDA devices, which fixes some settings."""
+    import torch
+
+    return torch.cuda.is_initialized()
+
+
+def product_error(device: str) -> float:
+    """Return the largest relative error of a float32 product of 512 x 512 normal numbers.
+
+    About 1e-6 in float32, 1e-4 or more in TF32, 1e-3 or more in bfloat16. No random state moves.
+    """
+    import torch
+
+    own = torch.Generator().manual_seed(0)
+    left, right = (torch.randn(_PROBE, _PROBE, generator=own) for _ in range(2))
+    exact = left.double() @ right.double()
+    given = (left.to(device) @ right.to(device)).cpu().double()
+    return float((given - exact).abs().max() / exact.abs().max())
+
+
+def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
+    """Return the ms of the first convolution of a new shape, and of a later one.
+
+    Args:
+        device: a CUDA device.
+    """
+    import torch
+
+    # A shape that no model has, so that nobody has searched for it.
+    images = torch.ones(3, 17, 61, 67, device=device)
+    weight = torch.ones(13, 17, 5, 5, device=device)
+
+    def timed() -> float:
+        torch.cuda.synchronize(device)
+        begin = time.perf_counter()
+        torch.nn.functional.conv2d(images, weight)
+        torch.cuda.synchronize(device)
+        return (time.perf_counter() - begin) * 1e3
+
+    return timed(), min(timed() for _ in range(3))
+
+
+def allocator_settings() -> str | None:
+    """Return what torch's device allocator was told, as `key:value,key:value`.
+
+    None if this torch does not say.
+    """
+    read = compat.optional("_accelerator_getAllocatorSettings")
+    return None if read is None else str(read())
+
+
+def set_allocator(settings: str) -> bool:
+    """Change the settings of torch's device allocator while the process runs.
+
+    Returns whether this torch can do that.
+
+    Raises:
+        RuntimeError: torch knows no such setting, or has no device.
+    """
+    change = compat.optional("_accelerator_setAllocatorSettings")
+    if change is not None:
+        change(settings)
+    return change is not None
+
+
+def allocator_backend() -> str:
+    """Return `native` or `cudaMallocAsync`."""
+    import torch
+
+    return str(torch.cuda.get_allocator_backend())
+
+
+def expandable_segments() -> tuple[int, int]:
+    """Return how many segments of device memory can grow, and how many there are."""
+    import torch
+
+    segments = torch.cuda.memory_snapshot()
+    return sum(bool(segment.get("is_expandable")) for segment in segments), len(segments)
+
+
+def is_glibc() -> bool:
+    """True if memory of this process is handed out by the GNU C library."""
+    return platform.libc_ver()[0] == "glibc" and "LD_PRELOAD" not in os.environ
+
+
+def keep_freed_memory() -> Callable[[], None]:
+    """Let the C library hold on to memory that was freed; return what ends that.
+
+    Raises:
+        OSError: the C library does not take the settings.
+    """
+    library: Any = ctypes.CDLL(None)
+    taken = [library.mallopt(_M_MMAP_MAX, 0), library.mallopt(_M_TRIM_THRESHOLD, TRIM_NEVER)]
+    if not all(taken):
+        raise OSError("mallopt did not take the settings")
+
+    def undo() -> None:
+        library.mallopt(_M_MMAP_MAX, _MMAP_MAX_DEFAULT)
+        library.mallopt(_M_TRIM_THRESHOLD, _TRIM_GROWN)
+        # What was kept goes back to the system.
+        library.malloc_trim(0)
+
+    return undo
+
+
+def keeps_freed_memory() -> bool | None:
+    """True if a large block comes from the heap, and goes back into it.
+
+    None if the C library cannot say (`mallinfo2` came with glibc 2.33).
+    """
+    import torch
+
+    library: Any = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return None
+    library.mallinfo2.restype = _MallInfo
+    before = library.mallinfo2()
+    # Larger than any block that glibc takes from the heap by itself.
+    block = torch.empty(40 * 2**20, dtype=torch.uint8)
+    held = library.mallinfo2()
+    del block
+    after = library.mallinfo2()
+    return held.hblks == before.hblks and after.arena == held.arena
+
+
+class _MallInfo(ctypes.Structure):
+    """`struct mallinfo2`: `arena` is the heap in bytes, `hblks` the blocks that are mapped."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def page_faults() -> int:
+    """Return how often this process was given a page of memory since it began."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,0 +1,176 @@
+"""Other settings of torch's allocator of GPU memory.
+
+What it does   gives torch's caching allocator its settings, under both names of the variable:
+               PYTORCH_ALLOC_CONF, and the older PYTORCH_CUDA_ALLOC_CONF. torch 2.13 takes the older
+               one where both are set, so both get the same text. In the engine, whose process runs
+               already, torch is told directly. What the environment says already is kept.
+When it helps  memory that is reserved and cannot be used: batches of changing sizes leave holes,
+               and segments that can grow have none. It makes a run fit, more than it makes it fast.
+When it hurts  a run that fits anyway gains nothing. Beliefs to correct: torch.cuda.empty_cache
+               frees nothing that is alive, and makes the next steps ask the driver again, which is
+               slow; `max_split_size_mib` set low wastes memory; a setting in the environment after
+               `import torch` and the first tensor on the GPU comes too late.
+Numerics       exact: where a tensor lies changes nothing that is computed with it.
+Measured       not yet measured on a GPU.
+Source         PyTorch documentation, "CUDA semantics", memory management.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotlap import switches
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
+
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_DEFAULTS = {
+    "expandable_segments": "False",
+    "max_split_size_mb": str(2**63 // 2**20 - 1),
+    "garbage_collection_threshold": "0",
+}
+"""What torch does where nothing is said: the way back."""
+
+
+@dataclass(frozen=True)
+class Options:
+    expandable_segments: bool = True
+    """Segments of memory that grow in place of many that leave holes."""
+    backend: Literal["native", "cudaMallocAsync"] = "native"
+    """torch's own allocator, or that of CUDA's runtime, which knows no segments."""
+    max_split_size_mib: int = 0
+    """Larger blocks are never split for smaller tensors; 0 for no limit, else 21 or more."""
+    garbage_collection_threshold: float = 0.0
+    """Give unused blocks back beyond this share of the memory; 0.0 for never."""
+
+    def __post_init__(self) -> None:
+        size, share = self.max_split_size_mib, self.garbage_collection_threshold
+        if size != 0 and not 20 < size <= 2**20:
+            raise ValueError(
+                f"max_split_size_mib={size} is not allowed. Allowed: 0, or 21 to {2**20}."
+            )
+        if not 0 <= share < 1:
+            raise ValueError(
+                f"garbage_collection_threshold={share} is not allowed. Allowed: 0.0 up to 1.0."
+            )
+        if self.backend == "cudaMallocAsync" and (self.expandable_segments or size or share):
+            raise ValueError(
+                "backend='cudaMallocAsync' takes no other setting. Allowed with it: "
+                "expandable_segments=false, and nothing else."
+            )
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.EXACT
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    if not host.gpus or task.device == "cpu":
+        return "there is no GPU that trains: its allocator is not used"
+    if options == Options(expandable_segments=False):
+        return "these are torch's own settings"
+    return None
+
+
+def asked(options: Options) -> dict[str, str]:
+    """Return torch's words for what the options ask for."""
+    words = {}
+    if options.backend != "native":
+        words["backend"] = options.backend
+    if options.expandable_segments:
+        words["expandable_segments"] = "True"
+    if options.max_split_size_mib:
+        words["max_split_size_mb"] = str(options.max_split_size_mib)
+    if options.garbage_collection_threshold:
+        words["garbage_collection_threshold"] = str(options.garbage_collection_threshold)
+    return words
+
+
+def merged(options: Options, environment: Mapping[str, str]) -> str:
+    """Return the variables' text: what the environment says already comes before the options."""
+    # The older name comes last, as it does for torch.
+    said = [parsed(environment.get(name, "")) for name in VARIABLES]
+    return text({**asked(options), **said[0], **said[1]})
+
+
+def parsed(settings: str) -> dict[str, str]:
+    """Read `key:value,key:value`; a value in brackets may hold commas."""
+    parts, depth, start = [], 0, 0
+    for place, letter in enumerate(settings):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append(settings[start:place])
+            start = place + 1
+    pairs = [part.partition(":") for part in [*parts, settings[start:]] if part.strip()]
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def text(settings: Mapping[str, str]) -> str:
+    """Return `key:value,key:value`."""
+    return ",".join(f"{key}:{value}" for key, value in settings.items())
+
+
+def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
+    joined = merged(options, target.environment)
+    for name in VARIABLES:
+        target.environment[name] = joined
+
+    def switch() -> Callable[[], None]:
+        if target.device != "cuda" or not switches.has_cuda():
+            raise Refusal(f"the device is {target.device}: its allocator is not torch's for GPUs")
+        wanted, now = asked(options), parsed(switches.allocator_settings() or "")
+        if all(now.get(key) == value for key, value in wanted.items()):
+            return _nothing
+        own = {k: v for name in VARIABLES for k, v in parsed(os.environ.get(name, "")).items()}
+        kept = [f"{key}:{own[key]}" for key in wanted if own.get(key, wanted[key]) != wanted[key]]
+        if kept:
+            raise Refusal(f"the environment asks for {', '.join(kept)} itself, which is kept")
+        if "backend" in wanted:
+            raise Refusal(
+                "another backend must be chosen before torch is imported: set "
+                f"{VARIABLES[0]}={text(wanted)}"
+            )
+        if not switches.set_allocator(text({**now, **wanted})):
+            raise Refusal("this torch cannot change its allocator once the process runs")
+        before = {key: now.get(key, _DEFAULTS[key]) for key in wanted}
+        return lambda: _back(text({**now, **before}))
+
+    target.switch = switch
+    return target
+
+
+def _nothing() -> None:
+    """The environment has done it: there is no way back, and none is needed."""
+
+
+def _back(settings: str) -> None:
+    switches.set_allocator(settings)
+
+
+def proof(target: ProcessTarget, options: Options) -> Proof:
+    del target
+    backend = switches.allocator_backend()
+    if backend != options.backend:
+        return Proof("no_effect", f"the allocator is {backend}")
+    if options.backend != "native":
+        return Proof("applied", f"the allocator is {backend}")
+    settings = parsed(switches.allocator_settings() or "")
+    off = [key for key, value in asked(options).items() if settings.get(key) != value]
+    if off:
+        return Proof("no_effect", f"the allocator says {text(settings) or 'nothing'}")
+    if not options.expandable_segments:
+        return Proof("applied", f"the allocator says {text(settings)}")
+    grows, count = switches.expandable_segments()
+    if grows == 0:
+        return Proof("no_effect", f"none of {count} segments of GPU memory can grow")
+    return Proof("applied", f"{grows} of {count} segments of GPU memory can grow")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task
+    return ({},) if host.gpus else ()
+
+
+TECHNIQUE = Technique("allocator", "process", Options, numerics, why_not, apply, proof, candidates)

@@ -1,0 +1,88 @@
+"""cuDNN tries its convolution algorithms on each new shape, and keeps the fastest.
+
+What it does   sets torch.backends.cudnn.benchmark.
+When it helps  convolutions whose inputs have few shapes.
+When it hurts  shapes that change: every new one is searched again, the shorter last batch of an
+               epoch and evaluation too. Belief to correct: it is no free switch. It may also choose
+               another algorithm in another run, so two runs need not be equal, and some algorithms
+               take more workspace.
+Numerics       rounding: another algorithm sums in another order.
+Measured       not yet measured on a GPU.
+Source         PyTorch documentation, torch.backends.cudnn.benchmark; cuDNN developer guide,
+               algorithm search.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap import switches
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
+
+_SEARCH = 3.0
+"""A search tries several algorithms, so the first call takes longer than this many later ones."""
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.ROUNDING
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    del options
+    if not host.gpus or task.device == "cpu":
+        return "there is no GPU that trains: cuDNN is not used"
+    if not any("Conv" in name for name in task.layers):
+        return "the model has no convolution"
+    return None
+
+
+def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
+    del options
+
+    def switch() -> Callable[[], None]:
+        import torch
+
+        if target.device != "cuda" or not switches.has_cuda():
+            raise Refusal(f"the device is {target.device}: cuDNN is not used")
+        if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
+            raise Refusal("deterministic algorithms are asked for, and a search may choose others")
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True
+
+        def undo() -> None:
+            torch.backends.cudnn.benchmark = before
+
+        return undo
+
+    target.switch = switch
+    return target
+
+
+def proof(target: ProcessTarget, options: Options) -> Proof:
+    del options
+    import torch
+
+    if not torch.backends.cudnn.benchmark:
+        return Proof("no_effect", "it is off in the end: the script sets it itself")
+    first, later = switches.first_and_later_convolution_ms(target.device)
+    times = f"a convolution of a new shape took {first:.2f} ms, then {later:.2f} ms"
+    if first < _SEARCH * later:
+        return Proof("no_effect", f"{times}: nothing was searched")
+    return Proof("applied", f"{times}: algorithms are searched")
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task
+    return ({},) if host.gpus else ()
+
+
+TECHNIQUE = Technique(
+    "cudnn_benchmark", "process", Options, numerics, why_not, apply, proof, candidates
+)

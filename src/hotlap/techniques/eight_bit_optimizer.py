@@ -1,0 +1,229 @@
+"""Adam and AdamW with their two averages in 8 bits.
+
+What it does   puts torchao's or bitsandbytes' Adam(W) in place of torch's: the two averages of each
+               parameter take one byte per number and a scale per block, in place of four bytes
+               each. Hyperparameters, parameter groups, schedules and checkpoints go on as before; a
+               checkpoint holds the codes and scales as plain tensors.
+When it helps  memory: six bytes less per trained parameter, where the optimizer's state is what
+               does not fit.
+When it hurts  time: a step of the optimizer is more work, not less, and torchao compiles it once
+               per shape of a parameter, seconds each. Beliefs to correct: it does not make a step
+               faster, and it does not make weights, gradients or activations smaller. Parameters of
+               fewer than 4096 numbers keep averages of float32.
+Numerics       changes: each update sees rounded averages. Runs that were compared in the literature
+               end equally well; that is no proof for this one.
+Measured       not yet measured on a GPU. On a CPU it ran, and a resumed run ended with the bits of
+               one that did not stop (tests/techniques/test_eight_bit.py).
+Source         Dettmers et al. 2022, arXiv 2110.02861; documentation of torchao.optim and of
+               bitsandbytes.optim.
+"""
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hotlap.task import TaskFacts
+from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+
+_FLAGS = ("amsgrad", "maximize", "differentiable", "capturable")
+_KEPT = ("lr", "betas", "eps", "weight_decay")
+
+
+@dataclass(frozen=True)
+class Options:
+    package: Literal["torchao", "bitsandbytes"] = "torchao"
+    """Whose optimizer; bitsandbytes needs a CUDA device."""
+    compiled: bool = True
+    """torchao only: compile the update, as torchao does. Without it each operator runs for itself,
+    which needs no compiler and is slower."""
+
+
+def numerics(options: Options) -> Numerics:
+    del options
+    return Numerics.CHANGES
+
+
+def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
+    if importlib.util.find_spec(options.package) is None:
+        return _absent(options.package)
+    if options.package == "bitsandbytes" and (task.device == "cpu" or not host.gpus):
+        return "bitsandbytes' 8-bit optimizers need a CUDA device"
+    known = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
+    if task.optimizers and not any(row.name in known for row in task.optimizers):
+        return f"the optimizer is {task.optimizers[0].name}, not torch's Adam or AdamW"
+    return None
+
+
+def _absent(package: str) -> str:
+    return f"{package} is not installed: pip install {package}"
+
+
+def apply(target: StepTarget, options: Options) -> StepTarget:
+    plain = target.optimizer
+    reason = _unfit(plain)
+    if reason is not None:
+        raise Refusal(reason)
+    if importlib.util.find_spec(options.package) is None:
+        raise Refusal(_absent(options.package))
+    groups = [
+        {"params": list(group["params"]), **{key: group[key] for key in _KEPT}}
+        for group in plain.param_groups
+    ]
+    if options.package == "bitsandbytes":
+        if target.device != "cuda":
+            raise Refusal("bitsandbytes' 8-bit optimizers need a CUDA device")
+        made = _bitsandbytes(plain, groups)
+    else:
+        made = _torchao(plain, groups, options, target)
+    target.optimizer = made
+    target.notes["eight_bit_optimizer"] = lambda: _sizes(made)
+    return target
+
+
+def _unfit(optimizer: Any) -> str | None:
+    """Return why an optimizer cannot be exchanged, None if it can."""
+    import torch
+
+    name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        return f"the optimizer is {name}, not torch's Adam or AdamW"
+    if optimizer.state:
+        return "the optimizer has taken steps"
+    for group in optimizer.param_groups:
+        asked = [flag for flag in _FLAGS if group.get(flag)]
+        if asked:
+            return f"the optimizer has {asked[0]}=True"
+        if isinstance(group["lr"], torch.Tensor):
+            return "the learning rate is a tensor"
+    return None
+
+
+def _decouples(optimizer: Any, group: Mapping[str, Any]) -> bool:
+    import torch
+
+    return bool(group.get("decoupled_weight_decay")) or isinstance(optimizer, torch.optim.AdamW)
+
+
+def _kind(plain: Any) -> str:
+    """Return `AdamW` or `Adam`: by what its groups do, as torch's own AdamW is an Adam."""
+    ways = {_decouples(plain, group) for group in plain.param_groups}
+    if len(ways) > 1:
+        raise Refusal("some groups decouple weight decay and some do not")
+    return "AdamW" if ways == {True} else "Adam"
+
+
+def _torchao(plain: Any, groups: list[dict[str, Any]], options: Options, target: StepTarget) -> Any:
+    import torch
+
+    with _quiet_import():
+        import torchao.optim  # pyright: ignore[reportMissingImports]
+    base: Any = getattr(torchao.optim, f"{_kind(plain)}8bit")
+    stance = "default" if options.compiled else "force_eager"
+
+    class EightBit(base):
+        """torchao's, with learning rates that stay numbers between steps."""
+
+        def add_param_group(self, group: dict[str, Any]) -> None:
+            super().add_param_group(group)
+            self.param_groups[-1]["lr"] = group["lr"] if "lr" in group else self.defaults["lr"]
+
+        def step(self, closure: Any = None) -> Any:
+            rates = [group["lr"] for group in self.param_groups]
+            try:
+                for group in self.param_groups:
+                    # Its compiled update would be compiled again for every new number.
+                    group["lr"] = torch.tensor(group["lr"], dtype=torch.float32)
+                with torch.compiler.set_stance(stance):
+                    return super().step(closure)
+            finally:
+                for group, rate in zip(self.param_groups, rates, strict=True):
+                    group["lr"] = rate
+
+    EightBit.__name__ = EightBit.__qualname__ = base.__name__
+    EightBit.__module__ = base.__module__
+    rates = [group["lr"] for group in groups]
+    made = EightBit(groups)
+    for group, rate in zip(made.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+    def empty(parameter: Any, key: str) -> Any:
+        """Return an average of zeros, of the kind that a parameter's state has."""
+        return made._new_buffer(parameter, key == "exp_avg")
+
+    target.empty_state = empty
+    return made
+
+
+@contextlib.contextmanager
+def _quiet_import() -> Any:
+    """Import without torchao's lines on kernels that this machine does not need."""
+    import logging
+    import warnings
+
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _bitsandbytes(plain: Any, groups: list[dict[str, Any]]) -> Any:
+    import bitsandbytes  # pyright: ignore[reportMissingImports]
+
+    return getattr(bitsandbytes.optim, f"{_kind(plain)}8bit")(groups)
+
+
+def _sizes(optimizer: Any) -> tuple[int, int, int]:
+    """Return bytes of the state, bytes that float32 averages would take, averages in 8 bits."""
+    held = wide = narrow = 0
+    for parameter, state in optimizer.state.items():
+        wide += 2 * 4 * parameter.numel()
+        for value in state.values():
+            for part in parts_of(value).values():
+                held += part.numel() * part.element_size()
+                # The codes: as many bytes as the parameter has numbers.
+                narrow += part.element_size() == 1 and part.numel() == parameter.numel()
+    return held, wide, narrow
+
+
+def parts_of(value: Any) -> dict[str, Any]:
+    """Return the plain tensors that a tensor consists of, by name; itself, if it is one."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return {}
+    flatten = getattr(value, "__tensor_flatten__", None)
+    if flatten is None:
+        return {"": value}
+    names, _ = flatten()
+    return {name: getattr(value, name) for name in names}
+
+
+def proof(target: StepTarget, options: Options) -> Proof:
+    del options
+    look: Callable[[], tuple[int, int, int]] | None = target.notes.get("eight_bit_optimizer")
+    held, wide, narrow = look() if look is not None else (0, 0, 0)
+    if held == 0:
+        return Proof("no_effect", "no step was taken")
+    if narrow == 0:
+        return Proof("no_effect", "no parameter is large enough: none of its averages is in 8 bits")
+    return Proof(
+        "applied",
+        f"{narrow} averages in 8 bits: the state takes {held / 2**20:.2f} MiB, in float32 "
+        f"{wide / 2**20:.2f}",
+    )
+
+
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
+    del task, host
+    return ()
+
+
+TECHNIQUE = Technique(
+    "eight_bit_optimizer", "step", Options, numerics, why_not, apply, proof, candidates
+)

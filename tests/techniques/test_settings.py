@@ -1,0 +1,291 @@
+"""Settings of the process: set for the run, undone after it, and proven by what they do."""
+
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import hotlap
+from hotlap import switches
+from hotlap.attach.entry import Config, environment
+from hotlap.errors import PlanError
+from hotlap.host import Gpu, Host
+from hotlap.plan import Plan
+from hotlap.task import TaskFacts
+from hotlap.techniques import ProcessTarget, check, get
+from hotlap.techniques.allocator import VARIABLES, merged, parsed
+from hotlap.techniques.applying import Applied
+from tests.engine.test_conformance import task
+
+GPU_HOST = Host(platform="linux", gpus=(Gpu(0, "GPU-1", "H200", 1, 1, "9.0", "570"),))
+
+
+def states() -> tuple[Any, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.deterministic,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # pyright: ignore
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        gc.isenabled(),
+        gc.get_freeze_count(),
+        len(gc.callbacks),
+        switches.keeps_freed_memory(),
+    )
+
+
+ALL = Plan(
+    {
+        "threads": {"count": 2},
+        "host_allocator": {},
+        "garbage_collector": {"every": 2},
+        "deterministic": {},
+    }
+)
+
+
+@pytest.fixture
+def before() -> Iterator[tuple[Any, ...]]:
+    gc.unfreeze()
+    yield states()
+
+
+def test_every_switch_is_set_for_the_run_and_undone_after_it(before: tuple[Any, ...]) -> None:
+    seen = []
+    for step in hotlap.steps(task(steps=4), ALL):
+        if step.number == 3:
+            seen.append(states())
+    same = [n for n, (a, b) in enumerate(zip(seen[0], before, strict=True)) if a == b]
+    # The precision of products and the search for algorithms are not in the plan.
+    assert same == [1, 2]
+    assert states() == before
+
+
+def test_a_loop_that_is_left_undoes_them_too(before: tuple[Any, ...]) -> None:
+    steps = hotlap.steps(task(steps=4), ALL)
+    next(steps)
+    assert torch.are_deterministic_algorithms_enabled()
+    steps.close()
+    assert states() == before
+
+
+def test_a_run_that_fails_undoes_them_too(before: tuple[Any, ...]) -> None:
+    def broken() -> Any:
+        assert torch.are_deterministic_algorithms_enabled()
+        raise ZeroDivisionError
+
+    wrong = hotlap.Task(
+        model=broken,
+        loss=task().loss,
+        data=task().data,
+        optimizer=task().optimizer,
+        batch_size=4,
+        steps=1,
+    )
+    with pytest.raises(ZeroDivisionError):
+        hotlap.train(wrong, ALL)
+    assert states() == before
+
+
+@pytest.fixture
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A device that takes settings and remembers them."""
+    fake: dict[str, Any] = {"settings": "", "backend": "native", "segments": (2, 3)}
+    monkeypatch.setattr(switches, "has_cuda", lambda: True)
+    monkeypatch.setattr(switches, "allocator_settings", lambda: fake["settings"])
+    monkeypatch.setattr(switches, "allocator_backend", lambda: fake["backend"])
+    monkeypatch.setattr(switches, "expandable_segments", lambda: fake["segments"])
+    monkeypatch.setattr(switches, "product_error", lambda device: fake.get("error", 4e-4))
+    monkeypatch.setattr(switches, "first_and_later_convolution_ms", lambda device: fake["ms"])
+
+    def change(settings: str) -> bool:
+        fake["settings"] = settings
+        return True
+
+    monkeypatch.setattr(switches, "set_allocator", change)
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+def proven(name: str, fake: dict[str, Any], **options: Any) -> tuple[str, str, str]:
+    """Run a technique on the fake device; return its state, why, and the settings left behind."""
+    applied = Applied(Plan({name: options}))
+    switched = applied.start("cuda")
+    (row,) = applied.proofs()
+    switched.undo()
+    return row["state"], row["why"], fake["settings"]
+
+
+def test_the_allocator_is_told_and_told_back(on_cuda: dict[str, Any]) -> None:
+    on_cuda["settings"] = "max_split_size_mb:64"
+    state, why, left = proven("allocator", on_cuda)
+    assert (state, why) == ("applied", "2 of 3 segments of GPU memory can grow")
+    assert parsed(left) == {"max_split_size_mb": "64", "expandable_segments": "False"}
+
+
+def test_an_allocator_without_growing_segments_is_no_effect(on_cuda: dict[str, Any]) -> None:
+    on_cuda["segments"] = (0, 3)
+    assert proven("allocator", on_cuda)[:2] == (
+        "no_effect",
+        "none of 3 segments of GPU memory can grow",
+    )
+
+
+def test_what_the_environment_says_of_the_allocator_is_kept(
+    on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLES[1], "expandable_segments:False")
+    state, why, _ = proven("allocator", on_cuda)
+    assert state == "refused" and "expandable_segments:False itself" in why
+    options = get("allocator").options({"max_split_size_mib": 64})
+    text = merged(options, {VARIABLES[0]: "roundup_power2_divisions:[256:1,512:2]"})
+    assert parsed(text) == {
+        "expandable_segments": "True",
+        "max_split_size_mb": "64",
+        "roundup_power2_divisions": "[256:1,512:2]",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_split_size_mib": 20}, "21 to"),
+        ({"garbage_collection_threshold": 1.0}, "0.0 up to 1.0"),
+        ({"backend": "cudaMallocAsync"}, "takes no other setting"),
+        ({"backend": "jemalloc"}, "native"),
+    ],
+)
+def test_wrong_settings_of_the_allocator_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        check(Plan({"allocator": options}))
+
+
+def test_another_backend_cannot_be_had_once_the_process_runs(on_cuda: dict[str, Any]) -> None:
+    options = {"backend": "cudaMallocAsync", "expandable_segments": False}
+    state, why, _ = proven("allocator", on_cuda, **options)
+    assert state == "refused" and "PYTORCH_ALLOC_CONF=backend:cudaMallocAsync" in why
+
+
+def test_a_product_that_stays_float32_is_refused(on_cuda: dict[str, Any]) -> None:
+    before = torch.get_float32_matmul_precision()
+    assert proven("matmul_precision", on_cuda)[0] == "applied"
+    on_cuda["error"] = 5e-7
+    state, why, _ = proven("matmul_precision", on_cuda)
+    assert state == "refused" and "off by 5e-07" in why
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(("ms", "state"), [((9.0, 0.1), "applied"), ((0.2, 0.1), "no_effect")])
+def test_a_search_for_algorithms_shows_in_the_first_convolution(
+    on_cuda: dict[str, Any], ms: tuple[float, float], state: str
+) -> None:
+    on_cuda["ms"] = ms
+    assert proven("cudnn_benchmark", on_cuda)[0] == state
+    assert torch.backends.cudnn.benchmark is False
+
+
+def test_no_search_beside_deterministic_algorithms(on_cuda: dict[str, Any]) -> None:
+    applied = Applied(Plan({"deterministic": {}, "cudnn_benchmark": {}}))
+    switched = applied.start("cuda")
+    rows = {row["name"]: row for row in applied.proofs()}
+    switched.undo()
+    assert rows["deterministic"]["state"] == "applied"
+    assert "deterministic algorithms are asked for" in rows["cudnn_benchmark"]["why"]
+
+
+def test_a_script_finds_the_settings_in_its_environment() -> None:
+    plan = {"allocator": {}, "host_allocator": {}, "deterministic": {}}
+    config = Config(role="run", plan=plan)
+    base = {VARIABLES[1]: "max_split_size_mb:64", "MALLOC_MMAP_MAX_": "7"}
+    made = environment(config, base, trial=False)
+    for name in VARIABLES:
+        assert parsed(made[name]) == {"expandable_segments": "True", "max_split_size_mb": "64"}
+    assert made["MALLOC_MMAP_MAX_"] == "7" and made["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert base == {VARIABLES[1]: "max_split_size_mb:64", "MALLOC_MMAP_MAX_": "7"}
+
+
+@pytest.mark.parametrize("variable", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_the_environment_says_of_malloc_is_kept(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    applied = Applied(Plan({"host_allocator": {}}))
+    applied.start("cpu").undo()
+    (row,) = applied.proofs()
+    assert row["state"] == "refused" and variable in row["why"]
+
+
+def test_collections_are_between_steps_only_and_counted() -> None:
+    options = get("garbage_collector").options({"every": 3})
+    target = get("garbage_collector").apply(ProcessTarget({}), options)
+    assert target.switch is not None
+    undo = target.switch()
+    (after_step,) = target.after_step
+    for _ in range(8):
+        after_step()
+        # Enough garbage for many automatic collections.
+        for _ in range(3000):
+            cycle: list[Any] = []
+            cycle.append(cycle)
+    shown = get("garbage_collector").proof(target, options)
+    assert shown.state == "applied" and "2 collections between 8 steps, 0 others" in shown.why
+    for _ in range(9):
+        gc.collect()
+    shown = get("garbage_collector").proof(target, options)
+    undo()
+    assert shown.state == "no_effect" and "9 others" in shown.why
+
+
+def test_a_forked_process_collects_again() -> None:
+    target = get("garbage_collector").apply(ProcessTarget({}), get("garbage_collector").options({}))
+    assert target.switch is not None
+    undo = target.switch()
+    target.after_step[0]()
+    assert not gc.isenabled()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if gc.isenabled() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    undo()
+    assert gc.isenabled()
+
+
+def test_what_a_host_cannot_do_is_said_before_anything_starts() -> None:
+    cpu, gpu = TaskFacts(device="cpu"), TaskFacts(device="cuda", layers={"Conv2d": 1})
+    amx = Host(platform="linux", features=("amx_bf16",))
+    technique = get("matmul_precision")
+    high, medium = (technique.options({"precision": word}) for word in ("high", "medium"))
+    assert "amx_fp16" in (technique.why_not(cpu, amx, high) or "")
+    assert technique.why_not(cpu, amx, medium) is None
+    assert technique.why_not(gpu, GPU_HOST, high) is None
+    for name in ("cudnn_benchmark", "allocator"):
+        options = get(name).options({})
+        assert get(name).why_not(gpu, GPU_HOST, options) is None
+        assert "GPU" in (get(name).why_not(cpu, amx, options) or "")
+    assert "cuda" in (get("host_allocator").why_not(gpu, GPU_HOST, None) or "")
+    assert get("host_allocator").why_not(cpu, amx, None) is None
+
+
+def test_deterministic_is_never_a_candidate() -> None:
+    assert get("deterministic").candidates(TaskFacts(device="cuda"), GPU_HOST) == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["matmul_precision", "cudnn_benchmark", "allocator"])
+def test_on_a_device_the_proof_sees_the_effect(name: str) -> None:
+    applied = Applied(Plan({name: {}}))
+    plain = switches.product_error("cuda")
+    switched = applied.start("cuda")
+    kept = torch.ones(2**26, device="cuda")
+    (row,) = applied.proofs()
+    switched.undo()
+    assert row["state"] == "applied", row
+    assert switches.product_error("cuda") == plain
+    assert kept.is_cuda

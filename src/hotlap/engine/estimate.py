@@ -211,7 +211,7 @@ class _Work:
             return None
         whole = Plan({k: v for k, v in plan.techniques.items() if k != "micro_batch"})
         is_whole = whole == plan and self.task.accumulate == 1
-        below = (self.task.batch_size, known.bytes) if is_whole else self._at(1, whole)
+        below = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
         best = below[0] if below[1] <= self.room else 0
         count = _within(below[0] * self.room // below[1])
         for _ in range(_TRIALS):

@@ -85,7 +85,8 @@ def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) 
         RunError: the model or the loss cannot go without numbers; the message says where.
     """
     kept, left_out = _rehearsable(plan)
-    split = int(plan.techniques.get("micro_batch", {}).get("size", task.batch_size))
+    asked = plan.techniques.get("micro_batch", {}).get("size")
+    split = task.most_samples if asked is None else int(str(asked))
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
     states = fixed.global_random_states()

@@ -24,6 +24,7 @@ from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.run import steps_of
 from hotlap.feed.source import Source
+from hotlap.feed.stream import Stream
 from hotlap.lab.recipe_process import Trial
 from hotlap.task import LoaderFacts, Task, TaskFacts
 from hotlap.trace.schema import Anchor, Trace
@@ -93,7 +94,7 @@ class _Watched:
         # Before anything hangs hooks onto it.
         self.optimizer = optimizer_facts(built.optimizer, "the recipe's task()")
 
-    def timed(self, source: Source) -> Callable[..., Iterator[Any]]:
+    def timed(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Return the source's `epoch`, with the wait for each batch on the clock."""
         original = source.epoch
 
@@ -107,7 +108,7 @@ class _Watched:
 
         return epoch
 
-    def timed_training(self, source: Source) -> Callable[..., Iterator[Any]]:
+    def timed_training(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Like `timed`; each call begins an epoch, the first one ends the set-up."""
         timed = self.timed(source)
 
@@ -159,7 +160,7 @@ class _Watched:
             device=built.device.partition(":")[0],
             threads=self.threads,
             layers=dict(layers),
-            loaders=(_loader_facts(task, built.source),),
+            loaders=(_loader_facts(task),),
             optimizers=(self.optimizer,),
             steps_per_epoch=task.steps_per_epoch,
             planned_steps=task.total_steps,
@@ -169,17 +170,17 @@ class _Watched:
         )
 
 
-def _loader_facts(task: Task, source: Source) -> LoaderFacts:
+def _loader_facts(task: Task) -> LoaderFacts:
     kind = type(task.data)
     return LoaderFacts(
         dataset=f"{kind.__module__}.{kind.__qualname__}",
-        length=len(task.data),
-        batch_size=task.batch_size,
+        length=task.samples,
+        batch_size=task.most_samples,
         num_workers=0,
-        map_style=True,
+        map_style=not task.is_stream,
         plain_collate=task.collate in (None, default_collate),
         training=True,
         where="the recipe's task()",
         getitem=getitem_of(kind),
-        batches=len(source),
+        batches=task.steps_per_epoch,
     )

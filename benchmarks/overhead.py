@@ -24,6 +24,7 @@ import hotlap
 from benchmarks import peers
 from benchmarks.__main__ import Result
 from benchmarks.tiny_step import BATCH, EPOCH, data, loss, model, optimizer, raw
+from hotlap.device import Device
 from hotlap.engine.build import build
 from hotlap.engine.run import steps_of
 from hotlap.engine.train import EpochClock
@@ -74,7 +75,7 @@ def _in_turns(rounds: int) -> dict[str, list[float]]:
         "engine, bare": engine(),
         "engine, finite check": engine(check_finite=True),
         "engine, loss summed": engine(each=lambda: _Sum().add),
-        "engine, the clock of hotlap.train": engine(each=lambda: EpochClock("cpu").add),
+        "engine, the clock of hotlap.train": engine(each=lambda: EpochClock(Device("cpu")).add),
         "engine, clip_norm": engine(clip_norm=1.0),
         "engine, clip_value": engine(clip_value=1.0),
         "engine, schedule": engine(schedule=schedule),

@@ -219,6 +219,8 @@ def _training(task: Task) -> Source | Stream:
             ends=task.steps is None,
             **options,
         )
+    per_epoch = task.steps_per_epoch or 1
+    options["epochs"] = task.epochs or -(-(task.steps or 0) // per_epoch)
     if task.lengths is None:
         return Source(task.data, task.logical_batch, **options)
     return LengthSource(

@@ -52,8 +52,10 @@ class LengthSource(Source):
         sizes = [len(micro) for micros in steps for micro in micros]
         order = torch.cat([micro for micros in steps for micro in micros])
         self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
-        left = steps[first:]
-        given = self._by_workers(left) if self.num_workers else self._each(self._reader(), left)
+        if self.num_workers:
+            given = self.workers.epoch(number, first)
+        else:
+            given = self._each(self._reader(), steps[first:])
         return given if self.transfer is None else self.transfer(given)
 
     def steps(self, epoch: int) -> list[Sequence[torch.Tensor]]:
@@ -83,8 +85,8 @@ class LengthSource(Source):
 
     def batch_of(self, positions: torch.Tensor) -> Any:
         """Return the micro-batch of these positions, as the first epoch reads it."""
-        self._samples.epoch = 0
-        return self._collated(self._samples, positions.tolist())
+        self.samples.epoch = 0
+        return self._collated(self.samples, positions.tolist())
 
     def _reader(self) -> Read:
         if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:

@@ -1,19 +1,19 @@
 """A map-style data set as the batches of one epoch after another, whatever tier reads them."""
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from hotlap.errors import RunError
 from hotlap.feed import fixed
 from hotlap.feed.order import epoch_order, mixed
 from hotlap.feed.reader_threads import ReaderThreads
 from hotlap.feed.samples import explained, together
-from hotlap.feed.transform import Staged, Stages, as_it_is
+from hotlap.feed.transform import Stages
+from hotlap.feed.worker_processes import WorkerProcesses
 
 log = logging.getLogger("hotlap")
 
@@ -36,6 +36,7 @@ class Source:
         collate: makes a batch of a list of samples.
         transform: see `Task`.
         batch_transform: see `Task`.
+        epochs: of the whole run, where one follows the other; worker processes then outlive them.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Source:
         collate: Callable[[Any], Any] | None = None,
         transform: Callable[..., Any] | None = None,
         batch_transform: Callable[..., Any] | None = None,
+        epochs: int | None = None,
     ) -> None:
         self.dataset = dataset
         self.collate_fn = collate or default_collate
@@ -69,9 +71,11 @@ class Source:
         """Share of the newest epoch's tokens that is padding, where lengths are known."""
         self.last = len(self)
         """Number of an epoch's last step, from 1."""
-        self._samples = _Samples(dataset, seed)
+        self.samples = _Samples(dataset, seed)
+        """The data set, each sample under a random state of its own."""
+        self.workers = WorkerProcesses(self, epochs)
         self._together = together(dataset)
-        self.stages = Stages(self._samples, self.collate_fn, transform, batch_transform)
+        self.stages = Stages(self.samples, self.collate_fn, transform, batch_transform)
         self._undrawn: Any = None
 
     def __len__(self) -> int:
@@ -86,26 +90,34 @@ class Source:
             first: step of the epoch to begin with.
         """
         self._begin(number)
-        order = self._order(number)[first * self.batch :]
-        given = self._by_threads(order) if self.reader_threads else None
+        given = self._apart(number, first)
         if given is None:
-            given = self._by_workers(self._split(order)) if self.num_workers else self._here(order)
+            given = self._here(self._order(number)[first * self.batch :])
         return given if self.transfer is None else self.transfer(given)
+
+    def _apart(self, number: int, first: int) -> Iterator[list[tuple[int, Any]]] | None:
+        """Read by threads or worker processes, if the plan says so and they can serve."""
+        if self.num_workers:
+            return self.workers.epoch(number, first)
+        if not self.reader_threads:
+            return None
+        steps = self.steps(number)[first:]
+        threads = ReaderThreads.over(self, steps)
+        return None if threads is None else threads.steps(steps)
+
+    def steps(self, epoch: int) -> Sequence[Sequence[torch.Tensor]]:
+        """Return the positions of each micro-batch of each step of an epoch."""
+        return self._split(self._order(epoch))
 
     def _order(self, epoch: int) -> torch.Tensor:
         order = epoch_order(self.length, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         return order[: len(self) * self.batch]
 
     def _begin(self, epoch: int) -> None:
-        self._samples.epoch = epoch
+        self.samples.epoch = epoch
         if self._together is not None:
             self._together.look_again()
         self.stages.holds = bool(self.wraps)
-
-    def _by_threads(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]] | None:
-        steps = self._split(order)
-        threads = ReaderThreads.over(self, steps)
-        return None if threads is None else threads.steps(steps)
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()
@@ -152,7 +164,7 @@ class Source:
     def _read(self, positions: Any) -> Any:
         is_step = isinstance(positions, torch.Tensor)
         wanted = positions.tolist() if is_step else list(positions)
-        samples = self._samples
+        samples = self.samples
         states = fixed.global_random_states()
         if samples.draws:
             batch = self._collated(samples, wanted)
@@ -183,42 +195,6 @@ class Source:
                 f"a sample of {wanted[0]} to {wanted[-1]} raised StopIteration. Allowed: a "
                 "`__getitem__` that gives a sample or raises another error."
             ) from error
-
-    def _by_workers(
-        self, steps: Sequence[Sequence[torch.Tensor]]
-    ) -> Iterator[list[tuple[int, Any]]]:
-        # A worker cannot tell this process that a sample draws, so there each one is seeded.
-        self._samples.draws = True
-        is_plain = self.stages.is_empty
-        loader = DataLoader(
-            self._samples if is_plain else Staged(self.stages),
-            batch_sampler=[micro.tolist() for micro in itertools.chain.from_iterable(steps)],
-            num_workers=self.num_workers,
-            prefetch_factor=self.prefetch_factor,
-            collate_fn=self.collate_fn if is_plain else as_it_is,
-            # Not from the global one: the model's own draws must not depend on who reads.
-            generator=torch.Generator().manual_seed(mixed(self.seed, self._samples.epoch)),
-        )
-        batches = iter(loader)
-        self.notes["worker_processes"] = self.num_workers
-        try:
-            for micros in steps:
-                yield [(len(positions), self._next(batches)) for positions in micros]
-        finally:
-            # A traceback that is kept holds the iterator, and so its processes.
-            getattr(batches, "_shutdown_workers", lambda: None)()
-
-    @staticmethod
-    def _next(batches: Iterator[Any]) -> Any:
-        try:
-            for batch in batches:
-                return batch
-        except (TypeError, RuntimeError) as error:
-            raise explained(error) from error
-        raise RunError(
-            "the workers ended before the epoch did: the data set's `__getitem__` raised "
-            "StopIteration. Allowed: one that gives a sample or raises another error."
-        )
 
 
 class _Samples(Dataset[Any]):

@@ -47,6 +47,11 @@ class Device:
 
     def peak_bytes(self) -> int:
         """Return the most bytes held at once since the process began."""
+        return self.host_peak_bytes()
+
+    @staticmethod
+    def host_peak_bytes() -> int:
+        """Return the most bytes that this process held at once on the host."""
         import resource
 
         # Linux counts in KiB, macOS in bytes.

@@ -42,6 +42,8 @@ class EpochDone:
     long it is, with epochs as long as this one."""
     peak_memory_bytes: int
     """Most that was held at once, since the process began."""
+    peak_host_memory_bytes: int = 0
+    """The same on the host; equal where the model trains there."""
     padding: float | None = None
     """Share of the epoch's tokens that are padding, where the task has `lengths`."""
 
@@ -217,6 +219,7 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         held_out=held_out,
         left_s=_steps_left(built.task, step, clock.steps) * seconds / clock.timed_steps,
         peak_memory_bytes=built.hardware.peak_bytes(),
+        peak_host_memory_bytes=built.hardware.host_peak_bytes(),
         padding=built.source.padding,
     )
 

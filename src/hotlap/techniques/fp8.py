@@ -8,7 +8,7 @@ What it does   lets Transformer Engine compute every linear layer whose sides ar
 When it helps  large products on a GPU that has the format: wide layers, many tokens a step.
 When it hurts  narrow layers: scaling and casting cost more than the product saves. Belief to
                correct: it is not twice as fast as bfloat16; attention, norms, the optimizer and the
-               casts stay. Others measured 1.05 to 1.3 times for whole language models.
+               casts stay as they are.
 Numerics       precision: e4m3 has 3 bits of mantissa.
 Measured       not yet measured on a GPU
 Source         Micikevicius et al. 2022, arXiv 2209.05433; Transformer Engine, Float8CurrentScaling.

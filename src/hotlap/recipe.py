@@ -3,12 +3,14 @@
 import ast
 import importlib.util
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from hotlap.errors import HotlapError, MissingFile, UsageError
 from hotlap.task import Task
@@ -33,6 +35,7 @@ class Recipe:
         """
         from cyclopts import App, CycloptsError
 
+        self._check_whole_numbers(arguments)
         app = App(
             name=self.path.name, help_flags=[], version_flags=[], result_action="return_value"
         )
@@ -50,6 +53,15 @@ class Recipe:
                 f"{self.path}: task() gave {type(made).__name__}. Allowed: a hotlap.Task."
             )
         return made
+
+    def _check_whole_numbers(self, arguments: Sequence[str]) -> None:
+        """Refuse `--epochs 2.7`, which the parser would round."""
+        hints = get_type_hints(self.function)
+        whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if hint is int}
+        given = " ".join(arguments).replace("=", " ").split()
+        for name, value in pairwise(given):
+            if name.replace("_", "-") in whole and re.fullmatch(r"-?\d*\.\d*[1-9]\d*", value):
+                raise UsageError(f"{name} {value} is not allowed. Allowed: whole numbers.")
 
 
 def is_recipe(path: str | Path) -> bool:

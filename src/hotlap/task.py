@@ -91,6 +91,8 @@ class Task:
             _check_whole(name, getattr(self, name))
         for names in (("epochs", "steps"), ("batch_size", "tokens_per_batch")):
             self._check_one_of(*names)
+        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed={self.seed!r} is not allowed. Allowed: 0 to 2**63 - 1.")
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
         if self.schedule_per not in PER:

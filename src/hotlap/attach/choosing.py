@@ -73,7 +73,9 @@ def choose(
     strange = _strange(file, cpu, torch)
     if strange:
         plan = exact_part(file.plan)
-        return Chosen(plan, _line(plan, f"exact techniques of {path} only: {strange}"))
+        out = ", ".join(name for name in file.plan.techniques if name not in plan.techniques)
+        words = f"exact techniques of {path} only: {strange}" + (f"; without {out}" if out else "")
+        return Chosen(plan, _line(plan, words))
     if not file.plan:
         return Chosen(Plan(), _line(Plan(), f"{path} found nothing that is faster than plain"))
     verdict = file.verdict

@@ -101,6 +101,9 @@ def fitted(
         for what, names in (("it lacks", missing), ("the model lacks", more), ("", shapes))
         if names
     ]
+    broken = [name for name, tensor in found.items() if bool(torch.isnan(tensor).any())]
+    if broken:
+        problems.append(f"it holds NaN in {_some(broken)}")
     if problems:
         raise UsageError(
             f"'{path}' is of another model: {'; '.join(problems).strip()}. Allowed: weights of "

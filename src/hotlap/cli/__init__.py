@@ -58,8 +58,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception:
-        _complain(f"{traceback.format_exc()}{name}: {_DEFECT}")
+        _complain(f"{traceback.format_exc()}{name}: {_whose()}")
         return 1
+
+
+def _whose() -> str:
+    """Say whose code raised the exception at hand, as far as its traceback shows it."""
+    from hotlap.trace.users import is_users
+
+    frames = traceback.extract_tb(sys.exc_info()[2])
+    users = [frame for frame in frames if is_users(frame.filename)]
+    if not users:
+        return _DEFECT
+    return f"raised by your code, at {users[-1].filename}:{users[-1].lineno}."
 
 
 def _dispatch(tokens: Sequence[str]) -> int:

@@ -128,6 +128,11 @@ def _build(
     target.module = target.optimizer = None
     if task.schedule is not None:
         scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
+        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+            raise UsageError(
+                "schedule() gave a scheduler of another optimizer than it was given, so this "
+                "run's learning rate would never change. Allowed: one over its argument."
+            )
         check_length(scheduler, task)
     acts_on = OptimizerTarget(optimizer, taken_by="cuda_graph" if target.graph else None)
     applied.apply("optimizer", acts_on)
@@ -191,7 +196,10 @@ def _hyperparameters(optimizer: Any) -> dict[str, str]:
 
 
 def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> Any:
-    made = make(given)
+    try:
+        made = make(given)
+    except ValueError as error:
+        raise UsageError(f"{what}() raised ValueError: {error}") from error
     absent = [name for name in needed if not hasattr(made, name)]
     if absent:
         raise UsageError(

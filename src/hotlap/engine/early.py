@@ -54,6 +54,10 @@ class EarlyStep(Step):
                     device.copy(here[place], value.to(torch.float32))
             return here, device.mark()
 
+    def _check_mean(self, samples: int, batch: Any) -> None:
+        super()._check_mean(samples, batch)
+        self._reads.clear()
+
     def _clip(self) -> bool:
         reads, self._reads = self._reads, []
         totals: list[list[float]] = []

@@ -257,7 +257,7 @@ def _memory(device: str) -> int:
 
 
 def _data_bytes(task: Task, plan: Plan, sample: Sample) -> int:
-    if "resident" not in plan.techniques or not hasattr(task.data, "__len__"):
+    if "resident" not in plan.techniques or task.is_stream:
         return 0
     return len(task.data) * sample.bytes
 

@@ -11,7 +11,14 @@ from hotlap.feed import fixed
 
 @contextmanager
 def quietly(model: Any) -> Iterator[None]:
-    """Put the model into evaluation mode without gradients, and everything back afterwards.
+    """Put the model into evaluation mode without gradients, and everything back afterwards."""
+    with in_evaluation(model), torch.inference_mode():
+        yield
+
+
+@contextmanager
+def in_evaluation(model: Any) -> Iterator[None]:
+    """Put the model into evaluation mode, and everything back afterwards.
 
     Every module has its own mode and its buffers again, and Python's, numpy's and torch's random
     states are those from before.
@@ -20,7 +27,7 @@ def quietly(model: Any) -> Iterator[None]:
     states = fixed.global_random_states()
     model.eval()
     try:
-        with kept_buffers(model), torch.inference_mode():
+        with kept_buffers(model):
             yield
     finally:
         for module, training in modes:

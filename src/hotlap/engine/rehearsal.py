@@ -56,7 +56,7 @@ class Sample:
         states = fixed.global_random_states()
         try:
             data = task.data
-            if hasattr(data, "__getitem__"):
+            if not task.is_stream:
                 places = range(0, len(data), max(1, len(data) // _LOOKED_AT))
                 values = [data[place] for place in list(places)[:_LOOKED_AT]]
             else:

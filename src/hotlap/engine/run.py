@@ -1,6 +1,7 @@
 """The loop: one optimizer step after another."""
 
 import re
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -15,6 +16,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 from hotlap.techniques.applying import recorded_operators
+from hotlap.trace.users import is_users
 
 
 # Not frozen: that would cost a microsecond and a half a step.
@@ -54,6 +56,9 @@ def steps(
 ) -> Iterator[StepDone]:
     """Train, one step at a time, for people who keep their own loop.
 
+    One loop at a time: two of them would draw from the same random generators of the process. The
+    model has the trained weights in their own format once the loop is over, or closed.
+
     Args:
         task: what is learned.
         plan: how it is executed; exact techniques only if None.
@@ -71,16 +76,27 @@ def steps(
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)
     taken = steps_of(built)
-    # A generator around the generator costs: only a plan that has set switches pays for it.
-    return _undone(taken, built) if built.switched.is_set else taken
+    # A generator around the generator costs: only a plan that left something to undo pays for it.
+    leaves = built.switched.is_set or built.weights or built.step.target.ended
+    return _undone(taken, built) if leaves else taken
 
 
 def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[StepDone]:
-    """Put the switches of the process back when the loop is over, or left."""
+    """Put everything back when the loop is over, or left."""
     try:
         yield from taken
     finally:
+        finish(built)
         built.switched.undo()
+
+
+def finish(built: Built) -> None:
+    """Hand the model back as it was made, with the tensors that were trained."""
+    for undo in built.step.target.ended:
+        undo()
+    parameters = dict(built.model.named_parameters())
+    for name, trained in built.weights.items():
+        parameters[name].data = trained.detach().clone()
 
 
 def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
@@ -101,8 +117,11 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
                 take.recorder = recorded_operators(built.operators)
             try:
                 loss, is_taken = take(micros)
-            except IndexError as error:
-                raise _explained(error) from error
+            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+                explained = _explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
             number += 1
             ends = in_epoch == source.last
             if scheduler is not None and is_taken:
@@ -116,15 +135,37 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
         first = 0
 
 
-def _explained(error: IndexError) -> Exception:
+_SAID_OF_LOSSES = {
+    "has no attribute 'backward'": "loss() gave something that is no tensor",
+    "can be implicitly created only for scalar outputs": "loss() gave more than one number",
+    "does not require grad": "loss() gave a number that no parameter leads to",
+    "too many values to unpack": "loss() gave a tuple of more than two",
+}
+"""What Python or torch says -> what a user can act on."""
+
+
+def _explained(error: Exception) -> Exception:
     """Return what a user can act on, where torch says only what it stumbled over."""
-    found = re.search(r"Target (-?\d+) is out of bounds", str(error))
-    if found is None:
-        return error
-    return UsageError(
-        f"the data gave the label {found[1]}, for which the model has no output. Allowed: labels "
-        "from 0 to one less than the model's outputs; `ignore_index` for those that do not count."
-    )
+    text = str(error)
+    found = re.search(r"Target (-?\d+) is out of bounds", text)
+    if found is not None:
+        return UsageError(
+            f"the data gave the label {found[1]}, for which the model has no output. Allowed: "
+            "labels from 0 to one less than the model's outputs; `ignore_index` for those that do "
+            "not count."
+        )
+    for words, problem in _SAID_OF_LOSSES.items():
+        if words in text and not _is_from_users_code(error):
+            return UsageError(
+                f"{problem} ({text}). Allowed: a scalar tensor, the mean over the batch's items, "
+                "or (sum, count)."
+            )
+    return error
+
+
+def _is_from_users_code(error: Exception) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and is_users(frames[-1].filename)
 
 
 def waits_for_measure(built: Built) -> bool:

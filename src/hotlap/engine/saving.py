@@ -1,6 +1,7 @@
 """When a run is saved, where, and what it goes on from."""
 
 import re
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,29 @@ class Saver:
         path = commit(self.root, position.step, tensors, {**state, "clock": clock}, keep=self.keep)
         self._saved_at = time.monotonic()
         return path
+
+
+def prepare(run_dir: Path, *, is_resumed: bool) -> None:
+    """Make a run's folder, and see that checkpoints can be written into it.
+
+    Raises:
+        UsageError: it cannot be written into, or holds another run's checkpoints.
+    """
+    root = run_dir / CHECKPOINTS
+    if not is_resumed and root.is_dir() and any(root.glob("step-*")):
+        raise UsageError(
+            f"'{run_dir}' holds a run already, whose checkpoints would be mixed with this one's. "
+            "Allowed: --resume auto to go on with it, or another folder."
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"'{run_dir}' cannot hold a run's checkpoints: {error.strerror}. Allowed: a folder "
+            "that can be made, and written into."
+        ) from error
 
 
 def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint, list[str]]:

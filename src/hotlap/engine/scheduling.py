@@ -16,8 +16,14 @@ def check_length(scheduler: Any, task: Task) -> None:
     they are, and so are restarts.
 
     Raises:
-        UsageError: it is longer than the run; or it is a one-cycle schedule and shorter.
+        UsageError: it waits for a measurement and steps by step; it is longer than the run; or it
+            is a one-cycle schedule and shorter.
     """
+    if task.schedule_per == "step" and isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
+        raise UsageError(
+            "ReduceLROnPlateau steps on a measurement, which there is one of for every epoch. "
+            'Allowed: schedule_per="epoch".'
+        )
     steps = _length_of_run(task)
     if steps is None:
         return

@@ -11,13 +11,9 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.quiet import quietly
-from hotlap.errors import RunError, UsageError
-from hotlap.feed.gather import flatten, rebuild
+from hotlap.engine.mean import check_mean
+from hotlap.errors import RunError
 from hotlap.techniques import StepTarget
-
-_MEAN_TOLERANCE = 1e-2
-"""bfloat16 rounds a mean by less; what is no mean is off by more."""
 
 MicroBatches = Sequence[tuple[int, Any]]
 """The (samples, micro-batch) of one step."""
@@ -124,7 +120,8 @@ class Step:
         # The case of most runs, written out: a call costs a third of a microsecond.
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
         if isinstance(value, tuple):
-            value = value[0] if value[1] is None else value[0] / value[1]
+            total, count = value
+            value = total if count is None else total / count
         loss: torch.Tensor = value
         if self.target.scaler is None:
             loss.backward()
@@ -162,29 +159,16 @@ class Step:
         return total / count
 
     def _check_mean(self, samples: int, batch: Any) -> None:
-        """Refuse a loss that is neither (sum, count) nor a mean over the batch's items."""
         self._is_checked = True
-        leaves: list[torch.Tensor] = []
-        spec = flatten(batch, leaves)
-        if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
-            return
-        half = samples // 2
-        with quietly(self.model):
-            value, count = self._forward(batch)
-            if count is not None:
-                return
-            parts = [
-                (part[0].shape[0], float(self._forward(rebuild(spec, iter(part)))[0]))
-                for part in ([leaf[:half] for leaf in leaves], [leaf[half:] for leaf in leaves])
-            ]
-        mean = sum(size * each for size, each in parts) / samples
-        if not math.isclose(float(value), mean, rel_tol=_MEAN_TOLERANCE, abs_tol=_MEAN_TOLERANCE):
-            raise UsageError(
-                f"the loss of a batch of {samples} is {float(value):.6g}, the mean over its halves "
-                f"{mean:.6g}: it is no mean over the batch's items, so a step cannot be split. "
-                "Allowed: a loss that returns (sum, count), as for ignored targets, class weights "
-                "or padded tokens; or accumulate=1."
-            )
+        scaler = self.target.scaler
+        check_mean(
+            self.model,
+            self._forward,
+            batch,
+            samples,
+            is_narrow=bool(self.target.forward or self.target.weights),
+            scale=1.0 if scaler is None else scaler.get_scale(),
+        )
 
     def _clip(self) -> bool:
         """Clip the gradients; return whether their norm is finite."""

@@ -1,5 +1,6 @@
 """`hotlap.train`: the loop written out, with evaluation, saving and a report."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -14,14 +15,17 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.exporting import weights_of
-from hotlap.engine.run import StepDone, steps_of, waits_for_measure
-from hotlap.engine.saving import Every, Saver, find
+from hotlap.engine.run import StepDone, finish, steps_of, waits_for_measure
+from hotlap.engine.saving import Every, Saver, find, prepare
 from hotlap.engine.state import Position, load_weights, restore
 from hotlap.engine.warm import Warmed
-from hotlap.errors import UsageError
+from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
+
+_SCALES = 40
+"""Steps after which a scaler has halved its scale down to nothing."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class EpochDone:
     """Training alone."""
     samples_per_s: float
     loss: float
-    """Mean over the epoch's samples."""
+    """Mean over the samples of the steps that were taken; NaN if none was."""
     held_out: Mapping[str, float]
     """The loss and the task's metrics on the held-out samples, empty without these."""
     left_s: float
@@ -42,6 +46,8 @@ class EpochDone:
     long it is, with epochs as long as this one."""
     peak_memory_bytes: int
     """Most that was held at once, since the process began."""
+    skipped_steps: int = 0
+    """Updates of the whole run so far that were left out."""
     peak_host_memory_bytes: int = 0
     """The same on the host; equal where the model trains there."""
     padding: float | None = None
@@ -126,6 +132,8 @@ def train(
     if resume is not None and weights is not None:
         raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
+    if folder is not None:
+        prepare(folder, is_resumed=saved is not None)
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     try:
         return _train(built, saved, weights, folder, every, progress, begin)
@@ -162,14 +170,13 @@ def _train(
         if step.ends_epoch or is_last:
             epochs.append(_end_epoch(built, step, clock))
             progress(epochs[-1])
+            _check_learning(built, step, epochs[-1])
             clock = EpochClock(built.hardware)
         if saver is not None and saver.is_due(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):
             saver.save(built, step.after, clock.to_json())
-    for undo in built.step.target.ended:
-        undo()
-    _restore_weights(built)
+    finish(built)
     return Trained(
         model=built.model.eval(),
         epochs=tuple(epochs),
@@ -198,6 +205,17 @@ def _check_unfinished(task: Task, position: Position, where: Path) -> None:
         )
 
 
+def _check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
+    """Raise once no update of the whole run was taken; a scaler may need some to find its scale."""
+    may_scale = built.step.target.scaler is not None and step.number <= _SCALES
+    if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
+        raise RunError(
+            f"none of {step.number} updates was taken: the loss, or the norm of the gradients, was "
+            "not finite in any of them. Allowed: a loss that is finite; look at the weights that "
+            "the run began with, the data, and the learning rate."
+        )
+
+
 def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
     total = task.total_steps
     if total is not None:
@@ -219,6 +237,7 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         held_out=held_out,
         left_s=_steps_left(built.task, step, clock.steps) * seconds / clock.timed_steps,
         peak_memory_bytes=built.hardware.peak_bytes(),
+        skipped_steps=built.step.skipped,
         peak_host_memory_bytes=built.hardware.host_peak_bytes(),
         padding=built.source.padding,
     )
@@ -235,7 +254,8 @@ class EpochClock:
     def __init__(self, device: Device, begun: Mapping[str, Any] | None = None) -> None:
         self.device = device
         self.steps = begun["steps"] if begun else 0
-        self.samples = begun["samples"] if begun else 0
+        self._samples: Any = begun["samples"] if begun else 0
+        """Of the steps that were taken."""
         self.timed = self.timed_steps = 0
         """Samples, and steps, since this process took the epoch up."""
         self._loss: Any = torch.zeros((), device=device.name)
@@ -246,29 +266,28 @@ class EpochClock:
     def add(self, step: StepDone) -> None:
         """Count a step in."""
         self.steps += 1
-        self.samples += step.samples
         self.timed += step.samples
         self.timed_steps += 1
         if isinstance(step.is_taken, Late):
             self._loss += step.is_taken.masked(step.loss) * step.samples
+            self._samples += step.is_taken.masked(torch.ones_like(step.loss)) * step.samples
         elif step.is_taken:
             self._loss += step.loss * step.samples
+            self._samples += step.samples
 
     def read(self) -> tuple[float, float]:
-        """Return seconds, and the mean loss."""
-        loss = float(self._loss) / self.samples
+        """Return seconds, and the mean loss over the samples whose updates were taken, else NaN."""
+        samples = float(self._samples)
+        loss = float(self._loss) / samples if samples else math.nan
         self.device.synchronize()
         return time.perf_counter() - self._begin, loss
 
     def to_json(self) -> dict[str, Any]:
-        return {"steps": self.steps, "samples": self.samples, "loss": float(self._loss)}
-
-
-def _restore_weights(built: Built) -> None:
-    """Give the model the tensors that were trained, in their own format."""
-    parameters = dict(built.model.named_parameters())
-    for name, trained in built.weights.items():
-        parameters[name].data = trained.detach().clone()
+        return {
+            "steps": self.steps,
+            "samples": float(self._samples),
+            "loss": float(self._loss),
+        }
 
 
 def _steady(epochs: list[EpochDone]) -> float:

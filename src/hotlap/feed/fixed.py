@@ -32,7 +32,9 @@ def moved(before: tuple[Any, Any, torch.Tensor]) -> str | None:
         return "Python's random"
     if numpy_state is not None and before[1] is not None:
         old, new = before[1]["state"], numpy_state["state"]
-        if old["pos"] != new["pos"] or not (old["key"] == new["key"]).all():
+        # Every other Gaussian number is one that was kept.
+        kept = [(state["has_gauss"], state["gauss"]) for state in (before[1], numpy_state)]
+        if old["pos"] != new["pos"] or kept[0] != kept[1] or not (old["key"] == new["key"]).all():
             return "numpy.random"
     if not torch.equal(torch_state, before[2]):
         return "torch's random"

@@ -1,8 +1,9 @@
 """The pages of `hotlap explain`: techniques, rules, beliefs, errors and plan files."""
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 from hotlap import errors
 from hotlap.errors import MissingFile, UnknownName, unknown_name
@@ -70,8 +71,17 @@ def _technique(name: str) -> str:
     technique = get(name)
     module = inspect.getmodule(technique.apply)
     lines = [inspect.getdoc(module) or "", "", "Options:"]
-    lines += [f"  {field.name}: {field.type}" for field in fields(technique.Options)] or ["  none"]
+    hints = get_type_hints(technique.Options)
+    lines += [_option(f, hints[f.name]) for f in fields(technique.Options)] or ["  none"]
     return "\n".join(lines)
+
+
+def _option(field: Any, hint: Any) -> str:
+    allowed = " or ".join(map(str, get_args(hint))) or {bool: "true or false"}.get(
+        hint, {int: "a whole number", float: "a number"}.get(hint, str(hint))
+    )
+    default = "" if field.default is MISSING else f", {str(field.default).lower()} if not given"
+    return f"  {field.name}: {allowed}{default}"
 
 
 def _plan(path: Path) -> str:

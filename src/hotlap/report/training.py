@@ -28,7 +28,9 @@ def line(epoch: Any, task: Any) -> str:
     return (
         f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
         f"{epoch.samples_per_s:,.0f} samples/s{padding}, {epoch.seconds:.1f} s, "
-        f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB" + _left(epoch.left_s)
+        f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB"
+        + (f", {epoch.skipped_steps} updates left out" if epoch.skipped_steps else "")
+        + _left(epoch.left_s)
     )
 
 

@@ -62,8 +62,11 @@ def intercepted(device: str, attend: Callable[..., Any]) -> Callable[[], None]:
 
     library = [torch.library.Library("aten", "IMPL")]
     # The second key is for inference mode, where tensors know nothing of autograd.
-    for dispatch_key in (f"Autograd{device.upper()}", device.upper()):
-        library[0].impl("scaled_dot_product_attention", attend, dispatch_key)
+    with warnings.catch_warnings():
+        # Torch warns that a kernel is replaced, which is what is meant.
+        warnings.simplefilter("ignore", UserWarning)
+        for dispatch_key in (f"Autograd{device.upper()}", device.upper()):
+            library[0].impl("scaled_dot_product_attention", attend, dispatch_key)
     # What was registered lives as long as its library.
     return library.clear
 

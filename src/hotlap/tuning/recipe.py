@@ -1,6 +1,7 @@
 """`hotlap.tune`: what `hotlap tune RECIPE` does, from Python."""
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,9 @@ def tune(
             "hotlap.tune was called while a trial imports the recipe, and would go on so. Allowed: "
             "below `if __name__ == '__main__':`."
         )
+    is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if not is_number or not 0 < budget < math.inf:
+        raise UsageError(f"budget={budget!r} is not allowed. Allowed: seconds, above 0.")
     path = _path_of(task)
     check_request(accept, only or (), techniques)
     run = RecipeRun(path=str(path), args=_as_typed(arguments or {}), cwd=os.getcwd(), device=device)

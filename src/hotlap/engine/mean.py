@@ -1,0 +1,87 @@
+"""Is a loss a mean over the batch's items? Only then may a step be split into micro-batches."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from hotlap.engine.quiet import in_evaluation
+from hotlap.errors import UsageError
+from hotlap.feed.gather import flatten, rebuild
+
+_EXACT_FORMATS, _NARROW_FORMATS = 1e-3, 0.1
+"""How far the two gradients may differ, as a share of their length."""
+
+
+def check_mean(
+    model: Any,
+    forward: Callable[[Any], tuple[Any, Any]],
+    batch: Any,
+    samples: int,
+    *,
+    is_narrow: bool,
+    scale: float = 1.0,
+) -> None:
+    """Refuse a loss that is neither (sum, count) nor a mean over the batch's items.
+
+    What is compared is the gradient of the batch with that of its parts, weighted by their samples:
+    halves, and the first sample with the others. A new model's loss itself shows nothing, it is
+    about the same for any samples.
+
+    Args:
+        model: the model; nothing of it is changed.
+        forward: gives (sum, count), or (mean, None), of a batch.
+        batch: of some samples.
+        samples: how many.
+        is_narrow: formats of 16 bits are in use.
+        scale: of the loss, for formats in which gradients would vanish.
+
+    Raises:
+        UsageError: it is no mean.
+    """
+    leaves: list[torch.Tensor] = []
+    spec = flatten(batch, leaves)
+    if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
+        return
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def gradient(begin: int, end: int) -> torch.Tensor | None:
+        value, count = forward(rebuild(spec, iter([leaf[begin:end] for leaf in leaves])))
+        if count is not None:
+            return None
+        found = torch.autograd.grad(value * scale, parameters, allow_unused=True)
+        parts = [
+            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
+        ]
+        return torch.cat([part.detach().to_dense().reshape(-1).float() for part in parts])
+
+    with in_evaluation(model), _plainly():
+        whole = gradient(0, samples)
+        if whole is None:
+            return
+        size = float(whole.norm())
+        for place in dict.fromkeys((samples // 2, 1)):
+            first, second = gradient(0, place), gradient(place, samples)
+            if first is None or second is None:
+                # The step says what is wrong with a loss that changes its form.
+                return
+            mean = (place * first + (samples - place) * second) / samples
+            off = float((mean - whole).norm())
+            allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
+            # Not the other way round: what is not a number is no mean either.
+            if size > 0 and not off <= allowed:
+                raise UsageError(
+                    f"the gradient of a batch of {samples} and the mean of those of its parts "
+                    f"({place} and {samples - place} samples) differ by {100 * off / size:.3g} %: "
+                    "the loss is no mean over the batch's items, so a step cannot be split. "
+                    "Allowed: a loss that returns (sum, count), as for ignored targets, class "
+                    "weights or padded tokens; or accumulate=1."
+                )
+
+
+@contextlib.contextmanager
+def _plainly() -> Iterator[None]:
+    """Run what is compiled as it was written: parts have shapes that training never has."""
+    with torch.compiler.set_stance("force_eager"):
+        yield

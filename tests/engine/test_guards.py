@@ -1,0 +1,162 @@
+"""What would go wrong quietly is said, before the run or as soon as it shows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import hotlap
+from hotlap.errors import RunError, UsageError
+
+F = nn.functional
+CLASSES = 10
+
+
+def network() -> nn.Module:
+    layer = nn.Linear(16, CLASSES)
+    with torch.no_grad():
+        # As new models are: every sample costs about the same, whatever its label.
+        layer.weight.mul_(0.05)
+    return layer
+
+
+def data(ignored: float = 0.0) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(CLASSES, (64,), generator=generator)
+    labels[torch.rand(64, generator=generator) < ignored] = -100
+    return TensorDataset(torch.randn(64, 16, generator=generator), labels)
+
+
+def mean(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def weighted(model: Any, batch: Any) -> Any:
+    return F.cross_entropy(model(batch[0]), batch[1], weight=torch.linspace(0.1, 5, CLASSES))
+
+
+def summed(model: Any, batch: Any) -> Any:
+    return model(batch[0]).square().sum() * 1e-4
+
+
+def counted(model: Any, batch: Any) -> Any:
+    total = F.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+    return total, (batch[1] >= 0).sum()
+
+
+def task(loss: Any = mean, ignored: float = 0.0, **given: Any) -> hotlap.Task:
+    usual = {
+        "optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+        "batch_size": 16,
+        "accumulate": 4,
+        "epochs": 2,
+    }
+    return hotlap.Task(model=network, loss=loss, data=data(ignored), **(usual | given))
+
+
+@pytest.mark.parametrize(("loss", "ignored"), [(mean, 0.6), (weighted, 0.0), (summed, 0.0)])
+@pytest.mark.parametrize("plan", [{}, {"autocast": {}}, {"master_weights": {}}])
+def test_what_is_no_mean_is_refused_on_a_model_that_is_new(
+    loss: Any, ignored: float, plan: Any
+) -> None:
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        hotlap.train(task(loss, ignored), hotlap.Plan(plan))
+    # In one piece it means what it says.
+    hotlap.train(task(loss, ignored, batch_size=64, accumulate=1), hotlap.Plan(plan))
+
+
+@pytest.mark.parametrize(("loss", "ignored"), [(mean, 0.0), (counted, 0.6)])
+@pytest.mark.parametrize("plan", [{}, {"autocast": {}}, {"master_weights": {}}])
+def test_means_and_sums_with_a_count_are_taken(loss: Any, ignored: float, plan: Any) -> None:
+    assert hotlap.train(task(loss, ignored), hotlap.Plan(plan)).skipped_steps == 0
+
+
+def test_a_run_in_which_nothing_is_learned_ends_with_an_error() -> None:
+    with pytest.raises(RunError, match="none of 1 updates was taken"):
+        hotlap.train(task(lambda model, batch: mean(model, batch) * float("nan")))
+
+
+def test_the_mean_loss_is_that_of_the_updates_that_were_taken() -> None:
+    steps = []
+
+    def broken(model: Any, batch: Any) -> Any:
+        steps.append(None)
+        return mean(model, batch) * (float("nan") if len(steps) % 2 else 1.0)
+
+    still = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.0)}
+    options = {"batch_size": 16, "accumulate": 1, "epochs": 1, "shuffle": False, **still}
+    done = hotlap.train(task(broken, **options))
+    assert done.epochs[0].skipped_steps == 2
+    whole = hotlap.train(task(**options)).epochs[0].loss
+    assert done.epochs[0].loss == pytest.approx(whole, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda model, batch: None, "no tensor"),
+        (lambda model, batch: 1.0, "no tensor"),
+        (lambda model, batch: model(batch[0]), "more than one number"),
+        (lambda model, batch: mean(model, batch).detach(), "no parameter leads to"),
+        (lambda model, batch: (mean(model, batch), 1, 2), "more than two"),
+    ],
+)
+def test_what_is_no_loss_is_told(loss: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        hotlap.train(task(loss, batch_size=64, accumulate=1))
+
+
+def test_a_folder_that_holds_a_run_is_not_written_into(tmp_path: Path) -> None:
+    hotlap.train(task(), run_dir=tmp_path)
+    before = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
+    with pytest.raises(UsageError, match="holds a run already"):
+        hotlap.train(task(epochs=1), run_dir=tmp_path)
+    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == before
+    hotlap.train(task(epochs=3), run_dir=tmp_path, resume="auto")
+
+
+def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    seen: list[Any] = []
+    with pytest.raises(UsageError, match="cannot hold a run's checkpoints"):
+        hotlap.train(task(), run_dir=tmp_path / "file", progress=seen.append)
+    assert not seen
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"schedule": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "measurement"),
+        (
+            {
+                "schedule": lambda o: torch.optim.lr_scheduler.StepLR(
+                    torch.optim.SGD(network().parameters(), lr=1.0), 1
+                )
+            },
+            "another optimizer",
+        ),
+        ({"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=-1)}, "learning rate"),
+    ],
+)
+def test_what_the_task_makes_must_fit(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        hotlap.train(task(**given))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True])
+def test_seeds_are_whole_numbers_that_generators_take(seed: Any) -> None:
+    with pytest.raises(UsageError, match="seed="):
+        task(seed=seed)
+
+
+def test_a_loop_of_ones_own_ends_with_the_trained_weights_in_their_own_format() -> None:
+    plan = hotlap.Plan({"master_weights": {}})
+    model: Any = None
+    for step in hotlap.steps(task(), plan):
+        model = step.model
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    expected = hotlap.train(task(), plan).model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())

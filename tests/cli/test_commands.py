@@ -135,6 +135,11 @@ def test_a_defect_has_exit_code_1_and_its_traceback(
         return 1 // 0
 
     planted(monkeypatch, fail)
+    # Code that is neither hotlap's nor a library's is the user's, as this function is.
+    assert cli.main(["planted"]) == 1
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError" in err and "raised by your code, at" in err
+    monkeypatch.setattr("hotlap.trace.users.is_users", lambda filename: False)
     assert cli.main(["planted"]) == 1
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err and "defect of hotlap" in err

@@ -46,28 +46,31 @@ def check_mean(
         return
     parameters = [p for p in model.parameters() if p.requires_grad]
 
-    def gradient(begin: int, end: int) -> torch.Tensor | None:
+    def gradient(begin: int, end: int) -> list[torch.Tensor] | None:
         value, count = forward(rebuild(spec, iter([leaf[begin:end] for leaf in leaves])))
         if count is not None:
             return None
         found = torch.autograd.grad(value * scale, parameters, allow_unused=True)
-        parts = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)
+        return [
+            torch.zeros_like(p) if g is None else g.to_dense()
+            for p, g in zip(parameters, found, strict=True)
         ]
-        return torch.cat([part.detach().to_dense().reshape(-1).float() for part in parts])
 
     with in_evaluation(model), _plainly():
         whole = gradient(0, samples)
         if whole is None:
             return
-        size = float(whole.norm())
+        size = _length(whole)
         for place in dict.fromkeys((samples // 2, 1)):
-            first, second = gradient(0, place), gradient(place, samples)
-            if first is None or second is None:
+            mean, other = gradient(0, place), gradient(place, samples)
+            if mean is None or other is None:
                 # The step says what is wrong with a loss that changes its form.
                 return
-            mean = (place * first + (samples - place) * second) / samples
-            off = float((mean - whole).norm())
+            # In place: a model may fill the memory.
+            for each, more, all_of_it in zip(mean, other, whole, strict=True):
+                each.mul_(place / samples).add_(more, alpha=1 - place / samples).sub_(all_of_it)
+            off = _length(mean)
+            del mean, other
             allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
             # Not the other way round: what is not a number is no mean either.
             if size > 0 and not off <= allowed:
@@ -78,6 +81,10 @@ def check_mean(
                     "Allowed: a loss that returns (sum, count), as for ignored targets, class "
                     "weights or padded tokens; or accumulate=1."
                 )
+
+
+def _length(gradients: list[torch.Tensor]) -> float:
+    return float(torch.stack([each.float().norm() for each in gradients]).norm())
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ When it hurts  long sequences under `math` and `products`, which hold all scores
                word.
 Numerics       rounding: sums in another order. `math` computes in float32 what comes in bfloat16,
                `products` rounds scores and weights to bfloat16 as well.
-Measured       `python -m benchmarks gpt` on a CPU; not yet measured on a GPU
+Measured       benchmarks/results/2026-11-21_engine_amd-epyc-2-cores.md (`products` on a CPU); not
+               yet measured on a GPU
 Source         torch.nn.attention.sdpa_kernel; Dao et al. 2022, arXiv 2205.14135; Rabe and Staats
                2021, arXiv 2112.05682 (xFormers).
 """

@@ -118,6 +118,13 @@ def test_a_folder_that_holds_a_run_is_not_written_into(tmp_path: Path) -> None:
     hotlap.train(task(epochs=3), run_dir=tmp_path, resume="auto")
 
 
+def test_a_wrong_task_leaves_no_folder_behind(tmp_path: Path) -> None:
+    broken = task(optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=-1))
+    with pytest.raises(UsageError, match="learning rate"):
+        hotlap.train(broken, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     seen: list[Any] = []

@@ -355,7 +355,7 @@ def test_the_turn_for_arrays_is_that_for_numbers() -> None:
 def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:
     from torch.utils.data import default_collate
 
-    from hotlap.feed.reader_threads import same
+    from hotlap.feed.samples import same
 
     kind = kind_of(samples[0])
     back = list(apart(kind, default_collate(samples)))

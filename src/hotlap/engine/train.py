@@ -132,8 +132,6 @@ def train(
     if resume is not None and weights is not None:
         raise UsageError("resume and weights given. Allowed: one of the two.")
     saved = find(resume, folder)[0] if resume is not None else None
-    if folder is not None:
-        prepare(folder, is_resumed=saved is not None)
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     try:
         return _train(built, saved, weights, folder, every, progress, begin)
@@ -156,6 +154,9 @@ def _train(
         load_weights(built, weights_of(weights, built.model.state_dict()))
     if saved is not None:
         _check_unfinished(task, position, saved.path)
+    # Last: nothing is written before everything that was given is known to be right.
+    if folder is not None:
+        prepare(folder, is_resumed=saved is not None)
     saver = Saver(folder, every) if folder is not None else None
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []

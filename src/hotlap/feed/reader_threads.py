@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import torch
 
 from hotlap.errors import RunError
 from hotlap.feed import fixed
+from hotlap.feed.samples import same
 from hotlap.feed.transform import read_at
 
 _LOOKED_AT = 16
@@ -69,7 +69,7 @@ class ReaderThreads:
             return f"reading a sample draws from {drawn}, which threads share"
         read = self.pool.map(lambda position: read_at(self.dataset, position), wanted)
         for position, left, right in zip(wanted, expected, read, strict=True):
-            if not same(left, right):
+            if not same(left, right, unknown=True):
                 return (
                     f"sample {position} is another one when several threads read: the data set is "
                     "not made for threads (an open file that they share?)"
@@ -161,21 +161,3 @@ class ReaderThreads:
         if drawn is not None:
             raise self._too_late(drawn)
         return self.stages.join(samples)
-
-
-def same(left: Any, right: Any) -> bool:
-    """Return whether two samples are equal, bit for bit; True for what cannot be compared."""
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, torch.Tensor):
-        return fixed.same_bytes(left, right)
-    if isinstance(left, np.ndarray):
-        same_kind = left.dtype == right.dtype and left.shape == right.shape
-        return same_kind and left.tobytes() == right.tobytes()
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
-    if type(left).__eq__ is object.__eq__ or left != left:
-        return True
-    return bool(left == right)

@@ -90,8 +90,14 @@ def together(dataset: Any) -> Together | None:
     return Together(dataset) if callable(getattr(dataset, "__getitems__", None)) else None
 
 
-def same(left: Any, right: Any) -> bool:
-    """Compare two samples, bit by bit where they are made of tensors or arrays."""
+def same(left: Any, right: Any, *, unknown: bool = False) -> bool:
+    """Compare two samples, bit by bit where they are made of tensors or arrays.
+
+    Args:
+        left: a sample.
+        right: another.
+        unknown: what to say of two objects of a class that cannot be compared.
+    """
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
@@ -100,9 +106,13 @@ def same(left: Any, right: Any) -> bool:
         same_kind = left.dtype == right.dtype and left.shape == right.shape
         return same_kind and left.tobytes() == right.tobytes()
     if isinstance(left, Mapping):
-        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+        equal_keys = list(left) == list(right)
+        return equal_keys and all(same(left[k], right[k], unknown=unknown) for k in left)
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(same, left, right))
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(same(a, b, unknown=unknown) for a, b in pairs)
+    if type(left).__eq__ is object.__eq__:
+        return unknown
     return bool(left == right) or bool(left != left and right != right)
 
 

@@ -32,9 +32,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     parser = argparse.ArgumentParser(prog="python -m benchmarks feed")
     parser.add_argument("--rounds", type=int, default=2 if quick else 7)
     args = parser.parse_args(argv)
-    torch.set_num_threads(1)
+    usual = torch.get_num_threads()
     dataset = FashionMNIST(find(), train=True)
-    samples = len(dataset)
     tensors = TensorDataset(dataset.images.unsqueeze(1).to(torch.float32).div(255), dataset.labels)
     feed = build(_task(dataset), Plan({"resident": {}}), fill_ahead=True).source
     epochs = iter(range(10**6))
@@ -45,29 +44,42 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     }
     for way in ways.values():
         next(iter(way()))
+    result = Result(notes=[_compared(dataset, feed)])
+    for threads in sorted({1, usual}):
+        torch.set_num_threads(threads)
+        _add(result, _timed(ways, args.rounds, len(dataset)), threads)
+    torch.set_num_threads(1)
+    feed_jpeg.measure(result, rounds=args.rounds, samples=1000 if quick else None)
+    return result
+
+
+def _timed(ways: dict[str, Callable[[], Any]], rounds: int, samples: int) -> dict[str, list[float]]:
+    """Return the microseconds for a sample, in each round, of each way."""
     seen: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(args.rounds):
+    for number in range(rounds):
         for name in ways if number % 2 == 0 else reversed(ways):
             begin = time.perf_counter()
             for _ in ways[name]():
                 pass
             seen[name].append((time.perf_counter() - begin) / samples * 1e6)
-    result = Result(notes=[_compared(dataset, feed)])
+    return seen
+
+
+def _add(result: Result, seen: dict[str, list[float]], threads: int) -> None:
     ours = seen["hotlap, resident"]
     for name, values in seen.items():
         row, ratio = spread(values), paired_ratio(values, ours)
         result.rows.append(
             {
                 "way": name,
+                "threads": threads,
                 "us/sample": f"{row.median:.3f} ({row.low:.3f} to {row.high:.3f})",
                 "samples/s": f"{1e6 / row.median:,.0f}",
                 "hotlap is faster by": f"{ratio.median:.1f} ({ratio.low:.1f} to {ratio.high:.1f})",
                 "rounds": len(values),
             }
         )
-        result.figures[f"hotlap / {name}"] = ratio.median
-    feed_jpeg.measure(result, rounds=args.rounds, samples=1000 if quick else None)
-    return result
+        result.figures[f"hotlap / {name}, {threads} threads"] = ratio.median
 
 
 def _task(dataset: Any) -> Task:

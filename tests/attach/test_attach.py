@@ -312,3 +312,45 @@ for name in ("Adam", "SGD", "RMSprop", "Adadelta", "Adamax", "Rprop", "AdamW", "
 
 def test_whatever_a_script_does_to_its_optimizer_it_sees_its_own(tmp_path: Path) -> None:
     under_the_exact_plan(tmp_path, CHANGES)
+
+
+READS_AHEAD = """
+import os, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), index, os.getpid()
+
+torch.manual_seed(0)
+rows, model = Rows(), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+loader, pids = DataLoader(rows, 4, shuffle=True), set()
+for epoch in range(4):
+    # The first loader serves two epochs, every later one its own.
+    for x, index, pid in loader if epoch < 2 else DataLoader(rows, 4, shuffle=True):
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        pids.update(pid.tolist())
+        print(loss.item(), index.tolist(), x.is_shared(), x.dtype)
+with open(os.environ["PIDS"], "w") as file:
+    print(len(pids), os.getpid() in pids, file=file)
+"""
+
+
+def test_batches_out_of_given_workers_are_those_of_the_script(tmp_path: Path) -> None:
+    script, plan = tmp_path / "ahead.py", tmp_path / "workers.toml"
+    script.write_text(READS_AHEAD)
+    plan.write_text("schema = 1\n[techniques.workers]\ncount = 2\n")
+    planned = hotlap_run("--plan", str(plan), str(script), PIDS=str(tmp_path / "planned"))
+    plain = hotlap_run(str(script), HOTLAP_OFF="1", PIDS=str(tmp_path / "plain"))
+    assert planned.returncode == 0, planned.stderr
+    assert planned.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 24
+    assert (tmp_path / "plain").read_text() == "1 True\n"
+    # Two of each iteration, and never the script's own process.
+    assert (tmp_path / "planned").read_text() == "8 False\n"

@@ -66,19 +66,31 @@ def test_every_batch_is_the_one_that_reading_gives(kind: str, batch: int, first:
     assert served.notes["resident"].served > 0
 
 
-def test_several_are_really_gathered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    plain = gather.Several.gather
+class Images(Points):
+    """A large tensor beside a small one."""
 
-    def counted(self: Any, order: torch.Tensor, begin: int) -> list[Any]:
-        found = plain(self, order, begin)
-        counts.append(len(found))
-        return found
+    def __init__(self, kind: str = "list") -> None:
+        super().__init__(kind)
+        self.values = torch.arange(COUNT * 4096.0).view(COUNT, 4096)
 
-    monkeypatch.setattr(gather.Several, "gather", counted)
-    served = source(Points(), Plan({"resident": {}}))
+
+@pytest.mark.parametrize("kind", [Points, Images])
+def test_several_are_really_gathered_at_once(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Points]
+) -> None:
+    counts, plain = [], gather.Several._at_once
+
+    def counted(self: Any, row: torch.Tensor, index: torch.Tensor, count: int) -> Any:
+        counts.append(count)
+        return plain(self, row, index, count)
+
+    monkeypatch.setattr(gather.Several, "_at_once", counted)
+    served = source(kind(), Plan({"resident": {}}))
+    read = source(kind(), Plan())
     for epoch in range(3):
-        list(served.epoch(epoch))
+        for [(_, mine)], [(_, theirs)] in zip(served.epoch(epoch), read.epoch(epoch), strict=True):
+            assert all(map(torch.equal, mine, theirs))
+            assert all(leaf.data_ptr() % 64 == 0 for leaf in mine)
     assert max(counts) > 10
 
 

@@ -55,7 +55,7 @@ class PlanInProcess:
             targets = self._feeds.get(loader.dataset)
             if targets is None:
                 self._feeds.put(loader.dataset, targets := {})
-            targets[id(loader.collate_fn)] = target
+            targets[id(_own_collate(loader))] = target
             self._applied.apply("feed", target)
             target.loader = None
             return
@@ -63,7 +63,7 @@ class PlanInProcess:
             give(loader)
 
     def _feed(self, loader: Any) -> FeedTarget | None:
-        return (self._feeds.get(loader.dataset) or {}).get(id(loader.collate_fn))
+        return (self._feeds.get(loader.dataset) or {}).get(id(_own_collate(loader)))
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """Put the techniques' own fetch in place of the iterator's."""
@@ -129,6 +129,14 @@ class PlanInProcess:
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
         return self._applied.proofs()
+
+
+def _own_collate(loader: Any) -> Any:
+    """Return the script's function, also where a technique has put its own around it."""
+    from hotlap.feed.parcel import Parcels
+
+    collate = loader.collate_fn
+    return collate.collate if isinstance(collate, Parcels) else collate
 
 
 @dataclass

@@ -1,20 +1,24 @@
 """Batches out of rows in memory: one tensor for each part of a sample, one row for each sample."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import compress
 from typing import Any
 
 import torch
 
 _AHEAD_BYTES = 2**18
-"""Gathered at once for several small batches: what stays in a core's cache until it is used."""
+"""Gathered at once for several batches: what stays in a core's cache until it is used."""
+_FEWEST_AHEAD = 8
+"""Fewer than these at once save nothing."""
 _MOST_AHEAD = 64
 _ALIGNED = 64
 """Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
 
 
 class Several:
-    """Gathers several small batches at once.
+    """Gathers what is small in several batches at once; what is large, batch by batch.
 
     Args:
         spec: structure of a batch.
@@ -23,32 +27,46 @@ class Several:
     """
 
     def __init__(self, spec: Any, rows: list[torch.Tensor], batch: int) -> None:
-        self.spec, self.rows, self.batch = spec, rows, batch
+        self._spec, self._rows, self._batch = spec, rows, batch
         sizes = [row[0].numel() * row.element_size() for row in rows]
         # Every batch begins where a tensor of its own would.
         step = math.lcm(*(_ALIGNED // math.gcd(size, _ALIGNED) for size in sizes if size))
-        self.padded = -(-batch // step) * step
-        self.count = min(_AHEAD_BYTES // max(1, self.padded * sum(sizes)), _MOST_AHEAD)
+        self._padded = -(-batch // step) * step
+        most = _AHEAD_BYTES // _FEWEST_AHEAD
+        self._is_small = [size * self._padded * len(rows) <= most for size in sizes]
+        together = sum(compress(sizes, self._is_small)) * self._padded
+        self.count = min(_AHEAD_BYTES // max(1, together), _MOST_AHEAD) * any(self._is_small)
+        """Batches at once, 0 if nothing in a batch is small."""
 
-    def gather(self, order: torch.Tensor, begin: int) -> list[Any]:
-        """Return the next batches of `order` that are whole; none if there are none."""
-        count = min(self.count, (len(order) - begin) // self.batch)
+    def gather(self, order: torch.Tensor, begin: int) -> Iterator[Any]:
+        """Give the next batches of `order` that are whole; none if there are none."""
+        count = min(self.count, (len(order) - begin) // self._batch)
         if count == 0:
-            return []
-        index = order[begin : begin + count * self.batch].view(count, self.batch)
-        if self.padded > self.batch:
-            beyond = index[:, :1].expand(count, self.padded - self.batch)
-            index = torch.cat([index, beyond], dim=1)
+            return iter(())
+        parts = order[begin : begin + count * self._batch].view(count, self._batch)
+        index = parts
+        if self._padded > self._batch:
+            beyond = parts[:, :1].expand(count, self._padded - self._batch)
+            index = torch.cat([parts, beyond], dim=1)
         index = index.reshape(-1)
         columns = [
-            row.index_select(0, index)
-            .view(count, self.padded, *row.shape[1:])[:, : self.batch]
-            .unbind(0)
-            for row in self.rows
+            self._at_once(row, index, count) if is_small else map(_select(row), parts.unbind(0))
+            for row, is_small in zip(self._rows, self._is_small, strict=True)
         ]
-        if _is_plain_list(self.spec):
-            return [list(leaves) for leaves in zip(*columns, strict=True)]
-        return [rebuild(self.spec, iter(leaves)) for leaves in zip(*columns, strict=True)]
+        batches = zip(*columns, strict=True)
+        if _is_plain_list(self._spec):
+            return map(list, batches)
+        return (rebuild(self._spec, iter(leaves)) for leaves in batches)
+
+    def _at_once(
+        self, row: torch.Tensor, index: torch.Tensor, count: int
+    ) -> tuple[torch.Tensor, ...]:
+        found = row.index_select(0, index).view(count, self._padded, *row.shape[1:])
+        return found[:, : self._batch].unbind(0)
+
+
+def _select(row: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return partial(row.index_select, 0)
 
 
 def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:

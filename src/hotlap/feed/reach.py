@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import islice
-from operator import is_
 from pathlib import PurePath
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -29,7 +28,7 @@ _MOST_OBJECTS = 20_000
 _PLAIN = (str, bytes, int, float, complex, type(None))
 _READING = ("__getitem__", "__getitems__", "__call__", "forward")
 _PRINTING = frozenset({"print", "stdout", "stderr", "pprint"})
-_COLUMNS = 4096
+_COLUMNS = 1024
 
 
 class Reach:
@@ -46,19 +45,16 @@ class Reach:
         """Path -> a value, or what stands for the contents."""
         self._queue: deque[tuple[str, Any]] = deque([(type(dataset).__name__, dataset)])
         self._seen: dict[int, Any] = {id(dataset): None}
-        self._watched: list[tuple[Mapping[str, Any], str]] = []
+        self._watched: list[tuple[Mapping[str, Any], str, Any]] = []
         self._paths: list[str] = []
-        self._values: list[Any] = []
-        self._tensors: list[torch.Tensor] = []
+        self._tensors: list[tuple[torch.Tensor, int]] = []
         # An attribute of the class may be hidden by one that an object gets later.
-        self._holders: list[Mapping[str, Any]] = []
+        self._holders: list[tuple[Mapping[str, Any], int]] = []
         while self._queue and self.problem is None:
             path, value = self._queue.popleft()
             self.marks[path] = self._look(path, value)
             if len(self._seen) > _MOST_OBJECTS:
                 self.problem = f"it holds more than {_MOST_OBJECTS} objects to look over"
-        self._sizes = [len(holder) for holder in self._holders]
-        self._versions = [tensor._version for tensor in self._tensors]
         # The data set itself must not be held: it lives as long as the script wants.
         del self._seen, self._queue
 
@@ -67,14 +63,15 @@ class Reach:
 
         This is the quick look: contents that change without torch counting it are not seen.
         """
-        now = [holder.get(name) for holder, name in self._watched]
-        if [len(holder) for holder in self._holders] != self._sizes:
-            return "an attribute that was not there before, or is gone,"
-        if not all(map(is_, now, self._values)):
-            pairs = zip(self._paths, now, self._values, strict=True)
-            return next(path for path, new, old in pairs if new is not old)
-        if [tensor._version for tensor in self._tensors] != self._versions:
-            return "a tensor"
+        for number, (holder, name, value) in enumerate(self._watched):
+            if holder.get(name) is not value:
+                return self._paths[number]
+        for holder, size in self._holders:
+            if len(holder) != size:
+                return "an attribute that was not there before, or is gone,"
+        for tensor, version in self._tensors:
+            if tensor._version != version:
+                return "a tensor"
         return None
 
     def _add(self, path: str, value: Any) -> None:
@@ -87,15 +84,14 @@ class Reach:
 
     def _watch(self, path: str, holder: Mapping[str, Any], name: str) -> None:
         value = holder[name]
-        self._watched.append((holder, name))
+        self._watched.append((holder, name, value))
         self._paths.append(path)
-        self._values.append(value)
         self._add(path, value)
 
     def _look(self, path: str, value: Any) -> Any:
         """Queue what hangs on a value, and return what stands for the value itself."""
         if isinstance(value, torch.Tensor):
-            self._tensors.append(value)
+            self._tensors.append((value, value._version))
             return id(value), value._version, _sum_of_tensor(value)
         if _is_generator(value):
             self.problem = f"the data set reaches a random generator or an iterator ({path})"
@@ -140,7 +136,7 @@ class Reach:
     def _look_at_object(self, path: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
-            self._holders.append(attributes)
+            self._holders.append((attributes, len(attributes)))
             for name in attributes:
                 self._watch(f"{path}.{name}", attributes, name)
         for kind in type(value).__mro__:

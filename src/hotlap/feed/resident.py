@@ -10,12 +10,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 
 from hotlap.feed import fixed
+from hotlap.feed.first_times import FirstTimes
 from hotlap.feed.gather import Several, flatten, gatherer
 from hotlap.feed.place import HostPlace, Place, no_room
 from hotlap.feed.reach import Reach
@@ -26,33 +26,15 @@ REREAD_AT_FIRST = 256
 """Samples read again under other random states before the first batch is served from memory."""
 REREAD_PER_EPOCH = 16
 """Samples read again at the start of every later epoch."""
-REREAD_EVERY = 8192
+REREAD_EVERY = 65536
 """Samples served between two looks, at some of the current batch."""
-_REREAD_AT_ONCE = 8
+_REREAD_AT_ONCE = 16
 _FILL_CHUNK = 256
-_ENOUGH_SERVED = 64
 _WORTH_IT = 0.9
 _MOST_CHANGES = 8
 
 Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
-
-
-class _Times:
-    """The first times of something; one that was interrupted does not count more than others."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first: list[float] = []
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        if self.count <= _ENOUGH_SERVED:
-            self._first.append(seconds)
-
-    @property
-    def usual(self) -> float:
-        return median(self._first)
 
 
 class ResidentRows:
@@ -92,7 +74,7 @@ class ResidentRows:
         self._since_check = 0
         self._restless = 0
         self._is_settled = False
-        self._read_s, self._serve_s = _Times(), _Times()
+        self._read_s, self._serve_s = FirstTimes(), FirstTimes()
         _everybody.add(self)
         self._reach = Reach(dataset)
         if self._reach.problem is not None:
@@ -122,6 +104,7 @@ class ResidentRows:
             log.info("resident: %s changed, the samples are read anew", changed)
             self._forget()
         if self.refused is None and self._checked and self._rows is not None:
+            self._since_check = 0
             self._reread(read, REREAD_PER_EPOCH)
 
     def _look_in_between(self, dataset: Any, read: Read) -> None:
@@ -151,12 +134,12 @@ class ResidentRows:
         begin = time.perf_counter()
         batch = self._own(self._serve, read, index)
         self._serve_s.add((time.perf_counter() - begin) / len(index))
-        if self._serve_s.count == _ENOUGH_SERVED:
+        if self._serve_s.count == FirstTimes.ENOUGH:
             self._own(self._compare_times)
         return read(indices) if batch is None else batch
 
     def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
-        """Give the batches of `order`, several small ones gathered at once where that is possible.
+        """Give the batches of `order`, what is small in them gathered for several at once.
 
         Args:
             dataset: the data set.
@@ -176,9 +159,10 @@ class ResidentRows:
             if several is None:
                 assert self._rows is not None
                 several = Several(self._spec, self._rows, batch)
-            is_small = several.count > 1 and self.place.gathers_ahead
-            ahead = several.gather(order, done * batch) if is_small else ()
-            for one in ahead or map(quick, parts[done:]):
+            # The last batch of an epoch may not be whole.
+            is_ahead = several.count and self.place.gathers_ahead and len(parts[done]) == batch
+            ahead = several.gather(order, done * batch) if is_ahead else map(quick, parts[done:])
+            for one in ahead:
                 self.served += 1
                 done += 1
                 self._since_check += batch

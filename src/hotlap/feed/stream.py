@@ -10,7 +10,7 @@ split, and so its order, depends on how many read. What a worker saves is collat
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
 from hotlap.feed.order import mixed, through_buffer
 from hotlap.feed.owned import is_endless, own_generator
+from hotlap.feed.parcel import parcel
 from hotlap.feed.transform import Stages, as_it_is, takes_generator
 from hotlap.task import samples_in
 
@@ -365,4 +366,5 @@ class _Share(IterableDataset[_Micro]):
         info = get_worker_info()
         assert info is not None
         hide_worker_info()
-        return self.reader.share(info.id, info.num_workers)
+        for done in self.reader.share(info.id, info.num_workers):
+            yield replace(done, batch=parcel(done.batch))

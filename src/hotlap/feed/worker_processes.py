@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hotlap.errors import RunError
 from hotlap.feed.order import mixed
+from hotlap.feed.parcel import Parcels
 from hotlap.feed.reach import Reach
 from hotlap.feed.samples import explained
 from hotlap.feed.transform import Staged, as_it_is
@@ -64,7 +65,7 @@ class WorkerProcesses:
             batch_sampler=_Wanted(source, number, first, self.epochs),  # pyright: ignore[reportArgumentType]
             num_workers=source.num_workers,
             prefetch_factor=source.prefetch_factor,
-            collate_fn=source.collate_fn if is_plain else as_it_is,
+            collate_fn=Parcels(source.collate_fn if is_plain else as_it_is),
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(source.seed, number)),
         )

@@ -1,6 +1,8 @@
 """Batches are made by worker processes, ahead of the training loop.
 
 What it does   gives a DataLoader without workers some, started anew each epoch as torch does.
+               What a worker sends is the bytes of its batch, up to 1 MiB: handing over shared
+               memory, as torch does, takes longer (1.9 ms against 0.1 for a batch of 200 kB).
 When it helps  decoding costs much, the data set does not fit in memory, and cores are free.
 When it hurts  every core already computes; tiny epochs (starting workers costs some 20 ms each).
                People believe that workers read a stream in shares: unless it splits itself, each
@@ -53,6 +55,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
+    from hotlap.feed.parcel import Parcels
     from hotlap.feed.reach import Reach
 
     loader = target.loader
@@ -73,6 +76,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         if loader.num_workers == 0:
             loader.num_workers = options.count
             loader.prefetch_factor = options.prefetch
+            if not target.own_order:
+                loader.collate_fn = Parcels(loader.collate_fn)
 
     give(loader)
     target.later_loaders.append(give)

@@ -1,0 +1,79 @@
+"""What a worker process sends as bytes arrives as the batch that it made."""
+
+import pickle
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from hotlap.feed.parcel import MOST_BYTES, Parcels, parcel
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+BATCHES = {
+    "list": [torch.arange(6.0).view(2, 3), torch.tensor([1, 2])],
+    "dict in tuple": ({"a": torch.rand(3, 2, dtype=torch.float64)}, torch.tensor([True, False])),
+    "named": Pair(torch.rand(2, 2).bfloat16(), torch.zeros(0, 4, dtype=torch.uint8)),
+    "no dimension": torch.tensor(5.0),
+    "strided": torch.arange(12.0).view(3, 4).t(),
+    "conjugate": torch.tensor([1 + 2j]).conj(),
+    "not a number": torch.tensor([float("nan"), -0.0]),
+}
+AS_THEY_ARE = {
+    "words": ["a", "b"],
+    "tensor and word": [torch.ones(2), "b"],
+    "large": torch.zeros(MOST_BYTES + 1, dtype=torch.uint8),
+    "sparse": torch.eye(3).to_sparse(),
+}
+
+
+def octets(tensor: torch.Tensor) -> list[int]:
+    plain = tensor.resolve_conj().contiguous().reshape(-1)
+    return plain.view(torch.uint8).tolist()
+
+
+def assert_same(left: Any, right: Any) -> None:
+    assert type(left) is type(right)
+    if isinstance(left, torch.Tensor):
+        assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        assert octets(left) == octets(right)
+        assert right.data_ptr() % 64 == 0
+    elif isinstance(left, dict):
+        assert list(left) == list(right)
+        for key in left:
+            assert_same(left[key], right[key])
+    else:
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_is_the_same_behind_a_pickle(name: str) -> None:
+    sent = parcel(BATCHES[name])
+    assert sent is not BATCHES[name]
+    assert_same(BATCHES[name], pickle.loads(pickle.dumps(sent)))
+
+
+@pytest.mark.parametrize("name", AS_THEY_ARE)
+def test_what_is_large_or_no_tensor_goes_as_it_is(name: str) -> None:
+    assert parcel(AS_THEY_ARE[name]) is AS_THEY_ARE[name]
+
+
+class Rows(Dataset):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.full((4,), float(index)), "y": index}
+
+
+def test_batches_out_of_workers_are_those_without_and_not_in_shared_memory() -> None:
+    plain = list(DataLoader(Rows(), 3))
+    sent = list(DataLoader(Rows(), 3, num_workers=2, collate_fn=Parcels(default_collate)))
+    for left, right in zip(plain, sent, strict=True):
+        assert_same(left, right)
+        assert not right["x"].is_shared()
+    # As torch hands them over.
+    assert next(iter(DataLoader(Rows(), 3, num_workers=1)))["x"].is_shared()

@@ -37,6 +37,9 @@ class Device:
     """True if host memory can be pinned for copies that the host does not wait for."""
     can_capture = False
     """True if a whole step can be captured as a graph."""
+    evaluation_batch = 1
+    """Batches of training that one of evaluation is as large as. On a host, activations of more
+    than some megabytes are new pages for every call, which takes longer than the call saves."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -69,6 +72,8 @@ class Accelerator(Device):
     """A device with memory of its own of which hotlap knows no more than torch says of all."""
 
     is_apart = True
+    # Nothing is kept for a backward, and a call costs more than its work.
+    evaluation_batch = 4
 
     def synchronize(self) -> None:
         import torch

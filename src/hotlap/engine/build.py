@@ -32,8 +32,6 @@ from hotlap.techniques import (
 )
 from hotlap.techniques.applying import Applied, Switched
 
-_EVALUATION_BATCH = 4
-
 
 @dataclass
 class Built:
@@ -152,7 +150,7 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=_with_techniques(_held_out(task), applied, hardware, fill_ahead)
+        held_out=_with_techniques(_held_out(task, hardware), applied, hardware, fill_ahead)
         if held_out
         else None,
         step=step,
@@ -241,15 +239,14 @@ def _training(task: Task) -> Source | Stream:
     )
 
 
-def _held_out(task: Task) -> Source | Stream:
+def _held_out(task: Task, hardware: Device) -> Source | Stream:
     options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
-    # Larger batches than in training: nothing is kept for a backward.
-    size = task.most_samples * _EVALUATION_BATCH
+    size = task.most_samples * hardware.evaluation_batch
     if is_stream(task.held_out):
         return Stream(task.held_out, size, ends=True, name="held_out", **options)
     if task.budget is None:
         return Source(task.held_out, size, **options)
-    tokens = task.budget.tokens * _EVALUATION_BATCH
+    tokens = task.budget.tokens * hardware.evaluation_batch
     if not callable(task.lengths):
         # Their lengths are not known; as many as would fit if all were the longest.
         longest = int(task.budget.edges[-1])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hotlap.engine.build import Built
+from hotlap.engine.once import Once
 from hotlap.engine.quiet import quietly
 
 
@@ -17,11 +18,13 @@ def evaluate(built: Built) -> dict[str, float]:
     sums: dict[str, Any] = dict.fromkeys(measures, 0.0)
     counts: dict[str, Any] = dict.fromkeys(measures, 0)
     with quietly(model):
+        once = Once(model)
         for samples, batch in _batches(built):
-            for name, measure in measures.items():
-                value, counted = _measured(measure, model, batch, samples)
-                sums[name] = sums[name] + value
-                counts[name] = counts[name] + counted
+            with once.batch():
+                for name, measure in measures.items():
+                    value, counted = _measured(measure, model, batch, samples)
+                    sums[name] = sums[name] + value
+                    counts[name] = counts[name] + counted
     return {name: float(sums[name]) / float(counts[name]) for name in measures}
 
 

@@ -192,11 +192,51 @@ def test_every_damage_is_seen_and_the_step_before_is_taken(tmp_path: Path) -> No
         read(newer.with_name("step-000000000009"))
 
 
-def test_nothing_to_resume_from_is_an_error(tmp_path: Path) -> None:
-    for resume in ("auto", str(tmp_path), str(tmp_path / "step-000000000001")):
+def test_nothing_to_resume_from_is_an_error_where_a_folder_was_named(tmp_path: Path) -> None:
+    for resume in (str(tmp_path), str(tmp_path / "step-000000000001")):
         with pytest.raises(MissingFile):
             hotlap.train(task(), run_dir=tmp_path, resume=resume)
     with pytest.raises(hotlap.UsageError, match="--run-dir"):
         hotlap.train(task(), resume="auto")
     with pytest.raises(hotlap.UsageError, match="'soon' is no interval"):
         hotlap.train(task(), run_dir=tmp_path, save_every="soon")
+
+
+def test_one_call_begins_a_run_goes_on_with_it_and_ends_when_it_is_done(tmp_path: Path) -> None:
+    folder, said = tmp_path / "run", []
+
+    def start(steps: int) -> Any:
+        said.clear()
+        return hotlap.train(task(steps=steps), run_dir=folder, resume="auto", notice=said.append)
+
+    start(5)
+    assert said == [f"nothing was saved in '{folder}' yet: the run begins there"]
+    done = start(13)
+    assert len(said) == 1
+    assert "going on from" in said[0]
+    assert "5 steps" in said[0]
+    again = start(13)
+    assert "13 steps, the end of the run" in said[0]
+    assert (again.steps, again.epochs) == (13, ())
+    assert again.to_json()["final"] == {"loss": None, "metrics": dict(done.held_out)}
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, done.model.state_dict()[name])
+
+
+def test_a_run_whose_every_step_is_damaged_does_not_begin_anew(tmp_path: Path) -> None:
+    hotlap.train(task(steps=4), run_dir=tmp_path)
+    for path in (tmp_path / "ckpt").glob("step-*/*.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(MissingFile, match="no checkpoint that could be used"):
+        hotlap.train(task(), run_dir=tmp_path, resume="auto")
+
+
+def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    hotlap.train(task(steps=4), run_dir=tmp_path, save_every="2steps")
+    newer = sorted((tmp_path / "ckpt").glob("step-*"))[-1]
+    next(newer.glob("*.safetensors")).write_bytes(b"")
+    hotlap.train(task(steps=4), run_dir=tmp_path, resume="auto", notice=said.append)
+    assert "passed over" in said[0]
+    assert newer.name in said[0]
+    assert "2 steps" in said[1]

@@ -71,6 +71,7 @@ def train(
         weights=weights,
         save_every=save_every,
         progress=lambda epoch: say(text.line(epoch, task)),
+        notice=say,
     )
     if json:
         jsonout.write(done.to_json())

@@ -62,6 +62,7 @@ def weights_of(source: str | Path, wanted: Mapping[str, torch.Tensor]) -> dict[s
             "weights."
         )
     found, _ = find(str(path), None)
+    assert found is not None
     return fitted(found.tensors["model"], wanted, found.path)
 
 

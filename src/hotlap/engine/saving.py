@@ -101,8 +101,11 @@ def prepare(run_dir: Path, *, is_resumed: bool) -> None:
         ) from error
 
 
-def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint, list[str]]:
+def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint | None, list[str]]:
     """Return the checkpoint to go on from, and why newer ones were passed over.
+
+    With `auto` it is None where nothing was saved yet, so that the same command starts a run and
+    goes on with it.
 
     Args:
         resume: a folder `step-...`, a run's folder, or `auto` for the newest of `run_dir`.
@@ -110,7 +113,7 @@ def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint, list[str]]:
 
     Raises:
         UsageError: `auto` without a run's folder.
-        MissingFile: there is no checkpoint.
+        MissingFile: there is no checkpoint where one was named, or none that could be used.
         CheckpointCorrupt: the one that was named is not what its manifest says.
     """
     if resume == "auto":
@@ -122,7 +125,7 @@ def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint, list[str]]:
         if folder.name.startswith("step-"):
             return read(folder), []
     found, passed = newest(folder / CHECKPOINTS)
-    if found is None:
+    if found is None and (passed or resume != "auto"):
         why = f" ({'; '.join(passed)})" if passed else ""
         raise MissingFile(
             f"'{folder}' holds no checkpoint that could be used{why}. Allowed: a run's folder, or "

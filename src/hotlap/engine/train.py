@@ -1,9 +1,10 @@
 """`hotlap.train`: the loop written out, with evaluation, saving and a report."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
+
+log = logging.getLogger("hotlap")
 
 _SCALES = 40
 """Steps after which a scaler has halved its scale down to nothing."""
@@ -65,25 +68,27 @@ class Trained:
     skipped_steps: int
     seconds: float
     samples_per_s: float
-    """Steady: without the first epoch, which may read what later ones have in memory."""
+    """Steady: without the first epoch, which may read what later ones have in memory. NaN if
+    nothing was left to train."""
     plan: Plan
     techniques: tuple[Mapping[str, str], ...]
     peak_memory_bytes: int
     run_dir: str | None = None
     warmed: tuple[Warmed, ...] = ()
     """The largest batches, tried before the first step where the task has `lengths`."""
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    """The loss and the task's metrics on the held-out samples at the end, empty without these."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap train --json` prints."""
-        last = self.epochs[-1]
         return {
             "steps": self.steps,
             "skipped_steps": self.skipped_steps,
             "seconds": self.seconds,
             "samples_per_s": self.samples_per_s,
             "final": {
-                "loss": last.loss,
-                "metrics": dict(last.held_out),
+                "loss": self.epochs[-1].loss if self.epochs else None,
+                "metrics": dict(self.held_out),
             },
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "plan": self.plan.techniques,
@@ -105,6 +110,7 @@ def train(
     weights: str | Path | None = None,
     save_every: str = "1epoch",
     progress: Callable[[EpochDone], None] = lambda _: None,
+    notice: Callable[[str], None] = log.info,
 ) -> Trained:
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
@@ -113,11 +119,13 @@ def train(
         plan: how it is executed; exact techniques only if None.
         device: as torch names it; the first accelerator if None, else the CPU.
         run_dir: the run's folder, for its checkpoints; nothing is saved if None.
-        resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`.
+        resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
+            begin there if nothing was saved yet.
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
             see `hotlap.checkpoint.foreign`. The optimizer begins anew.
         save_every: `500steps`, `2epochs`, `10m`; the end of the run is saved in any case.
         progress: called after every epoch.
+        notice: called with what the user should know before the first step, in words.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -131,10 +139,14 @@ def train(
     every = Every.parse(save_every)
     if resume is not None and weights is not None:
         raise UsageError("resume and weights given. Allowed: one of the two.")
-    saved = find(resume, folder)[0] if resume is not None else None
+    saved, passed = find(resume, folder) if resume is not None else (None, [])
+    for why in passed:
+        notice(f"passed over: {why}")
+    if resume is not None and saved is None:
+        notice(f"nothing was saved in '{folder}' yet: the run begins there")
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     try:
-        return _train(built, saved, weights, folder, every, progress, begin)
+        return _train(built, saved, weights, folder, every, progress, notice, begin)
     finally:
         built.switched.undo()
 
@@ -146,14 +158,17 @@ def _train(
     folder: Path | None,
     every: Every,
     progress: Callable[[EpochDone], None],
+    notice: Callable[[str], None],
     begin: float,
 ) -> Trained:
     task = built.task
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
         load_weights(built, weights_of(weights, built.model.state_dict()))
+    is_finished = saved is not None and _is_finished(task, position, saved.path)
     if saved is not None:
-        _check_unfinished(task, position, saved.path)
+        done = "the end of the run" if is_finished else f"{position.epoch} whole epochs"
+        notice(f"going on from '{saved.path}': {position.step} steps, {done}")
     # Last: nothing is written before everything that was given is known to be right.
     if folder is not None:
         prepare(folder, is_resumed=saved is not None)
@@ -161,7 +176,7 @@ def _train(
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []
     total, done = task.total_steps, position.step
-    for step in steps_of(built, position):
+    for step in steps_of(built, position) if not is_finished else ():
         done = step.number
         clock.add(step)
         # Without a number of steps, the last epoch of a stream ends when the stream does.
@@ -177,6 +192,10 @@ def _train(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):
             saver.save(built, step.after, clock.to_json())
+    if epochs:
+        held_out = epochs[-1].held_out
+    else:
+        held_out = evaluate(built) if built.held_out is not None else {}
     finish(built)
     return Trained(
         model=built.model.eval(),
@@ -190,20 +209,21 @@ def _train(
         peak_memory_bytes=built.hardware.peak_bytes(),
         run_dir=None if folder is None else str(folder),
         warmed=built.warmed,
+        held_out=held_out,
     )
 
 
-def _check_unfinished(task: Task, position: Position, where: Path) -> None:
-    total = task.total_steps
-    if total is None and position.epoch >= (task.epochs or 0):
+def _is_finished(task: Task, position: Position, where: Path) -> bool:
+    """True if nothing is left to train; raise if the run has gone beyond the task."""
+    if task.total_steps is None:
+        done, total, unit = position.epoch, task.epochs or 0, "epochs"
+    else:
+        done, total, unit = position.step, task.total_steps, "steps"
+    if done > total:
         raise UsageError(
-            f"{where} has done {position.epoch} epochs, the task has {task.epochs}. Allowed: a "
-            "longer task."
+            f"{where} has done {done} {unit}, the task has {total}. Allowed: a longer task."
         )
-    if total is not None and position.step >= total:
-        raise UsageError(
-            f"{where} has done {position.step} steps, the task has {total}. Allowed: a longer task."
-        )
+    return done == total
 
 
 def _check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
@@ -293,4 +313,6 @@ class EpochClock:
 
 def _steady(epochs: list[EpochDone]) -> float:
     counted = epochs[1:] or epochs
+    if not counted:
+        return math.nan
     return sum(e.samples_per_s * e.seconds for e in counted) / sum(e.seconds for e in counted)

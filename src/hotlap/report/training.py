@@ -44,13 +44,15 @@ def _left(seconds: float) -> str:
 
 def page(done: Any, console: Console) -> None:
     """Print what a training gave."""
-    last = done.epochs[-1]
-    console.print(
-        f"{done.steps} steps in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} samples/s, "
-        f"peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
-    )
-    console.print(f"loss {last.loss:.6f}")
-    for name, value in last.held_out.items():
+    if done.epochs:
+        console.print(
+            f"{done.steps} steps in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} "
+            f"samples/s, peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
+        )
+        console.print(f"loss {done.epochs[-1].loss:.6f}")
+    else:
+        console.print(f"nothing was left to train: {done.steps} steps were done before")
+    for name, value in done.held_out.items():
         console.print(f"held-out {name} {value:.6g}")
     for batch in done.warmed:
         console.print(

@@ -83,6 +83,9 @@ def trained(
         if rates is not None:
             made.param_groups[0]["lr"] = rates(number)
         value, is_taken = step(split(batch, parts))
+        assert (None if step.items is None else float(step.items)) == (
+            batch[1].numel() if what is summed else None
+        )
         losses.append(float(value))
         taken.append(bool(is_taken))
     values = [p.detach() for p in model.parameters()]

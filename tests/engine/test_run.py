@@ -258,3 +258,33 @@ def test_a_label_out_of_range_is_explained() -> None:
 
     with pytest.raises(hotlap.UsageError, match="the label 2, for which the model has no output"):
         hotlap.train(make(data=Wrong(), loss=loss))
+
+
+def test_the_loss_of_an_epoch_weighs_what_the_loss_counts_not_samples() -> None:
+    values = [torch.full((1 + index % 5,), float(index)) for index in range(12)]
+
+    def loss(model: Any, batch: Any) -> Any:
+        total = sum((model.weight * value).sum() for value in batch)
+        return total, sum(len(value) for value in batch)
+
+    def model() -> Any:
+        made = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.ones_(made.weight)
+        return made
+
+    done = hotlap.train(
+        hotlap.Task(
+            model=model,
+            loss=loss,
+            data=values,
+            held_out=values,
+            optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.0),
+            collate=list,
+            batch_size=4,
+            epochs=1,
+        ),
+        device="cpu",
+    )
+    whole = torch.cat(values)
+    assert done.epochs[0].loss == pytest.approx(float(whole.mean()))
+    assert done.held_out["loss"] == pytest.approx(float(whole.mean()))

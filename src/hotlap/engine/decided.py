@@ -56,10 +56,13 @@ class DecidedStep(Step):
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
         """Queue a step; return its loss and whether it is taken, both on the device."""
-        return _parts(self._queued(micros))
+        loss, found, *items = self._queued(micros).unbind()
+        self.items = items[0] if items else None
+        return loss, Late(found)
 
     def _queued(self, micros: MicroBatches) -> torch.Tensor:
-        """Queue a step; return (loss, found), shape (2,), on the device."""
+        """Queue a step; return (loss, found), and the items if the loss counts them, shape (2,) or
+        (3,), on the device."""
         if not self._is_ready:
             self._is_ready = True
             _make_state_fit(self.optimizer)
@@ -80,7 +83,17 @@ class DecidedStep(Step):
         for work in self.target.after_update:
             work()
         self._left_out.add_(found)
-        return torch.stack([loss.reshape(()), found.to(loss.dtype)])
+        dtype = torch.promote_types(loss.dtype, torch.float32)
+        parts = [loss.to(dtype).reshape(()), found.to(dtype)]
+        if self.items is not None:
+            parts.append(self._here(self.items).to(dtype))
+        return torch.stack(parts)
+
+    def _here(self, count: Any) -> torch.Tensor:
+        """Return a count as a scalar on the device."""
+        if isinstance(count, torch.Tensor) and count.device.type == self._left_out.device.type:
+            return count.reshape(())
+        return self._device.scalar(float(count))
 
     def _found(self, loss: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
         if not self.check_finite:
@@ -104,11 +117,6 @@ class DecidedStep(Step):
     def _switched(self) -> Iterator[None]:
         """Let the optimizer be as its step needs it, for a subclass."""
         yield
-
-
-def _parts(result: torch.Tensor) -> tuple[torch.Tensor, Late]:
-    loss, found = result.unbind()
-    return loss, Late(found)
 
 
 def _make_state_fit(optimizer: Any) -> None:

@@ -38,6 +38,8 @@ class StepDone:
     that, asking waits for it."""
     ends_epoch: bool
     built: Built
+    items: Any = None
+    """What the loss counted, where it gives (sum, count)."""
 
     @property
     def after(self) -> Position:
@@ -129,7 +131,9 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
             if ends and built.scheduler is not None and _steps_each_epoch(built):
                 built.scheduler.step()
-            yield StepDone(number, epoch + 1, in_epoch, loss, samples, is_taken, ends, built)
+            yield StepDone(
+                number, epoch + 1, in_epoch, loss, samples, is_taken, ends, built, take.items
+            )
             if number == total:
                 return
         first = 0

@@ -49,6 +49,8 @@ class Step:
         self.check_finite = check_finite
         self.skipped = 0
         """Updates that were left out because something was not finite."""
+        self.items: Any = None
+        """What the loss of the newest step counted, None if it gave a mean."""
         self.recorder: Any = None
         """Put around the next update, and only that: in it compiled code would run plain."""
         self._clips = clip_norm is not None or clip_value is not None
@@ -120,8 +122,8 @@ class Step:
         # The case of most runs, written out: a call costs a third of a microsecond.
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
         if isinstance(value, tuple):
-            total, count = value
-            value = total if count is None else total / count
+            total, self.items = value
+            value = total if self.items is None else total / self.items
         loss: torch.Tensor = value
         if self.target.scaler is None:
             loss.backward()
@@ -147,13 +149,14 @@ class Step:
             if count is not None:
                 counts.append(count)
         if not counts:
+            self.items = None
             return total
         if len(counts) != len(micros):
             raise RunError(
                 "the loss returned (sum, count) for some micro-batches of a step and a mean for "
                 "others. Allowed: always the same."
             )
-        count = sum(counts[1:], counts[0])
+        count = self.items = sum(counts[1:], counts[0])
         gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
         torch._foreach_div_(gradients, count)  # pyright: ignore[reportPrivateImportUsage]
         return total / count

@@ -41,7 +41,8 @@ class EpochDone:
     """Training alone."""
     samples_per_s: float
     loss: float
-    """Mean over the samples of the steps that were taken; NaN if none was."""
+    """Mean over the items of the steps that were taken, what the loss counts or else samples; NaN
+    if none was."""
     held_out: Mapping[str, float]
     """The loss and the task's metrics on the held-out samples, empty without these."""
     left_s: float
@@ -275,7 +276,7 @@ class EpochClock:
     def __init__(self, device: Device, begun: Mapping[str, Any] | None = None) -> None:
         self.device = device
         self.steps = begun["steps"] if begun else 0
-        self._samples: Any = begun["samples"] if begun else 0
+        self._items: Any = begun["items"] if begun else 0
         """Of the steps that were taken."""
         self.timed = self.timed_steps = 0
         """Samples, and steps, since this process took the epoch up."""
@@ -289,24 +290,25 @@ class EpochClock:
         self.steps += 1
         self.timed += step.samples
         self.timed_steps += 1
+        items = step.samples if step.items is None else step.items
         if isinstance(step.is_taken, Late):
-            self._loss += step.is_taken.masked(step.loss) * step.samples
-            self._samples += step.is_taken.masked(torch.ones_like(step.loss)) * step.samples
+            self._loss += step.is_taken.masked(step.loss) * items
+            self._items += step.is_taken.masked(torch.ones_like(step.loss)) * items
         elif step.is_taken:
-            self._loss += step.loss * step.samples
-            self._samples += step.samples
+            self._loss += step.loss * items
+            self._items += items
 
     def read(self) -> tuple[float, float]:
-        """Return seconds, and the mean loss over the samples whose updates were taken, else NaN."""
-        samples = float(self._samples)
-        loss = float(self._loss) / samples if samples else math.nan
+        """Return seconds, and the mean loss over the items whose updates were taken, else NaN."""
+        items = float(self._items)
+        loss = float(self._loss) / items if items else math.nan
         self.device.synchronize()
         return time.perf_counter() - self._begin, loss
 
     def to_json(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
-            "samples": float(self._samples),
+            "items": float(self._items),
             "loss": float(self._loss),
         }
 

@@ -61,7 +61,7 @@ def main() -> None:
     optimizer = getattr(torch.optim, args.optimizer)(model.parameters(), lr=0.01)
     loss_of = nn.CrossEntropyLoss()
     for epoch in range(args.epochs):
-        fault(args.fault)
+        fault(args.fault, epoch)
         model.train()
         total = 0.0
         for inputs, labels in loader:
@@ -79,10 +79,10 @@ def main() -> None:
     print(torch.rand(1).item(), random.random())
 
 
-def fault(kind: str) -> None:
+def fault(kind: str, epoch: int) -> None:
     if kind == "crash":
         raise ValueError("the script crashes")
-    if kind == "hang":
+    if kind == "hang" or (kind == "hang_later" and epoch == 1):
         time.sleep(600)
     if kind == "no_training":
         sys.exit(0)

@@ -1,11 +1,13 @@
 """Races of real processes."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
+from hotlap.lab import pairs
 from hotlap.lab.pairs import Arm, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
@@ -31,6 +33,28 @@ def test_arms_take_turns_and_a_failing_plan_is_left_out_with_its_reason() -> Non
     assert found.floor >= 0.02
     assert found.arms["resident"].techniques[0]["state"] == "applied"
     assert arms[2].failed is not None
+
+
+def test_an_arm_far_slower_than_the_plain_run_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pairs, "_GIVEN_UP_S", 1.0)
+    begin = time.monotonic()
+    with (
+        Lab(script("--epochs", "1000")) as lab,
+        Lab(script("--epochs", "1000", "--fault", "hang_later")) as stuck,
+    ):
+        arms = [
+            Arm("stuck", Plan(), stuck),
+            Arm("plain", Plan(), lab),
+            Arm("plain again", Plan(), lab),
+        ]
+        found = race(arms, twins=("plain", "plain again"), rounds=3, turn_s=0.05)
+    assert set(found.arms) == {"plain", "plain again"}
+    assert arms[0].failed is not None
+    assert "30 steps were not done after" in arms[0].failed
+    assert arms[0].is_slow
+    assert time.monotonic() - begin < 30
 
 
 def test_a_script_too_short_to_measure_says_so() -> None:

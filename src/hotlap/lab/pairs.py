@@ -22,6 +22,11 @@ _WARM_UP = (5, 30)
 _SECOND_CHANCES = 2
 _HOPELESS = 4.0
 """How many times slower than the plain run a plan may be in its warm-up to take part at all."""
+_GIVEN_UP = 20.0
+"""How many times slower than the plain run a turn may be before it is ended. With another process
+on the machine, threads that wait for each other may be slower by far more."""
+_GIVEN_UP_S = 30.0
+"""Seconds that a turn has on top of that, for what is compiled in it."""
 _SHORTEST_TURN = 4
 _LONGEST_TURN = 2000
 _ENOUGH_ROUNDS = 6
@@ -108,7 +113,7 @@ def race(
     try:
         plain_ms = _warm_up(live, twins)
         steps = _turn_length(turn_s * 1000 / (step_ms or plain_ms), rounds, planned_steps)
-        done = _take_rounds(live, twins, steps, rounds, deadline, progress)
+        done = _take_rounds(live, twins, steps, plain_ms, rounds, deadline, progress)
     finally:
         for arm in arms:
             if arm.trial is not None:
@@ -124,6 +129,7 @@ def _take_rounds(
     live: Sequence[Arm],
     twins: Sequence[str],
     steps: int,
+    plain_ms: float,
     rounds: int,
     deadline: float | None,
     progress: Callable[[str], None],
@@ -134,7 +140,7 @@ def _take_rounds(
         for arm in order:
             if arm.failed is None:
                 try:
-                    _turn(arm, steps, must=arm.name in twins)
+                    _turn(arm, steps, plain_ms, must=arm.name in twins)
                 except TrialError as error:
                     if error.reason == "ended_early" and number >= _ENOUGH_ROUNDS:
                         return number
@@ -202,33 +208,62 @@ def _fail(arm: Arm, error: HotlapError, *, must: bool) -> None:
         arm.trial.kill()
 
 
-def _turn(arm: Arm, steps: int, *, must: bool) -> None:
+def _turn(arm: Arm, steps: int, plain_ms: float, *, must: bool) -> None:
     try:
-        arm.turns_ms.append(_take_turn(arm, steps)["ms_per_step"])
+        message = _take_turn(arm, steps, None if must else plain_ms)
+        arm.turns_ms.append(message["ms_per_step"])
     except HotlapError as error:
         _fail(arm, error, must=must)
 
 
-def _take_turn(arm: Arm, steps: int) -> dict[str, Any]:
+def _take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
+    """Let an arm train for so many steps.
+
+    Args:
+        arm: has a trial at its gate.
+        steps: of the turn.
+        plain_ms: what a step of the plain run takes; None if the turn has to be waited for.
+    """
     trial = arm.trial
     assert trial is not None
     skip = min(steps - 1, max(_SKIPPED_AT_LEAST, round(steps * _SKIPPED_SHARE)))
     trial.resume()
     trial.send("turn", steps=steps, skip=skip)
-    message = trial.message(["turn"], max(30.0, steps * _SLOWEST_STEP_S))
+    try:
+        message = trial.message(["turn"], _longest_wait(steps, plain_ms))
+    except TrialError as error:
+        if error.reason != "timeout" or plain_ms is None:
+            raise
+        arm.is_slow = True
+        raise TrialError(
+            f"{steps} steps were not done after {_longest_wait(steps, plain_ms):.0f} s; the plain "
+            f"run takes {plain_ms:.2f} ms a step",
+            reason="timeout",
+        ) from error
     trial.pause()
     arm.techniques = message["techniques"]
     return {**message, "ms_per_step": message["ms"] / message["steps"]}
+
+
+def _longest_wait(steps: int, plain_ms: float | None) -> float:
+    """Return the seconds after which a turn is given up."""
+    if plain_ms is None:
+        return max(30.0, steps * _SLOWEST_STEP_S)
+    return _GIVEN_UP * steps * plain_ms / 1000 + _GIVEN_UP_S
 
 
 def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
     """Let every arm warm up, leave out what is far too slow to gain, and return the plain ms."""
     warm: dict[str, float] = {}
     arm_ms = 1.0
-    for arm in live:
+    # The plain run first: the others are not waited for as long.
+    for arm in sorted(live, key=lambda arm: arm.name not in twins):
+        is_plain = arm.name in twins
+        known_ms = None if is_plain else max(warm[name] for name in twins)
         try:
-            for steps in _WARM_UP:
-                arm_ms = _take_turn(arm, steps)["ms_per_step"]
+            for number, steps in enumerate(_WARM_UP):
+                # The first turn may compile.
+                arm_ms = _take_turn(arm, steps, known_ms if number else None)["ms_per_step"]
         except TrialError as error:
             _fail(arm, error, must=arm.name in twins)
             continue
@@ -248,7 +283,7 @@ def _is_hopeless(arm: Arm, warm: dict[str, float], plain_ms: float) -> bool:
         if warm[arm.name] <= _HOPELESS * plain_ms:
             return False
         try:
-            again = _take_turn(arm, _WARM_UP[-1])["ms_per_step"]
+            again = _take_turn(arm, _WARM_UP[-1], plain_ms)["ms_per_step"]
         except TrialError:
             return True
         warm[arm.name] = min(warm[arm.name], again)

@@ -180,12 +180,13 @@ def test_resumed_with_workers_too_and_seen_where_it_is_not(
     assert state(tmp_path / "anew") != expected
 
 
-def test_a_finished_run_and_another_buffer_are_no_more_to_be_resumed(
+def test_a_finished_run_is_left_as_it_is_and_one_beyond_the_task_or_of_another_buffer_refused(
     stopped: tuple[Path, tuple[str, str]],
 ) -> None:
     run_dir, _ = stopped
-    with pytest.raises(hotlap.UsageError, match="has done 3 epochs, the task has 3"):
-        hotlap.train(task(), resume=str(run_dir))
+    assert hotlap.train(task(), resume=str(run_dir)).epochs == ()
+    with pytest.raises(hotlap.UsageError, match="has done 3 epochs, the task has 2"):
+        hotlap.train(task(epochs=2), resume=str(run_dir))
     with pytest.raises(hotlap.UsageError, match="shuffle_buffer was 20, now it is 30"):
         hotlap.train(task(shuffle_buffer=30, epochs=9), resume=str(run_dir))
 

@@ -146,21 +146,25 @@ def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
 
 def test_a_resumed_run_continues_under_every_optimizer(tmp_path: Path) -> None:
     """State that one implementation saved is taken up by the other."""
-    script = tmp_path / "resume.py"
+    script, state = tmp_path / "resume.py", tmp_path / "state.pt"
     script.write_text(RESUME)
+
+    def go_on(name: str, saved: bytes | None) -> Any:
+        state.unlink(missing_ok=True)
+        if saved is not None:
+            state.write_bytes(saved)
+        chosen = Plan({} if name == "none" else {"optimizer": {"implementation": name}})
+        with (tmp_path / "out").open("w") as stream:
+            done = run(Script(path=str(script), cwd=str(tmp_path)), chosen, stdout=stream.fileno())
+        assert done.exit_code == 0
+        return json.loads((tmp_path / "out").read_text())
+
     outputs = {}
-    for first, second in itertools.product(["none", "foreach", "fused"], repeat=2):
-        values = []
-        for name in (first, second):
-            chosen = Plan({} if name == "none" else {"optimizer": {"implementation": name}})
-            with (tmp_path / "out").open("w") as stream:
-                done = run(
-                    Script(path=str(script), cwd=str(tmp_path)), chosen, stdout=stream.fileno()
-                )
-            assert done.exit_code == 0
-            values.append(json.loads((tmp_path / "out").read_text()))
-        (tmp_path / "state.pt").unlink()
-        outputs[first, second] = values[-1]
+    for first in ("none", "foreach", "fused"):
+        go_on(first, None)
+        saved = state.read_bytes()
+        for second in ("none", "foreach", "fused"):
+            outputs[first, second] = go_on(second, saved)
     reference = outputs["none", "none"]
     assert outputs["foreach", "none"] == outputs["none", "foreach"] == reference
     for value in outputs.values():

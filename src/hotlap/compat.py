@@ -52,11 +52,6 @@ def optional(path: str) -> Any:
     return getattr(importlib.import_module(name.module), path, None)
 
 
-def calls_can_be_replaced(module: Any) -> bool:
-    """True if a module calls `_compiled_call_impl` where it has one, as after `compile()`."""
-    return hasattr(type(module), "_compiled_call_impl")
-
-
 def missing() -> list[PrivateName]:
     """Return the names that this torch does not have. Imports torch."""
     absent = []

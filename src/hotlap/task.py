@@ -84,7 +84,12 @@ class Task:
     held_out: Any = None
     """Samples to evaluate on after every epoch."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated."""
+    """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated.
+    Each of them goes forward by itself."""
+    evaluate: Callable[[Any, Any], Mapping[str, Any]] | None = None
+    """In place of the loss and `metrics`, all that is measured of a held-out batch in one forward
+    pass: `evaluate(model, batch)` returns name -> (sum, count), or a mean over the batch's samples.
+    What it calls `loss` is what a plateau schedule follows."""
 
     def __post_init__(self) -> None:
         for name in ("accumulate", "shuffle_buffer"):
@@ -106,6 +111,11 @@ class Task:
         _check_data("data", self.data)
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
+        if self.evaluate is not None and (self.metrics or not callable(self.evaluate)):
+            raise UsageError(
+                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Allowed: "
+                "metrics, or a function evaluate(model, batch)."
+            )
         self._check_lengths()
         if self.lengths is not None and self.is_stream:
             raise UsageError(
@@ -313,6 +323,10 @@ class TaskFacts:
     """Optimizer steps of the whole run the user planned, None if it could not be seen."""
     planned_why: str = ""
     """How `planned_steps` was found, or why it was not."""
+    page_faults: float = 0.0
+    """Pages that the system handed to the process in a step, 0 if unknown."""
+    system_ms: float = 0.0
+    """The system's own work in a step, 0 if unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

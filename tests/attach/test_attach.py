@@ -337,6 +337,7 @@ for epoch in range(4):
         optimizer.step()
         pids.update(pid.tolist())
         print(loss.item(), index.tolist(), x.is_shared(), x.dtype)
+    print(loader.collate_fn is torch.utils.data.default_collate, loader.collate_fn([1, 2]))
 with open(os.environ["PIDS"], "w") as file:
     print(len(pids), os.getpid() in pids, file=file)
 """
@@ -350,7 +351,7 @@ def test_batches_out_of_given_workers_are_those_of_the_script(tmp_path: Path) ->
     plain = hotlap_run(str(script), HOTLAP_OFF="1", PIDS=str(tmp_path / "plain"))
     assert planned.returncode == 0, planned.stderr
     assert planned.stdout == plain.stdout
-    assert len(plain.stdout.splitlines()) == 24
+    assert len(plain.stdout.splitlines()) == 24 + 4
     assert (tmp_path / "plain").read_text() == "1 True\n"
     # Two of each iteration, and never the script's own process.
     assert (tmp_path / "planned").read_text() == "8 False\n"

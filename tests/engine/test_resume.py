@@ -214,9 +214,9 @@ def test_one_call_begins_a_run_goes_on_with_it_and_ends_when_it_is_done(tmp_path
     done = start(13)
     assert len(said) == 1
     assert "going on from" in said[0]
-    assert "5 steps" in said[0]
+    assert "step 5" in said[0]
     again = start(13)
-    assert "13 steps, the end of the run" in said[0]
+    assert "step 13, the end of the run" in said[0]
     assert (again.steps, again.epochs) == (13, ())
     assert again.to_json()["final"] == {"loss": None, "metrics": dict(done.held_out)}
     for name, value in again.model.state_dict().items():
@@ -239,4 +239,20 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     hotlap.train(task(steps=4), run_dir=tmp_path, resume="auto", notice=said.append)
     assert "passed over" in said[0]
     assert newer.name in said[0]
-    assert "2 steps" in said[1]
+    assert "step 2" in said[1]
+
+
+def test_a_damaged_last_step_is_written_again(tmp_path: Path) -> None:
+    hotlap.train(task(steps=4), run_dir=tmp_path, save_every="2steps")
+    newer = sorted((tmp_path / "ckpt").glob("step-*"))[-1]
+    expected = read(newer).state
+    next(newer.glob("*.safetensors")).write_bytes(b"")
+    hotlap.train(task(steps=4), run_dir=tmp_path, resume="auto")
+    assert read(newer).state == expected
+
+
+def test_a_finished_run_is_also_saved_where_it_goes_on(tmp_path: Path) -> None:
+    hotlap.train(task(steps=4), run_dir=tmp_path / "a")
+    hotlap.train(task(steps=4), run_dir=tmp_path / "b", resume=str(tmp_path / "a"))
+    (saved,) = (tmp_path / "b" / "ckpt").glob("step-*")
+    assert read(saved).step == 4

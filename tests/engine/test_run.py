@@ -260,12 +260,13 @@ def test_a_label_out_of_range_is_explained() -> None:
         hotlap.train(make(data=Wrong(), loss=loss))
 
 
-def test_the_loss_of_an_epoch_weighs_what_the_loss_counts_not_samples() -> None:
-    values = [torch.full((1 + index % 5,), float(index)) for index in range(12)]
+@pytest.mark.parametrize("count", [int, torch.tensor, lambda n: torch.tensor(n).to(torch.int8)])
+def test_the_loss_of_an_epoch_weighs_what_the_loss_counts_not_samples(count: Any) -> None:
+    values = [torch.full((10 + index % 5,), float(index)) for index in range(12)]
 
     def loss(model: Any, batch: Any) -> Any:
         total = sum((model.weight * value).sum() for value in batch)
-        return total, sum(len(value) for value in batch)
+        return total, count(sum(len(value) for value in batch))
 
     def model() -> Any:
         made = torch.nn.Linear(1, 1, bias=False)
@@ -288,3 +289,47 @@ def test_the_loss_of_an_epoch_weighs_what_the_loss_counts_not_samples() -> None:
     whole = torch.cat(values)
     assert done.epochs[0].loss == pytest.approx(float(whole.mean()))
     assert done.held_out["loss"] == pytest.approx(float(whole.mean()))
+
+
+def evaluated(**options: Any) -> Any:
+    passes = []
+
+    class Model(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            passes.append(self.training)
+            return super().forward(x)
+
+    rows = [torch.full((2,), float(index)) for index in range(12)]
+    done = hotlap.train(
+        hotlap.Task(
+            model=lambda: Model(2, 1),
+            loss=lambda model, batch: model(batch).square().mean(),
+            data=rows,
+            held_out=rows[:10],
+            optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
+            batch_size=4,
+            epochs=1,
+            **options,
+        ),
+        device="cpu",
+    )
+    return done.held_out, passes.count(False)
+
+
+def test_what_is_measured_together_goes_forward_once() -> None:
+    def measure(model: Any, batch: Any) -> dict[str, Any]:
+        y = model(batch)
+        return {"loss": y.square().mean(), "above": ((y > 0).sum(), y.numel())}
+
+    alone, passes = evaluated(metrics={"above": lambda m, b: ((m(b) > 0).sum(), len(b))})
+    together, fewer = evaluated(evaluate=measure)
+    assert together == alone
+    assert (passes, fewer) == (2 * 3, 3)
+
+
+def test_evaluate_is_a_function_that_gives_a_dictionary_and_stands_alone() -> None:
+    with pytest.raises(hotlap.UsageError, match="Allowed: a dictionary"):
+        evaluated(evaluate=lambda model, batch: model(batch).mean())
+    for options in ({"evaluate": print, "metrics": {"a": print}}, {"evaluate": "loss"}):
+        with pytest.raises(hotlap.UsageError, match="Allowed: metrics, or a function evaluate"):
+            evaluated(**options)

@@ -94,6 +94,20 @@ def test_several_are_really_gathered_at_once(
     assert max(counts) > 10
 
 
+@pytest.mark.parametrize("kind", [Points, Images])
+def test_a_loop_may_write_into_its_batch_also_with_something_it_learns(kind: type[Points]) -> None:
+    served = source(kind(), Plan({"resident": {}}))
+    for epoch in range(3):
+        scale = torch.ones((), requires_grad=True)
+        losses = []
+        for [(_, batch)] in served.epoch(epoch):
+            batch[1] = batch[1].float() if epoch else batch[1]
+            batch[0].mul_(scale)
+            losses.append(batch[0].sum())
+        sum(losses).backward()
+        assert scale.grad is not None
+
+
 def test_a_data_set_that_is_changed_between_two_steps_is_read_anew() -> None:
     points = Points()
     served = source(points, Plan({"resident": {}}))

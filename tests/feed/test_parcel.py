@@ -17,8 +17,7 @@ BATCHES = {
     "dict in tuple": ({"a": torch.rand(3, 2, dtype=torch.float64)}, torch.tensor([True, False])),
     "named": Pair(torch.rand(2, 2).bfloat16(), torch.zeros(0, 4, dtype=torch.uint8)),
     "no dimension": torch.tensor(5.0),
-    "strided": torch.arange(12.0).view(3, 4).t(),
-    "conjugate": torch.tensor([1 + 2j]).conj(),
+    "no rows": torch.zeros(3, 0, 2),
     "not a number": torch.tensor([float("nan"), -0.0]),
 }
 AS_THEY_ARE = {
@@ -26,7 +25,16 @@ AS_THEY_ARE = {
     "tensor and word": [torch.ones(2), "b"],
     "large": torch.zeros(MOST_BYTES + 1, dtype=torch.uint8),
     "sparse": torch.eye(3).to_sparse(),
+    "strided": torch.arange(12.0).view(3, 4).t(),
+    "channels last": torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+    "one number of a strided tensor": torch.rand(1, 5)[:, -1],
+    "conjugate": torch.tensor([1 + 2j]).conj(),
+    "the same memory twice": [torch.ones(2)] * 2,
 }
+
+
+class Named(namedtuple("Named", ["x"])):
+    """Can hold more than its fields."""
 
 
 def octets(tensor: torch.Tensor) -> list[int]:
@@ -38,6 +46,7 @@ def assert_same(left: Any, right: Any) -> None:
     assert type(left) is type(right)
     if isinstance(left, torch.Tensor):
         assert (left.dtype, left.shape) == (right.dtype, right.shape)
+        assert left.stride() == right.stride()
         assert octets(left) == octets(right)
         assert right.data_ptr() % 64 == 0
     elif isinstance(left, dict):
@@ -77,3 +86,24 @@ def test_batches_out_of_workers_are_those_without_and_not_in_shared_memory() -> 
         assert not right["x"].is_shared()
     # As torch hands them over.
     assert next(iter(DataLoader(Rows(), 3, num_workers=1)))["x"].is_shared()
+
+
+def last_column(samples: Any) -> Any:
+    rows = default_collate(samples)["x"]
+    return rows[:, :-1], rows[:, -1]
+
+
+def test_a_last_batch_of_one_strided_number_arrives() -> None:
+    collate = Parcels(last_column)
+    sent = list(DataLoader(Rows(), 3, num_workers=1, collate_fn=collate, timeout=20))
+    assert sent[-1][1].tolist() == [9.0]
+
+
+def test_a_named_tuple_that_holds_more_goes_as_it_is() -> None:
+    batch = Named(torch.ones(2))
+    batch.more = 1
+    assert parcel(batch) is batch
+
+
+def test_in_the_scripts_own_process_it_is_the_scripts_function() -> None:
+    assert Parcels(default_collate)([torch.ones(1)]).tolist() == [[1.0]]

@@ -55,7 +55,7 @@ class PlanInProcess:
             targets = self._feeds.get(loader.dataset)
             if targets is None:
                 self._feeds.put(loader.dataset, targets := {})
-            targets[id(_own_collate(loader))] = target
+            targets[id(loader.collate_fn)] = target
             self._applied.apply("feed", target)
             target.loader = None
             return
@@ -63,10 +63,11 @@ class PlanInProcess:
             give(loader)
 
     def _feed(self, loader: Any) -> FeedTarget | None:
-        return (self._feeds.get(loader.dataset) or {}).get(id(_own_collate(loader)))
+        return (self._feeds.get(loader.dataset) or {}).get(id(loader.collate_fn))
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """Put the techniques' own fetch in place of the iterator's."""
+        _give_back_collate(loader)
         target = self._feed(loader)
         if target is None:
             return
@@ -131,12 +132,12 @@ class PlanInProcess:
         return self._applied.proofs()
 
 
-def _own_collate(loader: Any) -> Any:
-    """Return the script's function, also where a technique has put its own around it."""
+def _give_back_collate(loader: Any) -> None:
+    """Let a loader have the script's function again, once its workers have the one around it."""
     from hotlap.feed.parcel import Parcels
 
-    collate = loader.collate_fn
-    return collate.collate if isinstance(collate, Parcels) else collate
+    if isinstance(loader.collate_fn, Parcels):
+        loader.collate_fn = loader.collate_fn.collate
 
 
 @dataclass

@@ -13,6 +13,7 @@ from hotlap.attach import frames
 from hotlap.attach.phases import PhaseClock, phase_clock
 from hotlap.attach.session import RunRole
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.trace.paging import Paging
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
 
 DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -52,6 +53,7 @@ class ObserveRole(RunRole):
         self._open = False
         self._began = 0.0
         self._backwards = 0
+        self._paging = Paging()
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
         self._naming: _LineSampler | None = None
@@ -128,6 +130,7 @@ class ObserveRole(RunRole):
         self.clock.enter(OTHER)
         if id(optimizer) == self._primary:
             super().step_ends(optimizer)
+            self._paging.step_ends()
         else:
             self.plan.step_ends()
         self.clock.mark_boundary()
@@ -208,6 +211,8 @@ class ObserveRole(RunRole):
             steps_per_epoch=per_epoch,
             planned_steps=planned,
             planned_why=why,
+            page_faults=self._paging.faults,
+            system_ms=self._paging.system_ms,
         )
 
 

@@ -42,6 +42,15 @@ def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed
 
 
+def proves_itself(path: Path) -> bool:
+    """True if a committed step is what its manifest says."""
+    try:
+        read(path)
+    except CheckpointCorrupt:
+        return False
+    return True
+
+
 def read(path: Path) -> Checkpoint:
     """Read one committed step.
 

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def commit(
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     state: Mapping[str, Any],
     *,
+    is_whole: Callable[[Path], bool],
     keep: int = 2,
 ) -> Path:
     """Write a step's checkpoint, and return its folder once it is durable.
@@ -42,6 +43,7 @@ def commit(
         step: optimizer steps done.
         tensors: name of a file -> its tensors by name.
         state: everything else, as plain data.
+        is_whole: True if a committed step is what its manifest says.
         keep: how many committed steps to keep, this one included.
 
     Raises:
@@ -52,8 +54,11 @@ def commit(
         root.mkdir(parents=True, exist_ok=True)
         _clear_away(root)
         if final.exists():
-            # A run that was resumed came by here again. What is committed is never written to.
-            return final
+            # A run that was resumed came by here again. What is committed is never written to; what
+            # is damaged is no commit.
+            if is_whole(final):
+                return final
+            os.rename(final, root / f"{TRASH}{final.name}-{uuid.uuid4().hex}")
         temporary = root / f"{TEMPORARY}{step}-{os.getpid()}-{uuid.uuid4().hex}"
         temporary.mkdir()
         _fill(temporary, step, tensors, state)

@@ -1,38 +1,57 @@
 """Evaluation that does not disturb training."""
 
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
 from hotlap.engine.build import Built
-from hotlap.engine.once import Once
 from hotlap.engine.quiet import quietly
+from hotlap.errors import UsageError
+from hotlap.task import Task
 
 
 def evaluate(built: Built) -> dict[str, float]:
     """Return the loss and the task's metrics on the held-out samples.
 
     Modes of the modules and every random state are as they were afterwards.
+
+    Raises:
+        UsageError: the task's `evaluate` gave no mapping.
     """
-    task, model = built.task, built.model
-    measures = {"loss": task.loss, **task.metrics}
-    sums: dict[str, Any] = dict.fromkeys(measures, 0.0)
-    counts: dict[str, Any] = dict.fromkeys(measures, 0)
-    with quietly(model):
-        once = Once(model)
+    sums: dict[str, Any] = defaultdict(float)
+    counts: dict[str, Any] = defaultdict(int)
+    with quietly(built.model):
         for samples, batch in _batches(built):
-            with once.batch():
-                for name, measure in measures.items():
-                    value, counted = _measured(measure, model, batch, samples)
-                    sums[name] = sums[name] + value
-                    counts[name] = counts[name] + counted
-    return {name: float(sums[name]) / float(counts[name]) for name in measures}
+            for name, value in _measured(built.task, built.model, batch):
+                total, count = (
+                    value if isinstance(value, tuple) else (wide(value) * samples, samples)
+                )
+                sums[name] = sums[name] + wide(total)
+                counts[name] = counts[name] + wide(count)
+    return {name: float(sums[name]) / float(counts[name]) for name in sums}
 
 
-def _measured(
-    measure: Callable[[Any, Any], Any], model: Any, batch: Any, samples: int
-) -> tuple[Any, Any]:
-    value = measure(model, batch)
-    return value if isinstance(value, tuple) else (value * samples, samples)
+def wide(number: Any) -> Any:
+    """Return a scalar in a format that can hold a sum of many."""
+    if not isinstance(number, torch.Tensor):
+        return number
+    return number.detach().to(torch.float32 if number.device.type == "mps" else torch.float64)
+
+
+def _measured(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+    """Give the name and (sum, count), or mean, of each measure of a batch."""
+    if task.evaluate is None:
+        for name, measure in {"loss": task.loss, **task.metrics}.items():
+            yield name, measure(model, batch)
+        return
+    found = task.evaluate(model, batch)
+    if not isinstance(found, Mapping):
+        raise UsageError(
+            f"evaluate() gave {type(found).__name__}. Allowed: a dictionary, name -> (sum, count)."
+        )
+    yield from found.items()
 
 
 def _batches(built: Built) -> Iterator[tuple[int, Any]]:

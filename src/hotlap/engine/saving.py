@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotlap.checkpoint.read import Checkpoint, newest, read
+from hotlap.checkpoint.read import Checkpoint, newest, proves_itself, read
 from hotlap.checkpoint.write import commit
 from hotlap.engine.build import Built
 from hotlap.engine.state import Position, capture
@@ -73,7 +73,9 @@ class Saver:
     def save(self, built: Built, position: Position, clock: dict[str, Any]) -> Path:
         """Save the run, and return the folder of the step once it is durable."""
         tensors, state = capture(built, position)
-        path = commit(self.root, position.step, tensors, {**state, "clock": clock}, keep=self.keep)
+        state = {**state, "clock": clock}
+        step, keep = position.step, self.keep
+        path = commit(self.root, step, tensors, state, is_whole=proves_itself, keep=keep)
         self._saved_at = time.monotonic()
         return path
 

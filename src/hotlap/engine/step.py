@@ -121,6 +121,7 @@ class Step:
     def _whole(self, batch: Any) -> torch.Tensor:
         # The case of most runs, written out: a call costs a third of a microsecond.
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
+        self.items = None
         if isinstance(value, tuple):
             total, self.items = value
             value = total if self.items is None else total / self.items

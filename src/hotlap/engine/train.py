@@ -14,7 +14,7 @@ from hotlap.checkpoint.read import Checkpoint
 from hotlap.device import Device
 from hotlap.engine.build import Built, build
 from hotlap.engine.decided import Late
-from hotlap.engine.evaluate import evaluate
+from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, finish, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find, prepare
@@ -168,8 +168,8 @@ def _train(
         load_weights(built, weights_of(weights, built.model.state_dict()))
     is_finished = saved is not None and _is_finished(task, position, saved.path)
     if saved is not None:
-        done = "the end of the run" if is_finished else f"{position.epoch} whole epochs"
-        notice(f"going on from '{saved.path}': {position.step} steps, {done}")
+        end = ", the end of the run" if is_finished else ""
+        notice(f"going on from '{saved.path}', step {position.step}{end}")
     # Last: nothing is written before everything that was given is known to be right.
     if folder is not None:
         prepare(folder, is_resumed=saved is not None)
@@ -197,6 +197,9 @@ def _train(
         held_out = epochs[-1].held_out
     else:
         held_out = evaluate(built) if built.held_out is not None else {}
+        if saver is not None:
+            # Where it goes on from may be another run's folder.
+            saver.save(built, position, clock.to_json())
     finish(built)
     return Trained(
         model=built.model.eval(),
@@ -206,7 +209,7 @@ def _train(
         seconds=time.monotonic() - begin,
         samples_per_s=_steady(epochs),
         plan=built.plan,
-        techniques=tuple(built.applied.proofs()),
+        techniques=tuple(built.applied.proofs()) if epochs else (),
         peak_memory_bytes=built.hardware.peak_bytes(),
         run_dir=None if folder is None else str(folder),
         warmed=built.warmed,
@@ -280,7 +283,7 @@ class EpochClock:
         """Of the steps that were taken."""
         self.timed = self.timed_steps = 0
         """Samples, and steps, since this process took the epoch up."""
-        self._loss: Any = torch.zeros((), device=device.name)
+        self._loss: Any = wide(torch.zeros((), device=device.name))
         if begun:
             self._loss += begun["loss"]
         self._begin = time.perf_counter()
@@ -290,7 +293,7 @@ class EpochClock:
         self.steps += 1
         self.timed += step.samples
         self.timed_steps += 1
-        items = step.samples if step.items is None else step.items
+        items = step.samples if step.items is None else wide(step.items)
         if isinstance(step.is_taken, Late):
             self._loss += step.is_taken.masked(step.loss) * items
             self._items += step.is_taken.masked(torch.ones_like(step.loss)) * items

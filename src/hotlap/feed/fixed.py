@@ -98,4 +98,8 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.stride(0) != 1:
+        # One number of a strided tensor is contiguous, and cannot be viewed as bytes.
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)

@@ -62,7 +62,9 @@ class Several:
         self, row: torch.Tensor, index: torch.Tensor, count: int
     ) -> tuple[torch.Tensor, ...]:
         found = row.index_select(0, index).view(count, self._padded, *row.shape[1:])
-        return found[:, : self._batch].unbind(0)
+        # Tensors of their own: a loop may write into one of several views of one tensor, and
+        # autograd would refuse.
+        return tuple(part.data for part in found[:, : self._batch].unbind(0))
 
 
 def _select(row: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -78,10 +80,15 @@ def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
     if type(value) is dict:
         parts = {key: flatten(item, leaves) for key, item in value.items()}
         return None if None in parts.values() else (type(value), tuple(parts.items()))
-    if type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+    if type(value) in (list, tuple) or _is_named(value):
         items = tuple(flatten(item, leaves) for item in value)
         return None if None in items else (type(value), items)
     return None
+
+
+def _is_named(value: Any) -> bool:
+    """True for a named tuple that holds nothing beside its fields."""
+    return isinstance(value, tuple) and hasattr(value, "_fields") and not hasattr(value, "__dict__")
 
 
 def _is_plain_list(spec: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from hotlap.feed.gather import flatten, rebuild
 
@@ -25,11 +26,15 @@ def parcel(batch: Any) -> Any:
     spec = flatten(batch, leaves)
     if spec is None or not all(map(_is_plain, leaves)):
         return batch
-    return _Parcel(spec, leaves) if sum(leaf.nbytes for leaf in leaves) <= MOST_BYTES else batch
+    if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
+        return batch
+    places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+    # Tensors that share memory have to go on sharing it.
+    return _Parcel(spec, leaves) if len(places) == len(leaves) else batch
 
 
 class Parcels:
-    """A collate function whose small batches are sent as bytes; for worker processes only.
+    """A collate function whose small batches leave a worker process as bytes.
 
     Args:
         collate: makes a batch of a list of samples.
@@ -39,34 +44,49 @@ class Parcels:
         self.collate = collate
 
     def __call__(self, samples: Any) -> Any:
-        return parcel(self.collate(samples))
+        batch = self.collate(samples)
+        # The script may call it as well.
+        return batch if get_worker_info() is None else parcel(batch)
 
 
 class _Parcel:
     """Becomes the batch when it is unpickled."""
 
     def __init__(self, spec: Any, leaves: list[torch.Tensor]) -> None:
-        self.spec, self.leaves = spec, leaves
+        self._spec = spec
+        self._written = [
+            (leaf.dtype, tuple(leaf.shape), leaf.view(-1).view(torch.uint8).numpy().tobytes())
+            for leaf in leaves
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.spec, [_written(leaf) for leaf in self.leaves])
+        return _opened, (self._spec, self._written)
 
 
 def _is_plain(leaf: torch.Tensor) -> bool:
-    return leaf.device.type == "cpu" and leaf.layout == torch.strided and not leaf.is_quantized
+    """True if a tensor's bytes, one behind the other, say all of it."""
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
+        return False
+    if leaf.device.type != "cpu" or leaf.is_conj() or leaf.is_neg():
+        return False
+    # Not `is_contiguous`, which asks nothing of dimensions of one.
+    return leaf.stride() == _usual_strides(leaf.shape)
 
 
-def _written(leaf: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytearray]:
-    plain = leaf.resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return leaf.dtype, tuple(leaf.shape), bytearray(plain.view(torch.uint8).numpy())
+def _usual_strides(shape: torch.Size) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides[: len(shape)]))
 
 
-def _opened(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytearray]]) -> Any:
+def _opened(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
     leaves = []
     for dtype, shape, octets in written:
         # Memory that torch aligns: sums may depend on where a row of numbers begins.
         leaf = torch.empty(shape, dtype=dtype)
         if octets:
-            leaf.reshape(-1).view(torch.uint8).copy_(torch.frombuffer(octets, dtype=torch.uint8))
+            theirs = torch.frombuffer(bytearray(octets), dtype=torch.uint8)
+            leaf.view(-1).view(torch.uint8).copy_(theirs)
         leaves.append(leaf)
     return rebuild(spec, iter(leaves))

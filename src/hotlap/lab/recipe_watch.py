@@ -27,6 +27,7 @@ from hotlap.feed.source import Source
 from hotlap.feed.stream import Stream
 from hotlap.lab.recipe_process import Trial
 from hotlap.task import LoaderFacts, Task, TaskFacts
+from hotlap.trace.paging import Paging
 from hotlap.trace.schema import Anchor, Trace
 
 
@@ -91,6 +92,7 @@ class _Watched:
         self.starts: list[int] = []
         self.setup_s = 0.0
         self.threads = torch.get_num_threads()
+        self.paging = Paging()
         # Before anything hangs hooks onto it.
         self.optimizer = optimizer_facts(built.optimizer, "the recipe's task()")
 
@@ -129,6 +131,7 @@ class _Watched:
             self.clock.mark_boundary()
             self.rows.append(self.clock.take())
             self.losses.append(step.loss.detach())
+            self.paging.step_ends()
             if step.ends_epoch and self.built.held_out is not None:
                 evaluate(self.built)
             whole = len(self.starts) - 1
@@ -167,6 +170,8 @@ class _Watched:
             planned_why=f"the recipe's task: {epochs}{task.steps_per_epoch} steps"
             if epochs
             else f"the recipe's task: {task.total_steps} steps",
+            page_faults=self.paging.faults,
+            system_ms=self.paging.system_ms,
         )
 
 

@@ -16,6 +16,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -71,13 +72,17 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if drawn is not None:
         raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
 
+    given: weakref.WeakSet[Any] = weakref.WeakSet()
+
     def give(loader: Any) -> None:
         # The script may make a new loader for every epoch.
         if loader.num_workers == 0:
             loader.num_workers = options.count
             loader.prefetch_factor = options.prefetch
-            if not target.own_order:
-                loader.collate_fn = Parcels(loader.collate_fn)
+            given.add(loader)
+        if loader in given and not target.own_order:
+            # Until its iterator is made: the script's own function is its own again then.
+            loader.collate_fn = Parcels(loader.collate_fn)
 
     give(loader)
     target.later_loaders.append(give)

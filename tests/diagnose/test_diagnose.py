@@ -1,6 +1,7 @@
 """A real diagnosis, and the rules that it starts from."""
 
 import json
+import mmap
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from hotlap.rules import DOCS, RULES, nominate
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.trace.paging import Paging
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
 
 TINY = Path(__file__).parents[1] / "tiny.py"
@@ -50,6 +52,31 @@ def test_what_the_script_does_already_is_not_nominated() -> None:
         optimizers=(replace(optimizer, implementation="fused"),),
     )
     assert rules_of(replace(TRACE, facts=busy)) == []
+
+
+def test_memory_that_is_given_back_is_nominated_on_a_cpu_where_it_takes_time() -> None:
+    (*_, found) = nominate(replace(TRACE, facts=replace(FACTS, page_faults=5e3, system_ms=1.0)))
+    assert (found.rule, found.where, found.at_most_ms) == ("returned_memory", "a.py:5", 1.0)
+    assert "5,000 pages" in found.evidence
+    assert found.remedies[0].techniques == {"host_allocator": {}}
+    for other in (
+        {"page_faults": 50.0, "system_ms": 1.0},
+        {"page_faults": 5e3, "system_ms": 0.05},
+        {"page_faults": 5e3, "system_ms": 1.0, "device": "cuda"},
+    ):
+        assert "returned_memory" not in rules_of(replace(TRACE, facts=replace(FACTS, **other)))
+
+
+def test_pages_are_counted_from_the_tenth_step_on() -> None:
+    paging = Paging()
+    for number in range(14):
+        # Far more than the heap holds: mapped, written to and unmapped.
+        size = 64 if number >= 10 else 512
+        bytearray(size * 2**20)
+        paging.step_ends()
+    assert 64 * 2**20 / mmap.PAGESIZE * 0.9 < paging.faults < 64 * 2**20 / mmap.PAGESIZE * 2
+    assert paging.system_ms > 0
+    assert Paging().faults == 0
 
 
 def test_every_rule_has_its_page() -> None:

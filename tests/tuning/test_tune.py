@@ -42,6 +42,13 @@ def test_only_what_can_serve_is_tried_and_the_rest_says_why() -> None:
     assert refused["channels_last"] == "the model has no 2-D convolution"
 
 
+def test_memory_is_kept_only_where_steps_are_handed_pages() -> None:
+    assert "host_allocator" not in names(nominate(FACTS, HOST, registry(), Numerics.EXACT)[0])
+    many = replace(FACTS, page_faults=5000.0)
+    linux = replace(HOST, platform="linux")
+    assert "host_allocator" in names(nominate(many, linux, registry(), Numerics.EXACT)[0])
+
+
 def test_what_is_weaker_than_accepted_is_not_tried() -> None:
     found, refused = nominate(FACTS, HOST, registry(), Numerics.EXACT)
     assert all(candidate.numerics is Numerics.EXACT for candidate in found)

@@ -31,6 +31,10 @@ REDUCED = {
     "autocast, products": ("--way", "autocast", "--attention", "products"),
     "masters": ("--way", "masters"),
     "masters, products": ("--way", "masters", "--attention", "products"),
+    "masters, products, memory kept": (
+        *("--way", "masters", "--attention", "products"),
+        "--keep-memory",
+    ),
 }
 COMPILED = {
     "masters, products, compiled": ("--way", "masters", "--attention", "products", "--compile")

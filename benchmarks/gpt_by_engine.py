@@ -17,13 +17,15 @@ from hotlap.engine.run import steps_of
 from hotlap.plan import Plan
 
 
-def plan_of(way: str, attention: str, compile: bool) -> Plan:
+def plan_of(way: str, attention: str, compile: bool, keep_memory: bool = False) -> Plan:
     """Return the plan that corresponds to the hand-written loop of these options."""
     plan = Plan({"optimizer": {"implementation": "fused"}})
     if way != "float32":
         plan = plan.with_technique("master_weights" if way == "masters" else "autocast")
     if attention != "torch":
         plan = plan.with_technique("attention", kernel=attention)
+    if keep_memory:
+        plan = plan.with_technique("host_allocator")
     return plan.with_technique("compile") if compile else plan
 
 
@@ -32,12 +34,14 @@ def main() -> None:
     parser.add_argument("--way", choices=["float32", "masters", "autocast"], default="float32")
     parser.add_argument("--attention", choices=["torch", "products"], default="torch")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--keep-memory", action="store_true")
     parser.add_argument("--size", default="1m")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=8)
     args = parser.parse_args()
     task = recipe.task(size=args.size, steps=args.steps, batch_size=args.batch_size)
-    built = build(task, plan_of(args.way, args.attention, args.compile))
+    plan = plan_of(args.way, args.attention, args.compile, args.keep_memory)
+    built = build(task, plan)
     samples, start = 0, time.perf_counter()
     for step in steps_of(built):
         loss = float(step.loss)

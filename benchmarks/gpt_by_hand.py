@@ -1,17 +1,19 @@
 """The loops that an expert writes by hand for `examples/gpt/plain.py`: what to beat.
 
     python benchmarks/gpt_by_hand.py --way float32|masters|autocast [--attention products]
-        [--compile] --size 1m
+        [--compile] [--keep-memory] --size 1m
 
 float32   fused AdamW, and batches taken by one index
 masters   bfloat16 weights with float32 masters
 autocast  float32 weights, matrix products in bfloat16
 
 `--attention products` writes attention as three matrix products and a softmax: torch's own flash
-kernel for CPUs is slow in bfloat16 where heads are small.
+kernel for CPUs is slow in bfloat16 where heads are small. `--keep-memory` tells the C library not to
+give freed memory back to the system, and so not to ask for it again in the next step.
 """
 
 import argparse
+import ctypes
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +30,8 @@ from plain import GPT, SIZES, learning_rate, loss_of
 from text import find, load
 
 PEAK = 1e-3
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Of mallopt(3)."""
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -132,12 +136,17 @@ def main() -> None:
     parser.add_argument("--way", choices=["float32", "masters", "autocast"], default="float32")
     parser.add_argument("--attention", choices=["torch", "products"], default="torch")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--keep-memory", action="store_true")
     parser.add_argument("--size", choices=SIZES, default="1m")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
+    if args.keep_memory:
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_MAX, 0)
+        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
     torch.manual_seed(args.seed)
     if args.attention == "products":
         plain.Attention.forward = attention_by_products

@@ -8,8 +8,8 @@ masters   bfloat16 weights with float32 masters
 autocast  float32 weights, matrix products in bfloat16
 
 `--attention products` writes attention as three matrix products and a softmax: torch's own flash
-kernel for CPUs is slow in bfloat16 where heads are small. `--keep-memory` tells the C library not to
-give freed memory back to the system, and so not to ask for it again in the next step.
+kernel for CPUs is slow in bfloat16 where heads are small. `--keep-memory` lets the process keep
+what a step frees for the next one.
 """
 
 import argparse

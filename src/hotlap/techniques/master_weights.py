@@ -72,13 +72,20 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> None:
 
     def narrow(module: Any, args: Any, kwargs: Any) -> Any:
         del module
+        if len(args) == 1 and not kwargs and args[0].__class__ is torch.Tensor:
+            # What most models take; to look through structures takes longer than the cast.
+            (value,) = args
+            return (value.to(torch.bfloat16) if value.dtype is torch.float32 else value,), kwargs
         return _cast(args, torch.float32, torch.bfloat16), _cast(
             kwargs, torch.float32, torch.bfloat16
         )
 
     def widen(module: Any, args: Any, output: Any) -> Any:
         del module, args
-        notes.setdefault("master_weights", _dtypes(output))
+        if "master_weights" not in notes:
+            notes["master_weights"] = _dtypes(output)
+        if output.__class__ is torch.Tensor:
+            return output.to(torch.float32) if output.dtype is torch.bfloat16 else output
         return _cast(output, torch.bfloat16, torch.float32)
 
     module.register_forward_pre_hook(narrow, with_kwargs=True)
@@ -145,12 +152,20 @@ def _lookup(embedding: Any) -> Any:
     return lambda indices: Lookup.apply(embedding.weight, indices)
 
 
+def _is_there(gradient: Any) -> bool:
+    return gradient is not None
+
+
 class _Copies:
     """Carries gradients from the copies to the masters, and weights back."""
 
     def __init__(self, copies: list[Any], masters: list[Any]) -> None:
+        import torch
+
         self.copies, self.masters = copies, masters
         self.is_fresh = True
+        self._copy = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+        self._add = torch._foreach_add_  # pyright: ignore[reportPrivateImportUsage]
 
     def join(self, target: StepTarget) -> None:
         target.zero_grad = self.zero
@@ -164,6 +179,21 @@ class _Copies:
 
     def collect(self) -> None:
         """Add the copies' gradients to the masters', in float32."""
+        narrow = [copy.grad for copy in self.copies]
+        wide = [master.grad for master in self.masters]
+        # From the second step on every tensor has both, as a rule.
+        if not all(map(_is_there, narrow)) or not all(map(_is_there, wide)):
+            wide, narrow = self._pairs()
+        if self.is_fresh:
+            self._copy(wide, narrow)
+        else:
+            self._add(wide, [gradient.float() for gradient in narrow])
+        self.is_fresh = False
+        for copy in self.copies:
+            copy.grad = None
+
+    def _pairs(self) -> tuple[list[Any], list[Any]]:
+        """Return the masters' gradients and the copies', where a copy has one."""
         import torch
 
         wide, narrow = [], []
@@ -176,21 +206,14 @@ class _Copies:
             elif self.is_fresh:
                 # Kept from the last step otherwise: masters' gradients are overwritten, not zeroed.
                 master.grad = None
-        if self.is_fresh:
-            torch._foreach_copy_(wide, narrow)  # pyright: ignore[reportPrivateImportUsage]
-        else:
-            summands = [gradient.float() for gradient in narrow]
-            torch._foreach_add_(wide, summands)  # pyright: ignore[reportPrivateImportUsage]
-        self.is_fresh = False
-        for copy in self.copies:
-            copy.grad = None
+        return wide, narrow
 
     def publish(self) -> None:
         """Copy the masters into the model."""
         import torch
 
         with torch.no_grad():
-            torch._foreach_copy_(self.copies, self.masters)  # pyright: ignore[reportPrivateImportUsage]
+            self._copy(self.copies, self.masters)
 
 
 def proof(target: StepTarget, options: Options) -> Proof:

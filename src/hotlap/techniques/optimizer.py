@@ -129,7 +129,8 @@ class _Switch:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # A closure runs inside the step, and may print or save the optimizer.
-        if any(value is not None for value in (*args[1:], *kwargs.values())):
+        has_more = len(args) > 1 or kwargs
+        if has_more and any(value is not None for value in (*args[1:], *kwargs.values())):
             return
         for group in optimizer.param_groups:
             if _unfit(group, self.implementation) is None:

@@ -101,6 +101,7 @@ def test_a_last_batch_of_one_strided_number_arrives() -> None:
 
 def test_a_named_tuple_that_holds_more_goes_as_it_is() -> None:
     batch = Named(torch.ones(2))
+    assert parcel(batch) is not batch
     batch.more = 1
     assert parcel(batch) is batch
 

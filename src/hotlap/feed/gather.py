@@ -11,7 +11,7 @@ import torch
 _AHEAD_BYTES = 2**18
 """Gathered at once for several batches: what stays in a core's cache until it is used."""
 _FEWEST_AHEAD = 8
-"""Fewer than these at once save nothing."""
+"""A tensor is small if this many batches of it may be gathered at once; fewer save nothing."""
 _MOST_AHEAD = 64
 _ALIGNED = 64
 """Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
@@ -35,8 +35,10 @@ class Several:
         most = _AHEAD_BYTES // _FEWEST_AHEAD
         self._is_small = [size * self._padded * len(rows) <= most for size in sizes]
         together = sum(compress(sizes, self._is_small)) * self._padded
-        self.count = min(_AHEAD_BYTES // max(1, together), _MOST_AHEAD) * any(self._is_small)
+        self.count = 0
         """Batches at once, 0 if nothing in a batch is small."""
+        if any(self._is_small):
+            self.count = min(_AHEAD_BYTES // max(1, together), _MOST_AHEAD)
 
     def gather(self, order: torch.Tensor, begin: int) -> Iterator[Any]:
         """Give the next batches of `order` that are whole; none if there are none."""
@@ -88,7 +90,8 @@ def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
 
 def _is_named(value: Any) -> bool:
     """True for a named tuple that holds nothing beside its fields."""
-    return isinstance(value, tuple) and hasattr(value, "_fields") and not hasattr(value, "__dict__")
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+    return is_named and not getattr(value, "__dict__", None)
 
 
 def _is_plain_list(spec: Any) -> bool:

@@ -37,7 +37,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             remedies=(Plan({"host_allocator": {}}),),
             advice={
                 "host_allocator": (
-                    "start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4294967296 in the "
+                    "start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=2147483647 in the "
                     "environment"
                 )
             },

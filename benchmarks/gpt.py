@@ -42,30 +42,41 @@ COMPILED = {
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--size` of the model, `--batch-size N`, `--rounds N`, `--no-compile`."""
+    """Measure; options: `--size` of the model, `--batch-size N`, `--rounds N`, `--turn S`,
+    `--no-compile`, `--way NAME`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpt")
     parser.add_argument("--size", choices=list(BATCH), action="append")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--rounds", type=int, default=3 if quick else 8)
     parser.add_argument("--no-compile", action="store_true", help="leave compiled loops out")
+    parser.add_argument("--turn", type=float, default=0.3 if quick else 1.5, help="seconds")
+    parser.add_argument(
+        "--way",
+        choices=list(REDUCED | COMPILED),
+        action="append",
+        help="only these, beside the plain script: fewer processes, steadier figures",
+    )
     args = parser.parse_args(argv)
     result = Result()
     reduced = REDUCED if quick or args.no_compile else REDUCED | COMPILED
+    others = FLOAT32
+    if args.way:
+        others, reduced = {}, {name: (REDUCED | COMPILED)[name] for name in args.way}
     for size in args.size or (["1m"] if quick else ["1m", "10m"]):
         batch = args.batch_size or (2 if quick else BATCH[size])
-        found = _race(size, batch, reduced, args.rounds, 0.3 if quick else 1.5)
-        _tell(size, batch, found, list(reduced), result)
+        found = _race(size, batch, others | reduced, args.rounds, args.turn)
+        _tell(size, batch, found, list(others), list(reduced), result)
     return result
 
 
 def _race(
-    size: str, batch: int, reduced: dict[str, tuple[str, ...]], rounds: int, turn_s: float
+    size: str, batch: int, taken: dict[str, tuple[str, ...]], rounds: int, turn_s: float
 ) -> Race:
     usual = ("--size", size, "--batch-size", str(batch), "--steps", str(STEPS))
     never = ("--evaluate-every", str(STEPS))
     ways = {"plain": Script(path=PLAIN, args=(*usual, *never), cwd=str(ROOT))}
-    for name, options in {**FLOAT32, **reduced}.items():
+    for name, options in taken.items():
         for whose, path in (("by hand", BY_HAND), ("engine", BY_ENGINE)):
             ways[f"{whose}, {name}"] = Script(path=path, args=(*usual, *options), cwd=str(ROOT))
     ways["plain again"] = ways["plain"]
@@ -86,7 +97,9 @@ def _race(
     return found
 
 
-def _tell(size: str, batch: int, found: Race, reduced: list[str], result: Result) -> None:
+def _tell(
+    size: str, batch: int, found: Race, others: list[str], reduced: list[str], result: Result
+) -> None:
     for name, arm in found.arms.items():
         step, ratio = found.spread(name), found.ratio(name)
         tokens = batch * BLOCK[size] * 1000 / step.median
@@ -102,7 +115,7 @@ def _tell(size: str, batch: int, found: Race, reduced: list[str], result: Result
         )
         result.figures[f"{size}: {name}: tokens_per_s"] = tokens
         result.figures[f"{size}: {name}: x_plain"] = ratio.median
-    for name in (*FLOAT32, *reduced):
+    for name in (*others, *reduced):
         _compare(size, found, f"engine, {name}", f"by hand, {name}", result)
     best = _fastest(found, "by hand", reduced)
     ours = _fastest(found, "engine", reduced)

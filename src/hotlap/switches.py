@@ -165,10 +165,3 @@ class _MallInfo(ctypes.Structure):
             *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
         )
     ]
-
-
-def page_faults() -> int:
-    """Return how often this process was given a page of memory since it began."""
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

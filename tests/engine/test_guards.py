@@ -54,7 +54,8 @@ def task(loss: Any = mean, ignored: float = 0.0, **given: Any) -> hotlap.Task:
         "accumulate": 4,
         "epochs": 2,
     }
-    return hotlap.Task(model=network, loss=loss, data=data(ignored), **(usual | given))
+    usual |= {"model": network, "data": data(ignored)}
+    return hotlap.Task(loss=loss, **(usual | given))
 
 
 @pytest.mark.parametrize(("loss", "ignored"), [(mean, 0.6), (weighted, 0.0), (summed, 0.0)])
@@ -167,3 +168,25 @@ def test_a_loop_of_ones_own_ends_with_the_trained_weights_in_their_own_format() 
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     expected = hotlap.train(task(), plan).model.state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+class Shared(nn.Module):
+    """Two of its parameters have one gradient, one has a gradient that is one number expanded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = network()
+        self.left, self.right, self.alone = (nn.Parameter(torch.zeros(16)) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x * (1 + self.left + self.right))
+
+
+def with_penalty(model: Any, batch: Any) -> Any:
+    return mean(model, batch) + model.alone.sum()
+
+
+def test_a_mean_is_one_where_parameters_share_a_gradient() -> None:
+    hotlap.train(task(with_penalty, model=Shared, epochs=1), device="cpu")
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        hotlap.train(task(summed, model=Shared, epochs=1), device="cpu")

@@ -202,6 +202,7 @@ class ObserveRole(RunRole):
         training = [known for known in self._loaders.values() if known.training]
         per_epoch = _steps_per_epoch(training, self.steps)
         planned, why = _planned(self._loops, self._stack, training, per_epoch)
+        page_faults, system_ms = self._paging.each()
         return TaskFacts(
             device=_device(self._roots),
             threads=torch.get_num_threads(),
@@ -211,8 +212,8 @@ class ObserveRole(RunRole):
             steps_per_epoch=per_epoch,
             planned_steps=planned,
             planned_why=why,
-            page_faults=self._paging.faults,
-            system_ms=self._paging.system_ms,
+            page_faults=page_faults,
+            system_ms=system_ms,
         )
 
 

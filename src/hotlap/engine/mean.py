@@ -1,7 +1,7 @@
 """Is a loss a mean over the batch's items? Only then may a step be split into micro-batches."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -62,15 +62,17 @@ def check_mean(
             return
         size = _length(whole)
         for place in dict.fromkeys((samples // 2, 1)):
-            mean, other = gradient(0, place), gradient(place, samples)
-            if mean is None or other is None:
+            first, other = gradient(0, place), gradient(place, samples)
+            if first is None or other is None:
                 # The step says what is wrong with a loss that changes its form.
                 return
-            # In place: a model may fill the memory.
-            for each, more, all_of_it in zip(mean, other, whole, strict=True):
-                each.mul_(place / samples).add_(more, alpha=1 - place / samples).sub_(all_of_it)
-            off = _length(mean)
-            del mean, other
+            # One parameter at a time, for a model may fill the memory; not in place, for two
+            # parameters may have one gradient.
+            off = _length(
+                torch.lerp(more, each, place / samples).sub_(all_of_it)
+                for each, more, all_of_it in zip(first, other, whole, strict=True)
+            )
+            del first, other
             allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
             # Not the other way round: what is not a number is no mean either.
             if size > 0 and not off <= allowed:
@@ -83,7 +85,7 @@ def check_mean(
                 )
 
 
-def _length(gradients: list[torch.Tensor]) -> float:
+def _length(gradients: Iterable[torch.Tensor]) -> float:
     return float(torch.stack([each.float().norm() for each in gradients]).norm())
 
 

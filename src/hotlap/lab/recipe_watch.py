@@ -159,6 +159,7 @@ class _Watched:
         built, task = self.built, self.trial.task
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
+        page_faults, system_ms = self.paging.each()
         return TaskFacts(
             device=built.device.partition(":")[0],
             threads=self.threads,
@@ -170,8 +171,8 @@ class _Watched:
             planned_why=f"the recipe's task: {epochs}{task.steps_per_epoch} steps"
             if epochs
             else f"the recipe's task: {task.total_steps} steps",
-            page_faults=self.paging.faults,
-            system_ms=self.paging.system_ms,
+            page_faults=page_faults,
+            system_ms=system_ms,
         )
 
 

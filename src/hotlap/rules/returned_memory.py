@@ -12,16 +12,16 @@ Evidence       page faults, and the system's time, per step; convicted by runnin
 
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
+from hotlap.trace.paging import MANY
 from hotlap.trace.schema import Trace
 
 WORTH_A_TRIAL = 0.03
-FEWEST_FAULTS = 100
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the training loop, if its steps are handed many pages."""
     facts, mean = trace.facts, trace.step_ms()["mean"]
-    if facts.device != "cpu" or facts.page_faults < FEWEST_FAULTS:
+    if facts.device != "cpu" or facts.page_faults < MANY:
         return []
     if facts.system_ms < WORTH_A_TRIAL * mean or not facts.optimizers:
         return []

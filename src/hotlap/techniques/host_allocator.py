@@ -28,16 +28,13 @@ from typing import Any
 from hotlap import switches
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
+from hotlap.trace.paging import MANY, Paging
 
 VARIABLES = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(switches.TRIM_NEVER),
 }
 _OTHERS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-_MANY = 100
-"""Page faults a step from which on a trial is worth its time."""
-_SETTLED = 20
-"""Steps after which a run has all the memory that it needs."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +69,9 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
                 raise Refusal(f"the environment sets {name} itself, which is kept")
         return switches.keep_freed_memory()
 
-    counted = target.notes["host_allocator"] = {"steps": 0, "faults": 0}
-
-    def count() -> None:
-        counted["steps"] += 1
-        if counted["steps"] == _SETTLED:
-            counted["faults"] = switches.page_faults()
-
+    paging = target.notes["host_allocator"] = Paging()
     target.switch = switch
-    target.after_step.append(count)
+    target.after_step.append(paging.step_ends)
     return target
 
 
@@ -94,21 +85,17 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
             else "glibc is older than 2.33"
         )
         return Proof("no_effect", f"a block of 40 MiB does not show it: {why}")
-    counted = target.notes["host_allocator"]
-    steps, shown = (
-        counted["steps"] - _SETTLED,
-        "a block of 40 MiB came from the heap and stays in it",
-    )
-    if steps > 0:
-        faults = (switches.page_faults() - counted["faults"]) / steps
-        shown += f"; {faults:.0f} page faults a step"
+    paging = target.notes["host_allocator"]
+    shown = "a block of 40 MiB came from the heap and stays in it"
+    if paging.steps > 0:
+        shown += f"; {paging.each()[0]:.0f} page faults a step"
     return Proof("applied", shown)
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     del host
     # A trial of it takes the time of one that may gain more.
-    return ({},) if task.device == "cpu" and task.page_faults >= _MANY else ()
+    return ({},) if task.device == "cpu" and task.page_faults >= MANY else ()
 
 
 TECHNIQUE = Technique(

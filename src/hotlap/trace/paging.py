@@ -1,5 +1,7 @@
 """How many pages of memory the system hands to a process in each step. No torch in here."""
 
+MANY = 100
+"""Page faults a step from which on keeping memory is worth a trial."""
 _SETTLED = 10
 """Steps after which a run has most of what it needs all the time."""
 
@@ -8,32 +10,25 @@ class Paging:
     """Counts from the tenth step on; where the system does not tell, it counts nothing."""
 
     def __init__(self) -> None:
-        self._steps = 0
+        self.steps = -_SETTLED
+        """Steps that count, below 0 before."""
         self._begun = (0, 0.0)
-        self._ended = (0, 0.0)
 
     def step_ends(self) -> None:
         """Count one more step."""
-        self._steps += 1
-        if self._steps == _SETTLED:
+        self.steps += 1
+        if self.steps == 0:
             self._begun = _now()
-        if self._steps >= _SETTLED:
-            self._ended = _now()
 
-    @property
-    def faults(self) -> float:
-        """Page faults a step."""
-        return self._each(0)
+    def each(self) -> tuple[float, float]:
+        """Return page faults, and the system's own milliseconds over all threads, of a step.
 
-    @property
-    def system_ms(self) -> float:
-        """Milliseconds of the system's own work a step, summed over threads; most of it is pages
-        where there are many faults."""
-        return 1000 * self._each(1)
-
-    def _each(self, which: int) -> float:
-        steps = self._steps - _SETTLED
-        return (self._ended[which] - self._begun[which]) / steps if steps > 0 else 0.0
+        Most of the latter is pages where there are many faults.
+        """
+        if self.steps <= 0:
+            return 0.0, 0.0
+        faults, seconds = (now - then for now, then in zip(_now(), self._begun, strict=True))
+        return faults / self.steps, 1000 * seconds / self.steps
 
 
 def _now() -> tuple[int, float]:

@@ -15,7 +15,8 @@ def train(
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
     run_dir: Annotated[str | None, Parameter(help="Folder of the run's checkpoints.")] = None,
     resume: Annotated[
-        str | None, Parameter(help="A folder `step-...`, a run's folder, or `auto`.")
+        str | None,
+        Parameter(help="A folder `step-...`, a run's, or `auto`: begin or go on in --run-dir."),
     ] = None,
     weights: Annotated[
         str | None, Parameter(help="Begin with these: a run's folder, or a file of weights.")

@@ -1,5 +1,6 @@
 """Samples from memory are the ones that reading gives, or are not served from memory."""
 
+import gc
 import random
 import weakref
 from typing import Any, NamedTuple
@@ -345,4 +346,22 @@ def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
     pairs[0][0].drop()
     later, begin = rows_and_fetch(kept[1], max_bytes=COUNT * 32 + 100)
     begin()([0, 1])
+    assert later.refused is None
+
+
+def test_what_nobody_can_reach_any_more_takes_nothing_of_the_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hotlap.feed.resident._everybody", weakref.WeakSet())
+    gc.disable()
+    try:
+        dataset = Numbered()
+        rows, begin = rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100)
+        begin()([0, 1])
+        rows.cycle = rows  # type: ignore[attr-defined]
+        del rows, begin
+        later, begin = rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100)
+        begin()([0, 1])
+    finally:
+        gc.enable()
     assert later.refused is None

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from hotlap.device import Device
-from hotlap.feed.memory import available_bytes
+from hotlap.feed.memory import available_bytes, empty_rows
 
 Gather = Callable[[torch.Tensor], Any]
 """`gather(positions) -> batch`; the positions are where the rows are."""
@@ -56,7 +56,7 @@ class HostPlace:
         return available_bytes() // 2
 
     def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(shape, dtype=like.dtype)
+        return empty_rows(shape, like.dtype)
 
     def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
         rows.index_copy_(0, index, leaf)

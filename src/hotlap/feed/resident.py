@@ -4,6 +4,7 @@ Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The
 out is the one that default collation would have made of the same indices, bit for bit.
 """
 
+import gc
 import logging
 import threading
 import time
@@ -300,12 +301,11 @@ class ResidentRows:
 
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
-        others = sum(
-            rows.bytes
-            for rows in _everybody
-            if rows is not self and rows.place.name == self.place.name
-        )
-        reason = no_room(self.place, size, max_bytes=self.max_bytes, others=others)
+        reason = self._no_room(size)
+        if reason is not None and self._others():
+            # What a finished run held may only wait for Python to see that nobody can reach it.
+            gc.collect()
+            reason = self._no_room(size)
         if reason is not None and self.place.otherwise is not None:
             log.info("resident: %s", reason)
             self.place = self.place.otherwise
@@ -317,6 +317,17 @@ class ResidentRows:
         self._spec = spec
         self._rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]
         self.most_bytes = max(self.most_bytes, self.bytes)
+
+    def _no_room(self, size: int) -> str | None:
+        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._others())
+
+    def _others(self) -> int:
+        """Return the bytes that other data sets hold in the same place."""
+        return sum(
+            rows.bytes
+            for rows in _everybody
+            if rows is not self and rows.place.name == self.place.name
+        )
 
     def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
         assert self._rows is not None

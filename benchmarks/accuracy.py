@@ -22,25 +22,31 @@ _ACCURACY = re.compile(r"test accuracy ([\d.]+) %")
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--model mlp|cnn`, `--seeds N`, `--epochs N`."""
+    """Measure; options: `--model mlp|cnn`, `--seeds N`, `--first-seed N`, `--epochs N`,
+    `--tier exact|rounding|bf16`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks accuracy")
     parser.add_argument("--model", choices=["mlp", "cnn"], action="append")
     parser.add_argument("--seeds", type=int, default=2 if quick else 3)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=1 if quick else 10)
+    parser.add_argument("--tier", choices=list(TIERS.values()), action="append", help="only these")
     args = parser.parse_args(argv)
     result = Result()
     for name in args.model or ["mlp"]:
-        _one_model(name, args.seeds, args.epochs, result)
+        seeds = range(args.first_seed, args.first_seed + args.seeds)
+        _one_model(name, seeds, args.epochs, args.tier or list(TIERS.values()), result)
     return result
 
 
-def _one_model(model: str, seeds: int, epochs: int, result: Result) -> None:
+def _one_model(model: str, seeds: range, epochs: int, tiers: list[str], result: Result) -> None:
     ways = {"plain": ["examples/fashion_mnist/plain.py"]}
     for name, tier in TIERS.items():
+        if tier not in tiers:
+            continue
         ways[f"engine, {name}"] = ["benchmarks/by_engine.py", "--tier", tier]
     scores: dict[str, list[float]] = {name: [] for name in ways}
-    for seed in range(seeds):
+    for seed in seeds:
         for name, command in ways.items():
             arguments = ["--model", model, "--epochs", str(epochs), "--seed", str(seed)]
             scores[name].append(_accuracy([*command, *arguments]))
@@ -62,7 +68,9 @@ def _one_model(model: str, seeds: int, epochs: int, result: Result) -> None:
         result.figures[f"{model}: {name}: accuracy"] = mean(values)
         if name != "plain":
             result.figures[f"{model}: {name}: points_from_plain"] = apart
-    result.notes.append(f"{model}: {seeds} seeds, {epochs} epochs each; order of samples differs")
+    result.notes.append(
+        f"{model}: seeds {seeds[0]} to {seeds[-1]}, {epochs} epochs each; order of samples differs"
+    )
 
 
 def _accuracy(command: list[str]) -> float:

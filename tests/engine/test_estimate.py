@@ -100,7 +100,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "precision", "remedy"), CASES, ids=str)
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize(("make", "precision", "remedy"), CASES, ids=_name)
 def test_the_prediction_is_what_is_measured(
     make: Callable[[], hotlap.Task], precision: dict[str, Any], remedy: dict[str, Any]
 ) -> None:

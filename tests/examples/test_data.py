@@ -100,7 +100,11 @@ def test_a_wrong_file_is_named(data: ModuleType, tmp_path: Path) -> None:
         data.load(tmp_path, train=True)
 
 
-@pytest.mark.parametrize("damage", [b"<html>", gzip.compress(bytes(999))[:-9], b""])
+@pytest.mark.parametrize(
+    "damage",
+    [b"<html>", gzip.compress(bytes(999))[:-9], b""],
+    ids=["another file", "cut short", "empty"],
+)
 def test_a_damaged_gzip_file_is_named(data: ModuleType, tmp_path: Path, damage: bytes) -> None:
     fill(tmp_path, packed=True)
     path = tmp_path / "t10k-images-idx3-ubyte.gz"

@@ -104,7 +104,7 @@ def scaled(batch: Any, draws: Any) -> Any:
         {"shuffle": False, "drop_last": True},
         {"collate": draws},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(options),
 )
 def test_any_number_of_workers_gives_the_same_batches(options: dict[str, Any]) -> None:
     stream = Stream(Noisy(77), 8, **options)

@@ -66,7 +66,8 @@ MEASURED = {
     "graph": "short kernels as they come, fused, and as one CUDA graph",
     "precision": "float32, TF32, autocast, bfloat16 weights with masters",
     "attention": "causal attention by each of torch's kernels",
-    "compile": "a decoder compiled as a whole, by blocks, with its loss, and graphed",
+    "compile": "a decoder compiled as a whole and by blocks",
+    "compile-loss": "a decoder compiled with its loss, and that as one CUDA graph",
     "memory": "peak bytes under what is said to save some",
 }
 """Parts of `on_gpu`."""

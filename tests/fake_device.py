@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hotlap.device import Cuda
 
@@ -29,7 +31,7 @@ class Stream:
 
 
 class FakeCuda(Cuda):
-    """Copies on a side stream wait for their event; a graph runs only when it is replayed.
+    """Copies on a side stream wait for their event; a replayed graph runs no Python.
 
     Attributes:
         calls: names of what was asked of the device, in order.
@@ -44,6 +46,7 @@ class FakeCuda(Cuda):
         self.free = 2**30
         self._reads, self._broken = reads, broken
         self._here = threading.local()
+        self._is_capturing = False
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
@@ -88,6 +91,9 @@ class FakeCuda(Cuda):
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         return made.fill_(GARBAGE)
 
+    def moved(self, tensor: Any) -> Any:
+        return tensor.clone()
+
     def copy(self, target: Any, source: Any) -> None:
         stream = getattr(self._here, "stream", None)
         if stream is None:
@@ -95,11 +101,18 @@ class FakeCuda(Cuda):
         else:
             stream.queue.append(lambda: target.copy_(source))
 
+    def is_capturing(self) -> bool:
+        return self._is_capturing
+
     def capture(self, work: Callable[[], Any], stream: Any) -> Any:
         self.calls.append("capture")
         if self._broken is not None:
             raise RuntimeError(self._broken)
-        return _Graph(work, self.calls)
+        self._is_capturing = True
+        try:
+            return _Graph(work, self.calls)
+        finally:
+            self._is_capturing = False
 
     @contextlib.contextmanager
     def host_reads(self) -> Iterator[list[str]]:
@@ -108,10 +121,60 @@ class FakeCuda(Cuda):
         found.extend(self._reads)
 
 
+class _Capture(TorchDispatchMode):
+    """Notes every operator with what it read and gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[Any, Any, Any, Any]] = []
+        self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Tensors that were written to, with what they held before."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        for tensor in _written(func, args, kwargs or {}):
+            self.written.setdefault(id(tensor), (tensor, tensor.clone()))
+        result = func(*args, **(kwargs or {}))
+        self.operators.append((func, args, kwargs or {}, result))
+        return result
+
+
 class _Graph:
+    """Operators that run again on the same tensors, and nothing of Python's between them."""
+
     def __init__(self, work: Callable[[], Any], calls: list[str]) -> None:
-        self._work, self._calls = work, calls
+        self._calls = calls
+        random = torch.get_rng_state()
+        capture = _Capture()
+        try:
+            with capture:
+                self._result = work()
+        finally:
+            # Captured is not run.
+            torch.set_rng_state(random)
+            for tensor, before in capture.written.values():
+                tensor.data.copy_(before)
+        self._operators = capture.operators
 
     def replay(self) -> Any:
         self._calls.append("replay")
-        return self._work().clone()
+        with torch.no_grad():
+            for func, args, kwargs, result in self._operators:
+                again = func(*args, **kwargs)
+                for old, new in zip(tree_leaves(result), tree_leaves(again), strict=True):
+                    is_tensor = isinstance(old, torch.Tensor)
+                    if is_tensor and old.data_ptr() != new.data_ptr():
+                        old.data.copy_(new)
+        return self._result.clone()
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the tensors that an operator writes to, by its schema."""
+    found = []
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    return found

@@ -42,8 +42,10 @@ NAMES = (
 OPTIONAL = (
     PrivateName("torch._C", "_accelerator_getAllocatorSettings", "allocator"),
     PrivateName("torch._C", "_accelerator_setAllocatorSettings", "allocator"),
+    PrivateName("torch.cuda.memory", "_set_allocator_settings", "allocator, on an older torch"),
+    PrivateName("torch._C", "_cuda_endAllocateToPool", "cuda_graph, where a capture fails"),
 )
-"""Names without which one technique refuses, and nothing else changes."""
+"""Names without which one technique does less, or refuses, and nothing else changes."""
 
 
 def optional(path: str) -> Any:

@@ -5,12 +5,16 @@ the tests that records and delays as a device does; only `Cuda` itself needs one
 """
 
 import contextlib
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from hotlap import compat
 from hotlap.errors import UsageError
+
+log = logging.getLogger("hotlap")
 
 _TAKE_FOUND_INF = ("Adam", "AdamW", "SGD")
 """Optimizers whose fused CUDA kernels look at `found_inf`."""
@@ -47,6 +51,10 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait until everything that was asked for is done."""
+
+    def is_capturing(self) -> bool:
+        """True while what is queued goes into a graph: nothing may be read back."""
+        return False
 
     def peak_bytes(self) -> int:
         """Return the most bytes held at once since the process began."""
@@ -104,6 +112,11 @@ class Cuda(Accelerator):
         held = torch.cuda.memory_reserved(self.name) - torch.cuda.memory_allocated(self.name)
         return int(free + held)
 
+    def is_capturing(self) -> bool:
+        import torch
+
+        return torch.cuda.is_current_stream_capturing()
+
     def new_stream(self) -> Any:
         """Return a stream beside the one that computes."""
         import torch
@@ -157,6 +170,10 @@ class Cuda(Accelerator):
             tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self.name
         )
 
+    def moved(self, tensor: Any) -> Any:
+        """Return a tensor on the device, itself if it is there; the host waits for it."""
+        return tensor.to(self.name)
+
     def copy(self, target: Any, source: Any) -> None:
         """Queue a copy on the current stream; the host does not wait if host memory is pinned."""
         target.copy_(source, non_blocking=True)
@@ -176,9 +193,19 @@ class Cuda(Accelerator):
         import torch
 
         graph = torch.cuda.CUDAGraph()
+        before, pool = torch.cuda.current_stream(self.name), torch.cuda.graph_pool_handle()
         # Other threads may go on: one of them may be pinning the next batch.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            result = work()
+        mode = "thread_local"
+        try:
+            with torch.cuda.graph(graph, pool, stream=stream, capture_error_mode=mode):
+                result = work()
+        except RuntimeError as error:
+            _leave_capture(before, pool)
+            # What could not be captured is said first; that the capture could not end, last.
+            first: BaseException = error
+            while first.__context__ is not None:
+                first = first.__context__
+            raise RuntimeError(str(first)) from error
         return _CudaGraph(graph, result)
 
     @contextlib.contextmanager
@@ -204,6 +231,28 @@ class Cuda(Accelerator):
                 warnings.warn_explicit(
                     warning.message, warning.category, warning.filename, warning.lineno
                 )
+
+
+def _leave_capture(before: Any, pool: Any) -> None:
+    """Undo what torch leaves behind where the driver does not even let it end a capture.
+
+    Its stream stays current, memory that several streams use is never given back, and the random
+    generator believes that it is captured. Source: torch/cuda/graphs.py, `graph.__exit__`.
+    """
+    import torch
+
+    torch.cuda.set_stream(before)
+    end = compat.optional("_cuda_endAllocateToPool")
+    if end is not None:
+        try:
+            end(before.device_index, pool)
+        except RuntimeError:
+            log.debug("the pool had been left already", exc_info=True)
+    generator = torch.cuda.default_generators[before.device_index]
+    try:
+        generator.graphsafe_set_state(generator.clone_state())
+    except (AttributeError, RuntimeError):
+        log.debug("the random generator keeps its state", exc_info=True)
 
 
 class _CudaGraph:

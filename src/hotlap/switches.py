@@ -5,6 +5,7 @@ another one in its place, so that all else is tested where there is no GPU.
 """
 
 import ctypes
+import itertools
 import os
 import platform
 import time
@@ -20,6 +21,7 @@ _MMAP_MAX_DEFAULT = 65536
 _TRIM_GROWN = 64 * 2**20
 """What glibc's own threshold has become in a process that once freed a block of 32 MiB."""
 TRIM_NEVER = 2**31 - 1
+_widths = itertools.count()
 
 
 def has_cuda() -> bool:
@@ -50,6 +52,18 @@ def product_error(device: str) -> float:
     return float((given - exact).abs().max() / exact.abs().max())
 
 
+def refused_product(device: str) -> str | None:
+    """Return why torch, in deterministic mode, multiplies no matrices there; None if it does."""
+    import torch
+
+    small = torch.ones(2, 2, device=device)
+    try:
+        torch.mm(small, small)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
 def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
     """Return the ms of the first convolution of a new shape, and of a later one.
 
@@ -58,8 +72,8 @@ def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
     """
     import torch
 
-    # A shape that no model has, so that nobody has searched for it.
-    images = torch.ones(3, 17, 61, 67, device=device)
+    # A shape that no model has, and another one each time: what was searched once is remembered.
+    images = torch.ones(3, 17, 61, 67 + next(_widths), device=device)
     weight = torch.ones(13, 17, 5, 5, device=device)
 
     def timed() -> float:
@@ -90,6 +104,7 @@ def set_allocator(settings: str) -> bool:
         RuntimeError: torch knows no such setting, or has no device.
     """
     change = compat.optional("_accelerator_setAllocatorSettings")
+    change = change or compat.optional("_set_allocator_settings")
     if change is not None:
         change(settings)
     return change is not None

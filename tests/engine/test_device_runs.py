@@ -4,10 +4,12 @@ Each test runs under the fake device, which is late but computes on the CPU, and
 """
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import hotlap
@@ -17,7 +19,9 @@ from hotlap.engine.decided import DecidedStep
 from hotlap.engine.early import EarlyStep
 from hotlap.engine.graph import GraphStep
 from hotlap.engine.run import steps_of
+from hotlap.lab.recipe_proof import _Fed, _Recorded, _Sampler
 from hotlap.plan import Plan
+from hotlap.techniques import OptimizerTarget, get
 from tests.engine.test_resume import Noisy, loss
 from tests.engine.test_run import Fixed
 from tests.fake_device import FakeCuda
@@ -233,3 +237,109 @@ def test_a_graphs_step_waits_for_nothing() -> None:
             next(steps)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_resumed_with_fused_kernels_and_a_schedule_it_ends_with_the_same_bits(
+    stop: int, device: str, tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    hotlap.train(task(schedule=schedule), Plan(FUSED), device=device, run_dir=whole)
+    hotlap.train(task(schedule=schedule, steps=stop), Plan(FUSED), device=device, run_dir=parts)
+    hotlap.train(task(schedule=schedule), Plan(FUSED), device=device, run_dir=parts, resume="auto")
+    assert state(parts) == state(whole)
+
+
+def test_counters_that_a_checkpoint_brings_are_put_beside_their_parameters() -> None:
+    there = [nn.Parameter(torch.empty(3, device="meta"))]
+    here = [nn.Parameter(torch.ones(3))]
+    saved = torch.optim.Adam(here)
+    here[0].grad = torch.ones(3)
+    saved.step()
+    optimizer = torch.optim.Adam(there)
+    get("optimizer").apply(
+        OptimizerTarget(optimizer), get("optimizer").options({"implementation": "fused"})
+    )
+    optimizer.load_state_dict(saved.state_dict())
+    assert optimizer.state[there[0]]["step"].device.type == "meta"
+
+
+def test_collections_go_on_where_steps_are_replayed(device: str) -> None:
+    plan = Plan({**GRAPH, "garbage_collector": {"every": 4}})
+    done = hotlap.train(task(), plan, device=device)
+    why = {row["name"]: row["why"] for row in done.techniques}["garbage_collector"]
+    # The first step freezes what is there.
+    assert "9 collections between 40 steps" in why
+
+
+def test_a_loss_that_reads_just_when_it_is_captured_spoils_nothing(device: str) -> None:
+    calls = 0
+
+    def reading(model: nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        value = loss(model, batch)
+        calls += 1
+        return value * (1.0 if calls != 3 or value.item() > -1 else 2.0)
+
+    plan = Plan({**GRAPH, "pinned": {}})
+    done = hotlap.train(task(loss=reading), plan, device=device)
+    assert done.techniques[1]["state"] == "refused", done.techniques
+    never = Plan({"cuda_graph": {"warm_up": 1000}, "pinned": {}})
+    plain = hotlap.train(task(), never, device=device)
+    for mine, other in zip(weights(done), weights(plain), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_recomputing_is_named_where_it_stands_against_a_graph(device: str) -> None:
+    def blocks() -> nn.Module:
+        parts = [nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(2)]
+        return nn.Sequential(nn.Sequential(*parts), nn.Linear(3, 2))
+
+    done = hotlap.train(
+        task(model=blocks, steps=6), Plan({**GRAPH, "recompute": {}}), device=device
+    )
+    rows = {row["name"]: row for row in done.techniques}
+    assert rows["recompute"]["state"] == "applied", rows
+    assert "recompute looks at the random state" in rows["cuda_graph"]["why"]
+
+
+@pytest.mark.parametrize("techniques", [GRAPH, {**GRAPH, "master_weights": {}}, FUSED])
+def test_sampled_steps_are_those_that_are_taken(
+    techniques: dict[str, Any], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(task(data=Steady()), Plan(techniques), device=device)
+    during: list[str] = []
+    keep = _Sampler._keep
+
+    def watched(self: _Sampler, name: str, tensor: torch.Tensor) -> None:
+        if built.hardware.is_capturing():
+            during.append(name)
+        keep(self, name, tensor)
+
+    monkeypatch.setattr(_Sampler, "_keep", watched)
+    channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)
+    options = {"samples": [1, 2, 3, 7], "folder": str(tmp_path)}
+    trial: Any = SimpleNamespace(channel=channel, config=SimpleNamespace(options=options))
+    run = _Recorded(trial, built, _Fed())
+    run.take(9)
+    assert not during
+    proof = built.applied.proofs()[0]
+    assert proof["state"] == "applied", proof
+    for step in options["samples"]:
+        with safe_open(tmp_path / f"step-{step:06d}.safetensors", framework="pt") as archive:
+            names = [name for name in archive.keys() if name.startswith("gradient/")]  # noqa: SIM118
+            assert len(names) == 4
+            assert all(archive.get_tensor(name).abs().sum() > 0 for name in names)
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_compiled_graphs_are_refused_where_a_step_is_split(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
+    monkeypatch.setattr("hotlap.techniques.compile._no_back_end", lambda device: None)
+    split = task(batch_size=4, accumulate=2)
+    with pytest.raises(hotlap.UsageError, match="writes over the gradients"):
+        build(split, Plan({"compile": {"mode": mode}}))
+    build(split, Plan({"compile": {}}))
+    build(task(), Plan({"compile": {"mode": mode}}))

@@ -1,5 +1,10 @@
 """The step that a device decides on, repeats or is asked about early is the step of the CPU."""
 
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,7 +12,7 @@ import torch
 from torch import nn
 
 import hotlap
-from hotlap.device import cannot_leave_out, device_of
+from hotlap.device import Cuda, cannot_leave_out, device_of
 from hotlap.engine.decided import DecidedStep, Late
 from hotlap.engine.early import EarlyStep
 from hotlap.engine.graph import GraphStep
@@ -264,3 +269,100 @@ def test_nothing_stands_against_an_ordinary_model() -> None:
 def test_a_device_that_is_not_there_is_an_error(name: str, words: str) -> None:
     with pytest.raises(hotlap.UsageError, match=words):
         device_of(name)
+
+
+def test_a_replay_runs_no_python() -> None:
+    calls = 0
+
+    def counted(model: nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return loss(model, batch)
+
+    _, _, _, step = trained(GraphStep, what=counted)
+    # The captured step is run by Python once, without taking effect.
+    assert calls == step.target.graph.other_steps + 1
+
+
+@pytest.mark.parametrize("kind", [Step, *KINDS])
+def test_what_follows_a_step_follows_a_replayed_one_too(kind: Any) -> None:
+    model, seen = network(), []
+    optimizer = torch.optim.Adam(model.parameters(), fused=kind is DecidedStep or None)
+    target = StepTarget(None, None, "cpu", after_step=[lambda: seen.append(0)])
+    target.graph = Wish(warm_up=2) if kind is GraphStep else None
+    options: dict[str, Any] = {} if kind is Step else {"device": FakeCuda()}
+    step = kind(model, loss, optimizer, target=target, **options)
+    for _ in range(6):
+        step([(6, batches()[0])])
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_of_one_number_in_a_row_is_a_loss(kind: Any) -> None:
+    check(kind, what=lambda model, batch: loss(model, batch).reshape(1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_that_nobody_holds_is_gone_at_once(kind: Any) -> None:
+    gc.disable()
+    try:
+        step = trained(kind)[3]
+        model = weakref.ref(step.model)
+        del step
+        assert model() is None
+    finally:
+        gc.enable()
+
+
+def test_a_batch_that_is_tried_out_counts_for_nothing() -> None:
+    device = FakeCuda()
+    _, _, _, step = trained(EarlyStep, device=device)
+    step.try_out([torch.full((6, 4), float("nan")), batches()[0][1]])
+    _, is_taken = step([(6, batches()[0])])
+    assert is_taken
+
+
+def test_a_capture_that_cannot_end_leaves_the_device_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[Any] = []
+    before = SimpleNamespace(device_index=0)
+
+    @contextlib.contextmanager
+    def captured(*_: Any, **__: Any) -> Iterator[None]:
+        try:
+            yield
+        except ValueError:
+            raise RuntimeError("the capture was invalidated") from None
+
+    class Generator:
+        def clone_state(self) -> str:
+            return "its own state"
+
+        def graphsafe_set_state(self, state: str) -> None:
+            said.append(state)
+
+    for name, stand_in in {
+        "CUDAGraph": object,
+        "current_stream": lambda *_: before,
+        "graph_pool_handle": lambda: (0, 7),
+        "graph": captured,
+        "set_stream": said.append,
+        "default_generators": [Generator()],
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr("hotlap.compat.optional", lambda name: lambda *given: said.append(given))
+
+    def work() -> None:
+        raise ValueError("a dictionary has changed")
+
+    with pytest.raises(RuntimeError, match="a dictionary has changed"):
+        Cuda("cuda").capture(work, None)
+    assert said == [before, (0, (0, 7)), "its own state"]
+
+
+@pytest.mark.parametrize("name", ["recompute", "compile_mode"])
+def test_what_other_techniques_do_may_stand_against_a_graph(name: str) -> None:
+    target = target_of(network())
+    target.notes[name] = "reduce-overhead"
+    assert unfit(target) is not None

@@ -88,6 +88,13 @@ def test_layouts_and_odd_tensors_arrive_as_they_are() -> None:
         assert mine.stride() == given.stride()
 
 
+def test_what_does_not_go_through_the_buffer_is_handed_over_too() -> None:
+    device = FakeCuda()
+    batch = [torch.randn(6, 4).t(), torch.randn(8)[::2], torch.ones(2), torch.ones(1).expand(3)]
+    list(feed(device)(iter([[(2, batch)]])))
+    assert device.handed_over == len(batch)
+
+
 def test_pinned_memory_stays_within_its_budget() -> None:
     device = FakeCuda()
     steps = [[(1, torch.ones(MIB // 16))] for _ in range(6)]

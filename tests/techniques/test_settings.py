@@ -129,6 +129,30 @@ def test_the_allocator_is_told_and_told_back(on_cuda: dict[str, Any]) -> None:
     assert parsed(left) == {"max_split_size_mb": "64", "expandable_segments": "False"}
 
 
+@pytest.mark.parametrize("before", ["", "garbage_collection_threshold:0.5"])
+def test_the_way_back_is_one_that_torch_takes(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(switches, "has_cuda", lambda: True)
+    switches.set_allocator(before or "expandable_segments:False")
+    applied = Applied(Plan({"allocator": {"garbage_collection_threshold": 0.8}}))
+    switched = applied.start("cuda")
+    assert parsed(switches.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"
+    switched.undo()
+    left = parsed(switches.allocator_settings() or "")
+    assert left.get("garbage_collection_threshold", "") == before.partition(":")[2]
+    switches.set_allocator("expandable_segments:False")
+
+
+def test_an_allocator_that_does_not_tell_its_settings_is_proven_by_its_segments(
+    on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switches, "allocator_settings", lambda: None)
+    assert proven("allocator", on_cuda)[:2] == ("applied", "2 of 3 segments of GPU memory can grow")
+    only = {"expandable_segments": False, "max_split_size_mib": 64}
+    assert "does not tell" in proven("allocator", on_cuda, **only)[1]
+
+
 def test_an_allocator_without_growing_segments_is_no_effect(on_cuda: dict[str, Any]) -> None:
     on_cuda["segments"] = (0, 3)
     assert proven("allocator", on_cuda)[:2] == (
@@ -188,6 +212,29 @@ def test_a_search_for_algorithms_shows_in_the_first_convolution(
     on_cuda["ms"] = ms
     assert proven("cudnn_benchmark", on_cuda)[0] == state
     assert torch.backends.cudnn.benchmark is False
+
+
+def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[torch.Size] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(
+        torch.nn.functional, "conv2d", lambda images, weight: shapes.append(images.shape)
+    )
+    for _ in range(2):
+        switches.first_and_later_convolution_ms("cpu")
+    assert len(shapes) == 8 and len(set(shapes)) == 2
+
+
+@pytest.mark.parametrize("refused", [None, "Deterministic behavior was enabled, but"])
+def test_determinism_that_comes_too_late_is_refused(
+    on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch, refused: str | None
+) -> None:
+    monkeypatch.setattr(switches, "cuda_has_begun", lambda: True)
+    monkeypatch.setattr(switches, "refused_product", lambda device: refused)
+    state, why, _ = proven("deterministic", on_cuda)
+    assert state == ("applied" if refused is None else "refused")
+    assert refused is None or "used cuBLAS before" in why
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_no_search_beside_deterministic_algorithms(on_cuda: dict[str, Any]) -> None:
@@ -280,6 +327,8 @@ def test_deterministic_is_never_a_candidate() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["matmul_precision", "cudnn_benchmark", "allocator"])
 def test_on_a_device_the_proof_sees_the_effect(name: str) -> None:
+    # A block that another test has left is no segment that can grow.
+    torch.cuda.empty_cache()
     applied = Applied(Plan({name: {}}))
     plain = switches.product_error("cuda")
     switched = applied.start("cuda")

@@ -127,6 +127,9 @@ class _StepSampler:
         if "rng" in self._tensors:
             return
         self._keep("rng", torch.get_rng_state())
+        if torch.cuda.is_initialized():
+            for number, state in enumerate(torch.cuda.get_rng_state_all()):
+                self._keep(f"rng.cuda.{number}", state)
         for number, root in enumerate(roots):
             for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
                 self._keep(f"model.{number}.{name}", tensor)

@@ -117,6 +117,9 @@ class _Sample:
                     # Left from a step in another dtype, it could not be added to.
                     tensor.grad = None
         torch.set_rng_state(self.tensors["rng"])
+        for name, state in self.tensors.items():
+            if name.startswith("rng.cuda."):
+                torch.cuda.set_rng_state(state, int(name.rpartition(".")[2]))
 
     def gradients(self, optimizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the captured gradient and the repeated one, each as one float64 vector."""

@@ -31,6 +31,7 @@ from hotlap.techniques import (
     registry,
 )
 from hotlap.techniques.applying import Applied, Switched
+from hotlap.techniques.compile import GRAPHED_MODES
 
 
 @dataclass
@@ -119,9 +120,9 @@ def _build(
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(optimizer)
     scheduler = None
-    target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended)
+    target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended, notes=on_model.notes)
     applied.apply("step", target)
-    target.after_update += switched.after_step
+    target.after_step += switched.after_step
     optimizer = target.optimizer
     target.module = target.optimizer = None
     if task.schedule is not None:
@@ -138,6 +139,7 @@ def _build(
     held_out = task.held_out is not None
     source = _with_techniques(_training(task), applied, hardware, fill_ahead)
     _check_statistics(task, model, source.micro)
+    _check_gradients(task, target, source.micro)
     loss = task.loss
     for around in target.losses:
         loss = around(loss)
@@ -182,6 +184,15 @@ def _check_statistics(task: Task, model: Any, micro: int) -> None:
                 f"norm ({name}): its statistics would be those of a part. Allowed: whole steps, "
                 "another normalisation, or splits_statistics=True if that is meant."
             )
+
+
+def _check_gradients(task: Task, target: StepTarget, micro: int) -> None:
+    mode = target.notes.get("compile_mode")
+    if target.device == "cuda" and mode in GRAPHED_MODES and micro < task.logical_batch:
+        raise UsageError(
+            f"compile in mode='{mode}' with steps in micro-batches: the next one's graph writes "
+            "over the gradients of the one before. Allowed: mode='default', or whole steps."
+        )
 
 
 def _hyperparameters(optimizer: Any) -> dict[str, str]:

@@ -57,6 +57,8 @@ class DecidedStep(Step):
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
         """Queue a step; return its loss and whether it is taken, both on the device."""
         loss, found, *items = self._queued(micros).unbind()
+        for work in self.target.after_step:
+            work()
         self.items = items[0] if items else None
         return loss, Late(found)
 
@@ -72,7 +74,7 @@ class DecidedStep(Step):
         if scaler is not None:
             scaler.unscale_(self.optimizer)
         norm = self._clipped() if self._clips else None
-        found = self._found(loss, norm)
+        found = self._found(loss.reshape(()), norm)
         if scaler is not None:
             for theirs in scaler._found_inf_per_device(self.optimizer).values():
                 # One decision for all: the scale falls where the update is left out.

@@ -1,6 +1,7 @@
 """A step that asks whether its loss is finite while the device still computes the backward."""
 
 import math
+import weakref
 from typing import Any
 
 import torch
@@ -32,13 +33,15 @@ class EarlyStep(Step):
         self._also_clips = self._clips
         # Whether an update is left out is asked where gradients are clipped, not before.
         self.check_finite, self._clips = False, True
-        self._plain_loss, self.loss = self.loss, self._watched
+        self.loss = _watched(self.loss, weakref.ref(self))
 
-    def _watched(self, model: Any, batch: Any) -> Any:
-        value = self._plain_loss(model, batch)
-        if torch.is_grad_enabled():
-            self._reads.append(self._begin_to_read(*_parts(value)))
-        return value
+    def try_out(self, batch: Any) -> None:
+        super().try_out(batch)
+        self._reads.clear()
+
+    def read(self, value: Any) -> None:
+        """Begin to read what a loss gave."""
+        self._reads.append(self._begin_to_read(*_parts(value)))
 
     def _begin_to_read(self, total: torch.Tensor, count: Any) -> tuple[torch.Tensor, Any]:
         device = self._device
@@ -51,7 +54,7 @@ class EarlyStep(Step):
                 if isinstance(value, torch.Tensor):
                     value = value.detach()
                     device.hand_over(value)
-                    device.copy(here[place], value.to(torch.float32))
+                    device.copy(here[place], value.reshape(()).to(torch.float32))
             return here, device.mark()
 
     def _check_mean(self, samples: int, batch: Any) -> None:
@@ -71,6 +74,22 @@ class EarlyStep(Step):
             return True
         norm = self._clipped()
         return norm is None or math.isfinite(float(norm))
+
+
+def _watched(loss: Any, held: Any) -> Any:
+    """Return a loss that lets the step read it; `held` is a weak reference to that step.
+
+    A step that held itself would keep the device's memory until Python looks for cycles.
+    """
+
+    def watched(model: Any, batch: Any) -> Any:
+        value = loss(model, batch)
+        step = held()
+        if step is not None and torch.is_grad_enabled():
+            step.read(value)
+        return value
+
+    return watched
 
 
 def _parts(value: Any) -> tuple[torch.Tensor, Any]:

@@ -99,6 +99,9 @@ class GraphStep(DecidedStep):
         except RuntimeError as error:
             log.info("cuda_graph refused", exc_info=True)
             self._wish.refused = f"it could not be captured: {str(error).splitlines()[0]}"
+            if self.target.scaler is not None:
+                # It may have been captured while it unscaled, which it does once a step.
+                self.target.scaler._per_optimizer_states.pop(id(self.optimizer), None)
             return True
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.held()

@@ -1,5 +1,6 @@
 """What was really held at once, as torch's own allocator tells it."""
 
+import gc
 import json
 import tempfile
 from collections.abc import Callable
@@ -17,6 +18,8 @@ def peak_bytes(work: Callable[[], Any], device: str = "cpu") -> int:
     own events, as the profiler records them. Its cost in time is large on a CPU.
     """
     if device.startswith("cuda"):
+        # What waits for Python's collector would be given back in the middle of it.
+        gc.collect()
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)

@@ -20,19 +20,31 @@ def quietly(model: Any) -> Iterator[None]:
 def in_evaluation(model: Any) -> Iterator[None]:
     """Put the model into evaluation mode, and everything back afterwards.
 
-    Every module has its own mode and its buffers again, and Python's, numpy's and torch's random
-    states are those from before.
+    Every module has its own mode and its buffers again, and all random states are those from
+    before.
     """
     modes = [(module, module.training) for module in model.modules()]
+    with kept_random_states():
+        model.eval()
+        try:
+            with kept_buffers(model):
+                yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Put Python's, numpy's and torch's random states back, those of CUDA devices too."""
     states = fixed.global_random_states()
-    model.eval()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
-        with kept_buffers(model):
-            yield
+        yield
     finally:
-        for module, training in modes:
-            module.training = training
         fixed.restore(states)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
 
 
 @contextmanager

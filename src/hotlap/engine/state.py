@@ -215,7 +215,7 @@ def _random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         "torch": torch.get_rng_state(),
         "numpy": torch.from_numpy(legacy["state"]["key"].astype("int64")),
     }
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         for number, device in enumerate(torch.cuda.get_rng_state_all()):
             tensors[f"cuda {number}"] = device
     rest = [legacy["state"]["pos"], legacy["has_gauss"], legacy["gauss"]]
@@ -234,4 +234,5 @@ def _load_random_states(checkpoint: Checkpoint) -> None:
     torch.set_rng_state(tensors["torch"])
     devices = [tensors[f"cuda {n}"] for n in range(len(tensors)) if f"cuda {n}" in tensors]
     if devices and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(devices)
+        # A checkpoint may come from a machine with more of them.
+        torch.cuda.set_rng_state_all(devices[: torch.cuda.device_count()])

@@ -75,6 +75,8 @@ class Step:
             return self._leave_out(loss, scaler_knows=True)
         for work in self.target.after_update:
             work()
+        for work in self.target.after_step:
+            work()
         return loss, True
 
     def try_out(self, batch: Any) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from hotlap.device import Device
-from hotlap.engine.quiet import kept_buffers, quietly
+from hotlap.engine.quiet import kept_buffers, kept_random_states, quietly
 from hotlap.engine.step import Step
 from hotlap.errors import RunError, UsageError
-from hotlap.feed import fixed
 from hotlap.feed.lengths import LengthSource
 from hotlap.feed.transfer import to_device
 from hotlap.lengths import bucket
@@ -53,13 +52,13 @@ def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[Warmed,
             where a step is split.
     """
     device = hardware.name
-    with _no_trace(step.model, device):
+    with _no_trace(step.model):
         _check_mean(step, source, device)
     done = []
     for positions in source.largest():
         longest = int(source.lengths[positions.numpy()].max())
         length, begin = bucket(longest, source.to), time.perf_counter()
-        with _no_trace(step.model, device):
+        with _no_trace(step.model):
             batch = source.batch_of(positions)
             try:
                 step.try_out(to_device(batch, device))
@@ -118,13 +117,11 @@ def _share(step: Step, source: LengthSource, device: str, short: int, long: int)
 
 
 @contextmanager
-def _no_trace(model: Any, device: str) -> Iterator[None]:
-    states = fixed.global_random_states()
-    devices = torch.cuda.get_rng_state_all() if device.startswith("cuda") else None
+def _no_trace(model: Any) -> Iterator[None]:
     modules = [(module, dict(vars(module))) for module in model.modules()]
     versions = {name: parameter._version for name, parameter in model.named_parameters()}
     try:
-        with kept_buffers(model):
+        with kept_random_states(), kept_buffers(model):
             yield
     finally:
         for module, attributes in modules:
@@ -132,9 +129,6 @@ def _no_trace(model: Any, device: str) -> Iterator[None]:
             vars(module).update(attributes)
         for parameter in model.parameters():
             parameter.grad = None
-        fixed.restore(states)
-        if devices is not None:
-            torch.cuda.set_rng_state_all(devices)
     for name, parameter in model.named_parameters():
         if parameter._version != versions.get(name):
             raise UsageError(

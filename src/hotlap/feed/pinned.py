@@ -112,7 +112,10 @@ class PinnedFeed:
         def send(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal offset
             if not _can_be_sent(tensor):
-                return tensor.to(device.name)
+                there = device.moved(tensor)
+                if there is not tensor and there.layout == torch.strided:
+                    made.append(there)
+                return there
             there = device.like(tensor)
             if fits:
                 assert buffer.memory is not None

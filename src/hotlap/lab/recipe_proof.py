@@ -188,9 +188,11 @@ class _Sampler:
 
     def at_update(self) -> None:
         """Keep the gradient as the update gets it, clipped and unscaled."""
-        if self._meta:
+        # A replayed graph leaves its gradients where `after_step` finds them.
+        if self._meta and not self.built.hardware.is_capturing():
             for name, gradient in gradients(self.built).items():
-                self._keep(f"gradient/{name}", gradient)
+                # Where it is: a copy to the host would wait, and a step may be watched for that.
+                self._tensors[f"gradient/{name}"] = gradient.detach().clone()
 
     def after_step(self, step: StepDone) -> None:
         """Keep the weights, and write the file."""
@@ -198,6 +200,9 @@ class _Sampler:
             return
         if not any(name.startswith("gradient/") for name in self._tensors):
             self.at_update()
+        for name, tensor in list(self._tensors.items()):
+            if name.startswith("gradient/"):
+                self._keep(name, tensor)
         for name, weight in trained(self.built).items():
             self._keep(f"after/{name}", weight)
         path = self.folder / f"step-{self._meta['step']:06d}.safetensors"

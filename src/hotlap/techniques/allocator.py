@@ -25,12 +25,6 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_DEFAULTS = {
-    "expandable_segments": "False",
-    "max_split_size_mb": str(2**63 // 2**20 - 1),
-    "garbage_collection_threshold": "0",
-}
-"""What torch does where nothing is said: the way back."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +128,8 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
             )
         if not switches.set_allocator(text({**now, **wanted})):
             raise Refusal("this torch cannot change its allocator once the process runs")
-        before = {key: now.get(key, _DEFAULTS[key]) for key in wanted}
-        return lambda: _back(text({**now, **before}))
+        # torch forgets what is not named, but for the segments, which have to be told.
+        return lambda: _back(text({"expandable_segments": "False", **now}))
 
     target.switch = switch
     return target
@@ -156,12 +150,14 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
         return Proof("no_effect", f"the allocator is {backend}")
     if options.backend != "native":
         return Proof("applied", f"the allocator is {backend}")
-    settings = parsed(switches.allocator_settings() or "")
+    said = switches.allocator_settings()
+    settings = parsed(said or "")
     off = [key for key, value in asked(options).items() if settings.get(key) != value]
-    if off:
+    if said is not None and off:
         return Proof("no_effect", f"the allocator says {text(settings) or 'nothing'}")
     if not options.expandable_segments:
-        return Proof("applied", f"the allocator says {text(settings)}")
+        says = "took its settings, and does not tell them" if said is None else f"says {said}"
+        return Proof("applied", f"the allocator {says}")
     grows, count = switches.expandable_segments()
     if grows == 0:
         return Proof("no_effect", f"none of {count} segments of GPU memory can grow")

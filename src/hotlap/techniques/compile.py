@@ -38,6 +38,10 @@ _NO_TRITON = "triton, which makes the kernels for a GPU, is not installed: pip i
 Forward = Callable[..., Any]
 
 
+GRAPHED_MODES = ("reduce-overhead", "max-autotune")
+"""Modes in which compiled code makes CUDA graphs of its own on a GPU."""
+
+
 @dataclass(frozen=True)
 class Options:
     region: Literal["model", "blocks", "loss"] = "model"

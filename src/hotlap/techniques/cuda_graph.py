@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.task import TaskFacts
+from hotlap.techniques.compile import GRAPHED_MODES
 from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
 
 _NO_DEVICE = "there is no CUDA device: only such a device has graphs"
@@ -96,8 +97,10 @@ def unfit(target: StepTarget) -> str | None:
         for hooks in _HOOKS:
             if any(map(_is_a_users, getattr(module, hooks, {}).values())):
                 return f"{name or 'the model'} has a hook, which a replay would not call"
-    if target.notes.get("compile_mode") in ("reduce-overhead", "max-autotune"):
+    if target.notes.get("compile_mode") in GRAPHED_MODES:
         return f"compile in mode {target.notes['compile_mode']} makes graphs of its own"
+    if "recompute" in target.notes:
+        return "recompute looks at the random state in each backward, which no graph can hold"
     return None
 
 

@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap import switches
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Technique
+from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
 _VARIABLE, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 _ALLOWED = (_WORKSPACE, ":16:8")
@@ -47,11 +48,11 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     if target.environment.get(_VARIABLE) not in _ALLOWED:
         target.environment[_VARIABLE] = _WORKSPACE
-    target.switch = lambda: _set(options)
+    target.switch = lambda: _set(options, target.device)
     return target
 
 
-def _set(options: Options) -> Callable[[], None]:
+def _set(options: Options, device: str) -> Callable[[], None]:
     import torch
 
     memory: Any = torch.utils.deterministic
@@ -79,6 +80,14 @@ def _set(options: Options) -> Callable[[], None]:
         else:
             os.environ[_VARIABLE] = workspace
 
+    if device == "cuda" and switches.cuda_has_begun():
+        refused = switches.refused_product(device)
+        if refused is not None:
+            undo()
+            raise Refusal(
+                f"this process has used cuBLAS before, without {_VARIABLE}={_WORKSPACE} in its "
+                f"environment ({refused.splitlines()[0]})"
+            )
     return undo
 
 

@@ -78,6 +78,8 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             raise Refusal("a parameter is not a dense float32 or float64 tensor")
     if options.implementation == "fused":
         _place_step_counters(optimizer)
+        # A state that is loaded later brings its own.
+        optimizer.register_load_state_dict_post_hook(_place_step_counters)
     switch = _Switch(options.implementation)
     switch.join(optimizer)
     target.each_step.append(switch.place)

@@ -125,6 +125,8 @@ class StepTarget:
     """Called after the backward of each micro-batch."""
     after_update: list[Callable[[], None]] = field(default_factory=list)
     """Called when the optimizer has stepped."""
+    after_step: list[Callable[[], None]] = field(default_factory=list)
+    """Called on the host when a step was taken, or replayed."""
     scaler: Any = None
     """A `torch.amp.GradScaler`, where gradients would be too small for their format."""
     losses: list[Callable[[Any], Any]] = field(default_factory=list)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap import cli, kept_ceilings
+from hotlap import ceilings, cli, kept_ceilings
 from hotlap.ceilings import Ceilings, parse
 from hotlap.errors import RunError, UsageError
 from hotlap.host import Gpu, Host, Problem
@@ -165,3 +165,16 @@ def test_a_run_that_beats_a_ceiling_has_it_measured_again(
 )
 def test_no_control_character_reaches_the_terminal(given: str, shown: str) -> None:
     assert printable(given) == shown
+
+
+@pytest.mark.parametrize(("device", "size"), [("cuda", 8192), ("cpu", ceilings._SMALL)])
+def test_a_small_product_says_nothing_of_a_device(
+    device: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(
+        ceilings, "_rate_of_products", lambda torch, size, *_: asked.append(size) or 1.0
+    )
+    ceilings._product_gflops(None, 8192, None, device)
+    # At the rate of the small one, the large one would take minutes.
+    assert asked[-1] == size

@@ -1,0 +1,86 @@
+"""A look at the model changes nothing that a device's random numbers depend on."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.attach.capture import _StepSampler
+from hotlap.attach.replay import _Sample
+from hotlap.engine.quiet import quietly
+from hotlap.engine.state import _load_random_states, _random_states
+
+
+class Generators:
+    """Random states of two devices, as `torch.cuda` tells and takes them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states = [torch.tensor([number], dtype=torch.uint8) for number in (3, 5)]
+        for name, stand_in in {
+            "is_initialized": lambda: True,
+            "is_available": lambda: True,
+            "device_count": lambda: len(self.states),
+            "get_rng_state_all": lambda: [state.clone() for state in self.states],
+            "set_rng_state_all": self._set_all,
+            "set_rng_state": self._set,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def _set_all(self, states: list[torch.Tensor]) -> None:
+        for number, state in enumerate(states):
+            self._set(state, number)
+
+    def _set(self, state: torch.Tensor, number: int) -> None:
+        self.states[number] = state.clone()
+
+    def draw(self) -> None:
+        for state in self.states:
+            state.add_(1)
+
+    def values(self) -> list[int]:
+        return [int(state) for state in self.states]
+
+
+@pytest.fixture
+def generators(monkeypatch: pytest.MonkeyPatch) -> Generators:
+    return Generators(monkeypatch)
+
+
+def test_what_evaluation_draws_on_a_device_is_put_back(generators: Generators) -> None:
+    with quietly(nn.Linear(1, 1)):
+        generators.draw()
+        assert generators.values() == [4, 6]
+    assert generators.values() == [3, 5]
+
+
+def test_a_checkpoint_brings_back_the_devices_that_are_there(generators: Generators) -> None:
+    tensors, others = _random_states()
+    generators.draw()
+    checkpoint: Any = SimpleNamespace(tensors={"random": tensors}, state={"random": others})
+    _load_random_states(checkpoint)
+    assert generators.values() == [3, 5]
+    del generators.states[1]
+    generators.draw()
+    _load_random_states(checkpoint)
+    assert generators.values() == [3]
+
+
+def test_a_cpu_run_begins_no_cuda_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    tensors, _ = _random_states()
+    assert set(tensors) == {"torch", "numpy"}
+
+
+def test_a_scripts_step_is_repeated_under_its_devices_random_states(
+    generators: Generators, tmp_path: Path
+) -> None:
+    sampler = _StepSampler({"samples": [4], "folder": str(tmp_path)})
+    sampler.batch([torch.ones(2, 1)])
+    sampler.before_forward([nn.Linear(1, 1)])
+    sampler._write(4)
+    generators.draw()
+    _Sample(sampler.written[0], [], torch.float64).load_into([])
+    assert generators.values() == [3, 5]

@@ -54,6 +54,8 @@ class Built:
     """Name of a parameter -> the tensor that is trained, where it is not the model's own."""
     hyperparameters: dict[str, str] = field(default_factory=dict)
     """The optimizer's, by group and name, before the first step."""
+    ended: list[Callable[[], Any]] = field(default_factory=list)
+    """What hands the model back as it was made, with the weights that were trained."""
     operators: set[str] = field(default_factory=set)
     """Filled by the second step, see `OptimizerTarget`."""
     warmed: tuple[Warmed, ...] = ()
@@ -63,6 +65,18 @@ class Built:
     def device(self) -> str:
         """The device, as torch names it."""
         return self.hardware.name
+
+    def end(self) -> None:
+        """Hand the model and the process back; a second call does nothing."""
+        _end(self.ended, self.switched)
+
+
+def _end(ended: list[Callable[[], Any]], switched: Switched) -> None:
+    try:
+        while ended:
+            ended.pop(0)()
+    finally:
+        switched.undo()
 
 
 def build(
@@ -91,11 +105,11 @@ def build(
     check(plan, registry(techniques))
     hardware = device_of(device)
     applied = Applied(plan, techniques)
-    switched = applied.start(hardware.kind)
+    switched, ended = applied.start(hardware.kind), []
     try:
-        return _build(task, plan, hardware, applied, switched, check_finite, fill_ahead)
+        return _build(task, plan, hardware, applied, switched, ended, check_finite, fill_ahead)
     except BaseException:
-        switched.undo()
+        _end(ended, switched)
         raise
 
 
@@ -105,6 +119,7 @@ def _build(
     hardware: Device,
     applied: Applied,
     switched: Switched,
+    ended: list[Callable[[], Any]],
     check_finite: bool,
     fill_ahead: bool,
 ) -> Built:
@@ -113,7 +128,7 @@ def _build(
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
     model.to(hardware.name).train()
-    on_model = ModelTarget(model, [])
+    on_model = ModelTarget(model, [], ended=ended)
     applied.apply("model", on_model)
     on_model.module = None
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
@@ -160,6 +175,7 @@ def _build(
         switched=switched,
         weights=target.weights,
         hyperparameters=hyperparameters,
+        ended=ended,
         operators=acts_on.operators,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
     )

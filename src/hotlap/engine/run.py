@@ -79,26 +79,21 @@ def steps(
     built = build(task, chosen, device=device, check_finite=check_finite)
     taken = steps_of(built)
     # A generator around the generator costs: only a plan that left something to undo pays for it.
-    leaves = built.switched.is_set or built.weights or built.step.target.ended
-    return _undone(taken, built) if leaves else taken
+    if not (built.switched.is_set or built.ended):
+        return taken
+    undone = _undone(taken, built)
+    # Begun at once: one that nobody ever asks for a step puts everything back as well.
+    next(undone)
+    return undone
 
 
-def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[StepDone]:
-    """Put everything back when the loop is over, or left."""
+def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[Any]:
+    """Put everything back when the loop is over, or left. The first item is no step."""
     try:
+        yield None
         yield from taken
     finally:
-        finish(built)
-        built.switched.undo()
-
-
-def finish(built: Built) -> None:
-    """Hand the model back as it was made, with the tensors that were trained."""
-    for undo in built.step.target.ended:
-        undo()
-    parameters = dict(built.model.named_parameters())
-    for name, trained in built.weights.items():
-        parameters[name].data = trained.detach().clone()
+        built.end()
 
 
 def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:

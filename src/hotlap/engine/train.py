@@ -16,7 +16,7 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
-from hotlap.engine.run import StepDone, finish, steps_of, waits_for_measure
+from hotlap.engine.run import StepDone, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find, prepare
 from hotlap.engine.state import Position, load_weights, restore
 from hotlap.engine.warm import Warmed
@@ -149,7 +149,7 @@ def train(
     try:
         return _train(built, saved, weights, folder, every, progress, notice, begin)
     finally:
-        built.switched.undo()
+        built.end()
 
 
 def _train(
@@ -200,7 +200,6 @@ def _train(
         if saver is not None:
             # Where it goes on from may be another run's folder.
             saver.save(built, position, clock.to_json())
-    finish(built)
     return Trained(
         model=built.model.eval(),
         epochs=tuple(epochs),

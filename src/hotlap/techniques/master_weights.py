@@ -12,10 +12,13 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from hotlap.errors import UsageError
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
 
@@ -51,12 +54,19 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if any(id(parameter) not in names for parameter in held):
         raise Refusal("the optimizer holds a parameter that is not the model's")
     masters = {id(parameter): _master(parameter) for parameter in held}
+    # What is not trained is given back as it was, not as bfloat16 holds it.
+    wide = {name: masters.get(id(p), p.data) for name, p in module.named_parameters()}
+    target.ended.append(partial(_give_back, dict(module.named_parameters()), wide))
     for parameter in module.parameters():
         parameter.data = parameter.data.to(torch.bfloat16)
     for group in optimizer.param_groups:
         group["params"] = [masters[id(parameter)] for parameter in group["params"]]
-    target.weights.update({names[key]: master for key, master in masters.items()})
-    _cast_at_the_border(module, target.notes)
+    target.weights.update(wide)
+    target.notes["masters"] = len(masters)
+    target.ended.extend(_cast_at_the_border(module, target.notes))
+    buffers = _Buffers(module)
+    if buffers.wide:
+        target.ended.extend(buffers.join(target))
     if target.device == "cpu":
         target.ended.extend(_sum_embeddings_in_float32(module))
     _Copies(held, [masters[id(parameter)] for parameter in held]).join(target)
@@ -67,7 +77,16 @@ def _master(parameter: Any) -> Any:
     return parameter.detach().clone().requires_grad_(parameter.requires_grad)
 
 
-def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> None:
+def _give_back(parameters: dict[str, Any], wide: dict[str, Any]) -> None:
+    """Put float32 weights into the model."""
+    for name, parameter in parameters.items():
+        parameter.data = wide[name].detach().clone()
+        # It would be in the other format, and of a step that is over.
+        parameter.grad = None
+
+
+def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[], None]]:
+    """Cast what goes in and what comes out; return what ends that."""
     import torch
 
     def narrow(module: Any, args: Any, kwargs: Any) -> Any:
@@ -88,8 +107,87 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> None:
             return output.to(torch.float32) if output.dtype is torch.bfloat16 else output
         return _cast(output, torch.bfloat16, torch.float32)
 
-    module.register_forward_pre_hook(narrow, with_kwargs=True)
-    module.register_forward_hook(widen)
+    return [
+        module.register_forward_pre_hook(narrow, with_kwargs=True).remove,
+        module.register_forward_hook(widen).remove,
+    ]
+
+
+class _Buffers:
+    """Puts bfloat16 copies in the place of float32 buffers from the forward to its backward.
+
+    Outside of that the model has its own: checkpoints and evaluation know of nothing.
+    """
+
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        self.wide: dict[str, tuple[dict[str, Any], str]] = {
+            f"{name}.{key}" if name else key: (part._buffers, key)
+            for name, part in module.named_modules()
+            for key, buffer in part._buffers.items()
+            if buffer is not None and buffer.dtype == torch.float32
+        }
+        """Path -> who holds it, and under which name."""
+        self._copies: dict[str, tuple[Any, int, Any]] = {}
+        """Path -> the buffer it is a copy of, that one's version, and the copy."""
+        self._module = module
+
+    def join(self, target: StepTarget) -> list[Callable[[], None]]:
+        """Act on every forward; return what ends that."""
+        target.forward.append(self._narrow_in_training)
+        target.after_backward.append(self.own)
+        return [
+            self._module.register_forward_pre_hook(self._before).remove,
+            self._module.register_forward_hook(self._after).remove,
+            self.own,
+        ]
+
+    @contextmanager
+    def _narrow_in_training(self) -> Iterator[None]:
+        self._narrow()
+        yield
+        for path, (holder, key) in self.wide.items():
+            copy = self._copies[path][2]
+            if holder[key] is not copy or copy._version > 0:
+                raise UsageError(
+                    f"the model's forward writes to its buffer {path}, which bfloat16 is too "
+                    "narrow for. Allowed: a plan without master_weights; autocast leaves buffers "
+                    "as they are."
+                )
+
+    def _before(self, *_: Any) -> None:
+        import torch
+
+        # In training the loss may use buffers as well, and all of it may be compiled.
+        if not torch.is_grad_enabled():
+            self._narrow()
+
+    def _after(self, *_: Any) -> None:
+        import torch
+
+        if not torch.is_grad_enabled():
+            self.own()
+
+    def _narrow(self) -> None:
+        import torch
+
+        for path, (holder, key) in self.wide.items():
+            own = holder[key]
+            if own.dtype != torch.float32:
+                continue
+            copied, version, copy = self._copies.get(path, (None, 0, None))
+            if copied is not own or version != own._version:
+                copy = own.detach().to(torch.bfloat16)
+                self._copies[path] = own, own._version, copy
+            holder[key] = copy
+
+    def own(self) -> None:
+        """Let the model have its own buffers."""
+        for path, (holder, key) in self.wide.items():
+            copied, _, copy = self._copies.get(path, (None, 0, None))
+            if copy is not None and holder[key] is copy:
+                holder[key] = copied
 
 
 def _cast(value: Any, old: Any, new: Any) -> Any:
@@ -221,7 +319,7 @@ def proof(target: StepTarget, options: Options) -> Proof:
     dtype = target.notes.get("master_weights")
     if dtype is None:
         return Proof("no_effect", "no forward ran")
-    return Proof("applied", f"{len(target.weights)} float32 masters; the model gave {dtype}")
+    return Proof("applied", f"{target.notes['masters']} float32 masters; the model gave {dtype}")
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:

@@ -14,8 +14,8 @@ LAYERS = (
     ("techniques",),
     ("feed", "distributed", "checkpoint", "track", "rules", "recipe"),
     ("trace", "switches", "kept_ceilings"),
-    ("task", "plan", "host", "ceilings", "compat", "device", "losses", "schedules"),
-    ("padding",),
+    ("task", "plan", "host", "ceilings", "device", "losses", "schedules"),
+    ("padding", "compat"),
     ("lengths",),
     ("errors",),
 )

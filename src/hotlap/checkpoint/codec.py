@@ -4,16 +4,21 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy
+import torch
+
 from hotlap.errors import UsageError
 
 _TAG = "__kind__"
+_DTYPES = (torch.float32, torch.float64, torch.int64)
 
 
 def encode(value: Any, where: str) -> Any:
     """Return the value as JSON has it.
 
     Args:
-        value: numbers, text, None, and lists, tuples, dicts and counters of these.
+        value: numbers, tensors of one number, text, None, and lists, tuples, dicts and counters of
+            these.
         where: what it belongs to, for the message.
 
     Raises:
@@ -26,6 +31,11 @@ def encode(value: Any, where: str) -> Any:
             return {_TAG: "float", "value": repr(value)}
         # numpy has numbers that are floats as well, and that JSON does not know.
         return float(value) if isinstance(value, float) else int(value)
+    if isinstance(value, numpy.number):
+        return encode(value.item(), where)
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _DTYPES:
+        # A learning rate, say.
+        return {_TAG: "tensor", "dtype": str(value.dtype), "value": encode(value.item(), where)}
     if isinstance(value, list):
         return [encode(item, where) for item in value]
     if isinstance(value, tuple):
@@ -36,7 +46,7 @@ def encode(value: Any, where: str) -> Any:
         return {_TAG: kind, "pairs": pairs}
     raise UsageError(
         f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep. Allowed: "
-        "numbers, text, and lists, tuples and dicts of these."
+        "numbers, text, tensors of one number, and lists, tuples and dicts of these."
     )
 
 
@@ -49,6 +59,9 @@ def decode(value: Any) -> Any:
     kind = value[_TAG]
     if kind == "float":
         return float(value["value"])
+    if kind == "tensor":
+        dtype = {str(each): each for each in _DTYPES}[value["dtype"]]
+        return torch.tensor(decode(value["value"]), dtype=dtype)
     if kind == "tuple":
         return tuple(decode(item) for item in value["items"])
     pairs = {decode(key): decode(item) for key, item in value["pairs"]}

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 
 from hotlap.device import Cuda, Device, cannot_leave_out, device_of
 from hotlap.engine.decided import DecidedStep
 from hotlap.engine.early import EarlyStep
 from hotlap.engine.graph import GraphStep
-from hotlap.engine.scheduling import check_length
+from hotlap.engine.scheduling import check_length, values_of
 from hotlap.engine.step import Step
 from hotlap.engine.warm import Warmed, warm_up
 from hotlap.errors import UsageError
@@ -54,6 +55,10 @@ class Built:
     """Name of a parameter -> the tensor that is trained, where it is not the model's own."""
     hyperparameters: dict[str, str] = field(default_factory=dict)
     """The optimizer's, by group and name, before the first step."""
+    schedule_values: dict[str, Any] = field(default_factory=dict)
+    """The schedule's, by name, before the first step, as a checkpoint keeps them."""
+    buffers: dict[str, Any] = field(default_factory=dict)
+    """Path of a buffer -> which tensor it was before the first step, and its version."""
     ended: list[Callable[[], Any]] = field(default_factory=list)
     """What hands the model back as it was made, with the weights that were trained."""
     operators: set[str] = field(default_factory=set)
@@ -127,6 +132,12 @@ def _build(
     model = task.model()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise UsageError(
+            f"the model's {lazy[0]} has no shape before the first forward. Allowed: model() that "
+            "goes forward once itself."
+        )
     model.to(hardware.name).train()
     on_model = ModelTarget(model, [], ended=ended)
     applied.apply("model", on_model)
@@ -175,6 +186,8 @@ def _build(
         switched=switched,
         weights=target.weights,
         hyperparameters=hyperparameters,
+        schedule_values=values_of(scheduler),
+        buffers={name: (id(b), b._version) for name, b in model.named_buffers()},
         ended=ended,
         operators=acts_on.operators,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),

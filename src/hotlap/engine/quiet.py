@@ -8,12 +8,51 @@ import torch
 
 from hotlap.feed import fixed
 
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has: what is in them is not kept by its forward."""
+
 
 @contextmanager
-def quietly(model: Any) -> Iterator[None]:
-    """Put the model into evaluation mode without gradients, and everything back afterwards."""
-    with in_evaluation(model), torch.inference_mode():
-        yield
+def quietly(model: Any, *, takes_gradients: bool = False) -> Iterator[None]:
+    """Put the model into evaluation mode without gradients, and everything back afterwards.
+
+    Args:
+        model: whose modules may keep what they make, as tables of positions are kept.
+        takes_gradients: what runs asks for gradients itself, which inference mode has none of.
+    """
+    with in_evaluation(model):
+        if takes_gradients:
+            with torch.no_grad():
+                yield
+            return
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            _make_ordinary(model)
+
+
+def _make_ordinary(model: Any) -> None:
+    """Put an ordinary tensor where a module kept one of inference mode: training cannot take it."""
+    for module in model.modules():
+        attributes = vars(module)
+        for name, value in list(attributes.items()):
+            if name not in _OF_TORCH:
+                attributes[name] = _ordinary(value)
+
+
+def _ordinary(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.is_inference() else value
+    if type(value) is dict:
+        value.update({key: _ordinary(item) for key, item in value.items()})
+    elif type(value) is list:
+        value[:] = [_ordinary(item) for item in value]
+    elif type(value) is tuple:
+        items = tuple(_ordinary(item) for item in value)
+        if any(new is not old for new, old in zip(items, value, strict=True)):
+            return items
+    return value
 
 
 @contextmanager

@@ -52,6 +52,11 @@ class StepDone:
     def model(self) -> Any:
         return self.built.model
 
+    @property
+    def scheduler(self) -> Any:
+        """The schedule, None if there is none."""
+        return self.built.scheduler
+
 
 def steps(
     task: Task, plan: Plan | None = None, *, device: str | None = None, check_finite: bool = True
@@ -59,7 +64,9 @@ def steps(
     """Train, one step at a time, for people who keep their own loop.
 
     One loop at a time: two of them would draw from the same random generators of the process. The
-    model has the trained weights in their own format once the loop is over, or closed.
+    model has the trained weights in their own format once the loop is over, or closed. Held-out
+    samples are yours to look at, and so is a schedule that waits for a measurement:
+    `step.scheduler.step(loss)` where `step.ends_epoch`.
 
     Args:
         task: what is learned.

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch.optim import lr_scheduler
 
+from hotlap.checkpoint.codec import encode
 from hotlap.errors import UsageError
 from hotlap.task import Task
 
@@ -39,6 +40,18 @@ def check_length(scheduler: Any, task: Task) -> None:
                 f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: "
                 f"torch refuses to go on behind its end. Allowed: total_steps={steps}."
             )
+
+
+def values_of(scheduler: Any) -> dict[str, Any]:
+    """Return what a schedule that has not begun says of itself, as a checkpoint keeps it."""
+    found = {}
+    for key, value in ({} if scheduler is None else scheduler.state_dict()).items():
+        try:
+            found[key] = encode(value, "the schedule")
+        except UsageError:
+            # It cannot be saved either, which saving says.
+            continue
+    return found
 
 
 def _length_of_run(task: Task) -> int | None:

@@ -16,6 +16,9 @@ from hotlap.errors import UsageError
 _PART = "#"
 """Between the name of a state and that of one of its parts."""
 
+_VALUE = "its value"
+"""Name, among the states of a parameter, of its own value, where the model does not keep that."""
+
 Tensors = dict[str, dict[str, torch.Tensor]]
 
 
@@ -36,14 +39,21 @@ def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
     # By identity: a parameter that is shared has several names, and is trained under one.
     named = built.model.named_parameters()
     trained = {id(p): built.weights[k] for k, p in named if k in built.weights}
-    kept = built.model.state_dict(keep_vars=True)
-    weights = {k: trained.get(id(v), v).detach() for k, v in kept.items()}
+    weights: dict[str, torch.Tensor] = {}
+    extra = {}
+    for name, value in built.model.state_dict(keep_vars=True).items():
+        if isinstance(value, torch.Tensor):
+            weights[name] = trained.get(id(value), value).detach()
+        else:
+            # What a module gives by `get_extra_state`.
+            extra[name] = encode(value, f"the model's {name}")
     optimizer, groups = _optimizer(built)
     rng, others = _random_states()
     state = {
         "position": asdict(position),
         "skipped": built.step.skipped,
         "task": fingerprint(built),
+        "extra": extra,
         "optimizer": groups,
         "schedule": None
         if built.scheduler is None
@@ -53,7 +63,9 @@ def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
         if built.step.target.scaler is None
         else encode(built.step.target.scaler.state_dict(), "the scaler"),
     }
-    return {"model": weights, "optimizer": optimizer, "random": rng}, state
+    tensors = {"model": weights, "optimizer": optimizer, "random": rng}
+    buffers = _unsaved_buffers(built)
+    return {**tensors, "buffers": buffers} if buffers else tensors, state
 
 
 def restore(built: Built, checkpoint: Checkpoint) -> Position:
@@ -64,7 +76,9 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
     """
     state = checkpoint.state
     _check_same(state["task"], fingerprint(built), checkpoint)
-    load_weights(built, checkpoint.tensors["model"])
+    extra = {name: decode(value) for name, value in state["extra"].items()}
+    load_weights(built, {**checkpoint.tensors["model"], **extra})
+    _load_buffers(built, checkpoint.tensors.get("buffers", {}))
     _load_optimizer(built, checkpoint)
     if built.scheduler is not None:
         built.scheduler.load_state_dict(decode(state["schedule"]))
@@ -75,9 +89,29 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
     return Position(**state["position"])
 
 
-def load_weights(built: Built, weights: Mapping[str, torch.Tensor]) -> None:
+def _unsaved_buffers(built: Built) -> dict[str, torch.Tensor]:
+    """Return the buffers that training has written to and that the state dict leaves out."""
+    kept = built.model.state_dict(keep_vars=True)
+    return {
+        name: buffer
+        for name, buffer in built.model.named_buffers()
+        if name not in kept and built.buffers.get(name) != (id(buffer), buffer._version)
+    }
+
+
+def _load_buffers(built: Built, buffers: Mapping[str, torch.Tensor]) -> None:
+    for path, value in buffers.items():
+        owner, _, name = path.rpartition(".")
+        module = built.model.get_submodule(owner)
+        old = module._buffers.get(name)
+        module._buffers[name] = value.to(built.device if old is None else old.device)
+
+
+def load_weights(built: Built, weights: Mapping[str, Any]) -> None:
     """Put weights into the model, and where they are trained in another format there too."""
-    built.model.load_state_dict(weights)
+    # A file that people have may lack what is no tensor.
+    own = {k: v for k, v in built.model.state_dict().items() if not isinstance(v, torch.Tensor)}
+    built.model.load_state_dict({**own, **weights})
     with torch.no_grad():
         for name, trained in built.weights.items():
             trained.copy_(weights[name])
@@ -103,7 +137,12 @@ def fingerprint(built: Built) -> dict[str, Any]:
         "optimizer": type(built.optimizer).__name__,
         "hyperparameters": built.hyperparameters,
         "schedule": None if built.scheduler is None else type(built.scheduler).__name__,
-        "weights": {name: list(t.shape) for name, t in built.model.state_dict().items()},
+        "schedule's values": built.schedule_values,
+        "weights": {
+            name: list(value.shape)
+            for name, value in built.model.state_dict().items()
+            if isinstance(value, torch.Tensor)
+        },
     }
 
 
@@ -120,7 +159,8 @@ def _check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Check
                 key, old, new = f"{key} ({name})", old.get(name), new.get(name)
             raise UsageError(
                 f"{where.path} is of another task: {key} was {old}, now it is {new}. Allowed: the "
-                "same recipe with the same parameters; only its length may change."
+                "same recipe with the same parameters; only its length may change, and nothing "
+                "that follows from it."
             )
 
 
@@ -133,7 +173,11 @@ def _optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     names, tensors, scalars = _names(built), {}, {}
     for g, group in enumerate(built.optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
-            name = names.get(id(parameter), f"group {g}, {i}")
+            name = names.get(id(parameter))
+            if name is None:
+                # Of the loss, say: nothing else keeps it.
+                name = f"group {g}, {i}"
+                tensors[f"{name}/{_VALUE}"] = parameter.detach()
             for key, value in built.optimizer.state.get(parameter, {}).items():
                 if hasattr(value, "__tensor_flatten__"):
                     for part in value.__tensor_flatten__()[0]:
@@ -168,8 +212,12 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
     ):
         indices = []
         for i, parameter in enumerate(group["params"]):
-            found = by_name.get(names.get(id(parameter), f"group {g}, {i}"))
-            if found is not None:
+            found = by_name.get(names.get(id(parameter), f"group {g}, {i}"), {})
+            value = found.pop(_VALUE, None)
+            if value is not None:
+                with torch.no_grad():
+                    parameter.copy_(value)
+            if found:
                 joined = _joined(built, parameter, found)
                 state[number] = {key: _laid_like(parameter, v) for key, v in joined.items()}
             indices.append(number)

@@ -18,7 +18,7 @@ from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find, prepare
-from hotlap.engine.state import Position, load_weights, restore
+from hotlap.engine.state import Position, capture, load_weights, restore
 from hotlap.engine.warm import Warmed
 from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
@@ -172,6 +172,8 @@ def _train(
         notice(f"going on from '{saved.path}', step {position.step}{end}")
     # Last: nothing is written before everything that was given is known to be right.
     if folder is not None:
+        # What cannot be saved is said now, not after an epoch.
+        capture(built, position)
         prepare(folder, is_resumed=saved is not None)
     saver = Saver(folder, every) if folder is not None else None
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)

@@ -27,7 +27,7 @@ from hotlap.lab.recipe_process import Trial, leave
 from hotlap.plan import Plan
 from hotlap.task import Task
 
-_FILES = ("model", "optimizer", "random")
+_FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""
 
 Named = dict[str, torch.Tensor]

@@ -127,15 +127,17 @@ class _Capture(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operators: list[tuple[Any, Any, Any, Any]] = []
-        self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        """Tensors that were written to, with what they held before."""
+        self.seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        """Tensors that were given to an operator, with what they held before. Not only those that
+        its schema says it writes to: batch norm says nothing of its statistics."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing")
-        for tensor in _written(func, args, kwargs or {}):
-            self.written.setdefault(id(tensor), (tensor, tensor.clone()))
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor) and id(tensor) not in self.seen:
+                self.seen[id(tensor)] = tensor, tensor.clone()
         result = func(*args, **(kwargs or {}))
         self.operators.append((func, args, kwargs or {}, result))
         return result
@@ -154,8 +156,11 @@ class _Graph:
         finally:
             # Captured is not run.
             torch.set_rng_state(random)
-            for tensor, before in capture.written.values():
-                tensor.data.copy_(before)
+            # A view may be seen after what it is of was written to.
+            for tensor, before in reversed(capture.seen.values()):
+                # What is expanded is a view of what is not.
+                if 0 not in tensor.stride():
+                    tensor.data.copy_(before)
         self._operators = capture.operators
 
     def replay(self) -> Any:
@@ -168,13 +173,3 @@ class _Graph:
                     if is_tensor and old.data_ptr() != new.data_ptr():
                         old.data.copy_(new)
         return self._result.clone()
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the tensors that an operator writes to, by its schema."""
-    found = []
-    for number, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[number] if number < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
-    return found

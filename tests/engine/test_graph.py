@@ -152,6 +152,24 @@ def test_a_gradient_alone_may_be_what_is_not_finite(kind: Any) -> None:
     assert step.skipped == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"parts": 2}, {"what": summed}])
+def test_statistics_are_left_alone_where_the_update_is(
+    kind: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def normal() -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=0.3), nn.Linear(8, 2))
+
+    monkeypatch.setitem(globals(), "network", normal)
+    _, _, _, step = trained(kind, spoil=(0, 5), **options)
+    clean = [batch for number, batch in enumerate(batches()) if number not in (0, 5)]
+    _, _, _, other = trained(Step, steps=clean, **options)
+    mine, theirs = step.model.state_dict(), other.model.state_dict()
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, rtol=1e-5, atol=1e-6)
+
+
 def test_without_the_check_what_is_not_finite_is_learned() -> None:
     values, *_ = trained(DecidedStep, spoil=(2,), check_finite=False)
     assert not torch.isfinite(values[0]).any()

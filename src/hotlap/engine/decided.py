@@ -69,6 +69,8 @@ class DecidedStep(Step):
             self._is_ready = True
             _make_state_fit(self.optimizer)
         self._zero()
+        if self._statistics is not None:
+            self._statistics.keep()
         loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
         scaler = self.target.scaler
         if scaler is not None:
@@ -80,6 +82,8 @@ class DecidedStep(Step):
                 # One decision for all: the scale falls where the update is left out.
                 found = torch.maximum(theirs, found, out=theirs)
         self._update(found)
+        if self._statistics is not None:
+            self._statistics.put_back_where(found)
         if scaler is not None:
             scaler.update()
         for work in self.target.after_update:

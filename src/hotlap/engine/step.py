@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hotlap.engine.mean import check_mean
+from hotlap.engine.statistics import Statistics
 from hotlap.errors import RunError
 from hotlap.techniques import StepTarget
 
@@ -56,10 +57,14 @@ class Step:
         self._clips = clip_norm is not None or clip_value is not None
         self._is_checked = False
         self._zero = target.zero_grad or _zeroing(optimizer)
+        statistics = Statistics(model) if check_finite else None
+        self._statistics = statistics if statistics and statistics.are_kept else None
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, bool]:
         """Take a step; return its loss, a scalar on the device, and whether it was taken."""
         self._zero()
+        if self._statistics is not None:
+            self._statistics.keep()
         loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
         if self.check_finite and not math.isfinite(float(loss)):
             return self._leave_out(loss)
@@ -201,6 +206,8 @@ class Step:
             # The scale must fall all the same, or the next step overflows like this one.
             scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
         self.skipped += 1
+        if self._statistics is not None:
+            self._statistics.put_back()
         self._zero()
         return loss, False
 

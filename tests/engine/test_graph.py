@@ -159,7 +159,8 @@ def test_statistics_are_left_alone_where_the_update_is(
 ) -> None:
     def normal() -> nn.Module:
         torch.manual_seed(1)
-        return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=0.3), nn.Linear(8, 2))
+        first = nn.Linear(4, 8, bias=False)
+        return nn.Sequential(first, nn.BatchNorm1d(8, momentum=0.3), nn.Linear(8, 2))
 
     monkeypatch.setitem(globals(), "network", normal)
     _, _, _, step = trained(kind, spoil=(0, 5), **options)

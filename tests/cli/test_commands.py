@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import os
+import resource
+import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,15 +183,18 @@ def test_a_document_is_json_whatever_is_in_it() -> None:
         jsonout.document({"a": object()})
 
 
+def _seconds_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_help_answers_in_0_3_seconds_and_without_torch(hotlap: Run) -> None:
     fastest = float("inf")
-    for _ in range(10):
-        start = time.perf_counter()
-        done = hotlap("--help")
-        fastest = min(fastest, time.perf_counter() - start)
-        assert done.returncode == 0
-        if fastest < 0.3:
-            break
+    for _ in range(5):
+        before = _seconds_of_children()
+        assert hotlap("--help").returncode == 0
+        # Of the processor's time: other tests run beside this one.
+        fastest = min(fastest, _seconds_of_children() - before)
     assert fastest < 0.3
     code = (
         "from hotlap.cli import main; main(['--help']); import sys; print('torch' in sys.modules)"
@@ -203,3 +208,35 @@ def test_a_belief_is_explained_with_what_is_true(hotlap: Run) -> None:
     page = json.loads(done.stdout)
     assert page["kind"] == "belief" and "Nothing that is" in page["text"]
     assert "empty_cache" in hotlap("explain").stdout
+
+
+FROM_OUTSIDE = """
+from dataclasses import dataclass
+from hotlap.techniques import Numerics, Proof, Technique
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+MINE = Technique(
+    "mine", "process", Options, lambda o: Numerics.EXACT, lambda t, h, o: None, lambda t, o: t,
+    lambda t, o: Proof("no_effect", "it does nothing"), lambda t, h: ({},),
+)
+"""
+
+
+def test_a_plan_with_a_technique_from_outside_can_be_run(
+    hotlap: Run, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside.py").write_text(FROM_OUTSIDE)
+    script = shutil.copy(root / "tests" / "tiny.py", tmp_path / "script.py")
+    (tmp_path / "plan.toml").write_text("schema = 1\n[techniques.mine]\n")
+    where = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    known = hotlap(
+        *("run", "--plan", "plan.toml", "--technique", "outside:MINE", script, "--epochs", "1"),
+        **where,
+    )
+    assert known.returncode == 0 and known.stdout.startswith("epoch 0")
+    assert "mine: no_effect, it does nothing" in known.stderr
+    unknown = hotlap("run", "--plan", "plan.toml", script, **where)
+    assert unknown.returncode == 2 and "'mine' is not known" in unknown.stderr

@@ -8,7 +8,7 @@ from hotlap.attach.entry import is_off
 from hotlap.attach.runner import exact_part
 from hotlap.errors import MissingFile
 from hotlap.plan import Plan, PlanFile
-from hotlap.techniques import EXACT_PLAN, check
+from hotlap.techniques import EXACT_PLAN, check, registry
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,13 @@ def plan_path(script: Started) -> Path:
 
 
 def choose(
-    script: Started, wanted: str | None, *, cpu: str, torch: str, by_hand: bool = False
+    script: Started,
+    wanted: str | None,
+    *,
+    cpu: str,
+    torch: str,
+    by_hand: bool = False,
+    techniques: tuple[str, ...] = (),
 ) -> Chosen:
     """Return the plan to run under.
 
@@ -48,6 +54,7 @@ def choose(
         cpu: this host's CPU.
         torch: this host's torch.
         by_hand: take a file that claims nothing, as people write one, for what it says.
+        techniques: techniques from outside that it may name, as `module:NAME`.
 
     Raises:
         MissingFile: there is no such plan file.
@@ -64,7 +71,8 @@ def choose(
             "--plan out."
         )
     file = PlanFile.read(path)
-    check(file.plan)
+    known = registry(techniques)
+    check(file.plan, known)
     if file.verdict is not None and file.verdict.tier in ("unproven", "changed"):
         words = f"{path} is not used: its verdict is `{file.verdict.tier}`"
         return Chosen(Plan(), _line(Plan(), words))
@@ -72,7 +80,7 @@ def choose(
         return Chosen(file.plan, _line(file.plan, f"written by hand, nothing is proven, {path}"))
     strange = _strange(file, cpu, torch)
     if strange:
-        plan = exact_part(file.plan)
+        plan = exact_part(file.plan, known)
         out = ", ".join(name for name in file.plan.techniques if name not in plan.techniques)
         words = f"exact techniques of {path} only: {strange}" + (f"; without {out}" if out else "")
         return Chosen(plan, _line(plan, words))

@@ -13,6 +13,7 @@ def run(
     *,
     target: ScriptTarget,
     plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
+    technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
     dry: bool = False,
 ) -> int:
@@ -23,6 +24,8 @@ def run(
 
     Parameters
     ----------
+    technique
+        A technique from outside that the plan names, as module:NAME; may be given several times.
     dry
         Say what would be done, and do nothing.
     """
@@ -33,12 +36,12 @@ def run(
 
     script = script_of(target, python)
     host = Host.detect()
-    chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "")
+    chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "", techniques=technique)
     say(chosen.line)
     if dry:
         say("would run: " + " ".join(script.command()))
         return 0
-    outcome = run_script(script, chosen.plan)
+    outcome = run_script(script, chosen.plan, techniques=technique)
     for row in outcome.techniques:
         if row["state"] != "applied":
             say(f"{row['name']}: {row['state']}, {printable(row['why'])}")

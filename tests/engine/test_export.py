@@ -128,6 +128,22 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
             weights_of(tmp_path / name, {})
 
 
+def test_weights_of_an_older_step_are_said_to_be(run: Any, tmp_path: Path) -> None:
+    older, newest = sorted((run[0] / "ckpt").glob("step-*"))
+    assert export(task(), run[0], tmp_path / "whole.pt").source == newest
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    exporting, training = [], []
+    done = export(task(), run[0], tmp_path / "model.pt", notice=exporting.append)
+    assert done.to_json()["source"] == str(older)
+    hotlap.train(task(), weights=run[0], notice=training.append)
+    assert training == [*exporting, f"weights of '{older}'"]
+    assert len(exporting) == 1
+    assert exporting[0].startswith("passed over: ")
+    assert newest.name in exporting[0]
+
+
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
 def test_a_state_dict_loads_into_the_plain_model(ending: str, run: Any, tmp_path: Path) -> None:
     done = export(task(), run[0], tmp_path / f"model.{ending}")

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import tempfile
 import warnings
@@ -23,6 +24,8 @@ from hotlap.feed.source import Source
 from hotlap.feed.stream import Stream
 from hotlap.task import Task
 
+log = logging.getLogger("hotlap")
+
 FORMATS = (".pt", ".safetensors", ".pt2", ".onnx")
 _SAMPLES = 4
 _TOLERANCE = 1e-3
@@ -36,37 +39,66 @@ class Exported:
     path: Path
     bytes: int
     checked: str
+    source: Path
+    """The file of weights, or the folder `step-...`, that it was made of."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "bytes": self.bytes, "checked": self.checked}
+        return {
+            "path": str(self.path),
+            "bytes": self.bytes,
+            "checked": self.checked,
+            "source": str(self.source),
+        }
 
 
-def weights_of(source: str | Path, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def weights_of(
+    source: str | Path,
+    wanted: Mapping[str, torch.Tensor],
+    notice: Callable[[str], None] = log.info,
+) -> dict[str, torch.Tensor]:
     """Return the weights of a run's folder, of a folder `step-...`, or of a file.
 
     Args:
         source: see `hotlap.checkpoint.foreign` for the files.
         wanted: the model's own state dict.
+        notice: called, in words, with what they are of, and why newer steps were passed over.
 
     Raises:
         MissingFile: it is not there.
         UsageError: the weights are those of another model.
         CheckpointCorrupt: it is not what it says it is.
     """
+    path, weights = _found(source, notice)
+    notice(f"weights of '{path}'")
+    return fitted(weights, wanted, path)
+
+
+def _found(
+    source: str | Path, notice: Callable[[str], None]
+) -> tuple[Path, dict[str, torch.Tensor]]:
     path = Path(source)
     if is_foreign(path):
-        return fitted(read_foreign(path), wanted, path)
+        return path, read_foreign(path)
     if not path.is_dir():
         raise MissingFile(
             f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
             "weights."
         )
-    found, _ = find(str(path), None)
+    found, passed = find(str(path), None)
+    for why in passed:
+        notice(f"passed over: {why}")
     assert found is not None
-    return fitted(found.tensors["model"], wanted, found.path)
+    return found.path, found.tensors["model"]
 
 
-def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = False) -> Exported:
+def export(
+    task: Task,
+    source: str | Path,
+    to: str | Path,
+    *,
+    overwrite: bool = False,
+    notice: Callable[[str], None] = log.warning,
+) -> Exported:
     """Write a trained model into a file.
 
     Args:
@@ -75,6 +107,7 @@ def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = 
         to: `.pt` and `.safetensors` hold a state dict for the plain model, `.pt2` a program of
             torch.export, `.onnx` one for other runtimes. Programs are in evaluation mode.
         overwrite: replace a file that is there.
+        notice: called with why newer steps of the run were passed over, in words.
 
     Raises:
         MissingFile: `source`, or a package that the format needs, is not there.
@@ -92,10 +125,11 @@ def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = 
         _need_onnx()
     seed_everything(task.seed)
     model = task.model()
-    model.load_state_dict(weights_of(source, model.state_dict()))
+    found, weights = _found(source, notice)
+    model.load_state_dict(fitted(weights, model.state_dict(), found))
     model.eval()
     checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
-    return Exported(path, path.stat().st_size, checked)
+    return Exported(path, path.stat().st_size, checked, found)
 
 
 def _replaced(path: Path, write: Callable[[Path], str]) -> str:

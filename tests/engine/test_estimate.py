@@ -76,7 +76,10 @@ def measured(task: hotlap.Task, plan: Plan) -> int:
 
 
 def predicted(task: hotlap.Task, plan: Plan) -> int:
-    return rehearse(task, plan, Sample.of(task), device="cpu", like="cpu").peak.bytes
+    return max(
+        rehearse(each.task, plan, each.sample, device="cpu", like="cpu").peak.bytes
+        for each in rehearsal.largest_batches(task)
+    )
 
 
 PRECISIONS: tuple[dict[str, Any], ...] = ({}, {"autocast": {}}, {"master_weights": {}})
@@ -183,9 +186,120 @@ def test_what_the_plan_keeps_in_memory_counts_on_a_cpu() -> None:
     found = hotlap.estimate(mlp(), device="cpu", memory_bytes=2**30, find_largest=False)
     assert found.data_bytes == 64 * (256 * 4 + 8)
     assert found.needed_bytes == found.data_bytes + found.chosen.peak.bytes  # type: ignore[union-attr]
-    assert any("no cuda" in note for note in estimating._notes("cuda", "cpu", Sample.of(mlp()), ()))
+    (largest,) = rehearsal.largest_batches(mlp())
+    assert any("no cuda" in note for note in estimating._notes("cuda", "cpu", largest, ()))
     refused = [row.why_not for row in found.rows if row.recompute == "whole"]
     assert all("no repeated blocks" in reason for reason in refused)
+
+
+def of_lengths(**options: Any) -> hotlap.Task:
+    drawn = torch.randint(4, 33, (64,), generator=torch.Generator().manual_seed(0))
+    samples = [torch.zeros(int(length), dtype=torch.int64) for length in drawn]
+    given = {
+        "loss": lambda model, batch: cross_entropy(model, (batch, batch)),
+        "data": samples,
+        "collate": hotlap.pad(0, to=(8, 16, 34)),
+        "lengths": len,
+        "steps": None,
+        "epochs": 1,
+    }
+    return dataclasses.replace(words(), **{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "plan"),
+    [
+        ({}, {}),
+        ({"batch_size": None, "tokens_per_batch": 300}, {}),
+        ({"batch_size": None, "tokens_per_batch": 300}, {"micro_batch": {"size": 3}}),
+        ({"batch_size": 5, "accumulate": 3}, {}),
+    ],
+    ids=["samples", "tokens", "tokens, split", "accumulated"],
+)
+def test_the_prediction_is_for_the_largest_batch_of_sequences(
+    options: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    task = of_lengths(**options)
+    if task.accumulate > 1 or plan:
+        task = dataclasses.replace(task, loss=per_token)
+    assert predicted(task, Plan(plan)) == pytest.approx(measured(task, Plan(plan)), rel=WITHIN)
+
+
+def per_token(model: nn.Module, batch: Any) -> tuple[torch.Tensor, int]:
+    return cross_entropy(model, (batch, batch)) * batch.numel(), batch.numel()
+
+
+def test_of_the_largest_batches_the_one_that_takes_more_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Ten of one token, which have most tokens, and one of nine.
+    task = of_lengths(
+        data=[torch.zeros(1 + 8 * (n == 10), dtype=torch.int64) for n in range(11)],
+        collate=hotlap.pad(0, to=(1, 9)),
+        batch_size=None,
+        tokens_per_batch=10,
+    )
+    both = rehearsal.largest_batches(task)
+    assert [(each.task.batch_size, each.length) for each in both] == [(10, 1), (1, 9)]
+    peaks = [
+        rehearse(each.task, Plan(), each.sample, device="cpu", like="cpu").peak.bytes
+        for each in both
+    ]
+    monkeypatch.setattr(estimating, "PRECISIONS", {})
+    found = hotlap.estimate(task, Plan({"resident": {}}), device="cpu", memory_bytes=2**22)
+    assert found.needed_bytes - found.data_bytes == max(peaks) != min(peaks)
+    # Each row is kept as long as the longest.
+    assert found.data_bytes == 11 * 9 * 8
+    assert found.batch == 10
+    assert any("10 samples padded to 1 tokens" in note for note in found.notes)
+    assert found.chosen.largest_batch is not None
+    assert found.chosen.largest_batch > 10
+
+
+def test_samples_are_rehearsed_as_transforms_make_them() -> None:
+    plain = dataclasses.replace(mlp(), batch_transform=lambda batch, _: batch)
+    transformed = dataclasses.replace(
+        mlp(),
+        # A text is no sample that could be stacked, or kept.
+        data=[(str(number), number % 10) for number in range(64)],
+        transform=lambda sample, _: (torch.zeros(128), sample[1]),
+        batch_transform=lambda batch, _: [torch.cat([batch[0], batch[0]], dim=1), batch[1]],
+    )
+    assert predicted(transformed, Plan()) == predicted(plain, Plan())
+    stream = dataclasses.replace(transformed, data=Again(transformed.data))
+    assert predicted(stream, Plan()) == predicted(plain, Plan())
+    assert Sample.of(transformed).kept_bytes == 0
+    # What is kept is what the data set gives.
+    bytes_kept = dataclasses.replace(
+        transformed, data=TensorDataset(torch.zeros(64, dtype=torch.uint8), torch.arange(64) % 10)
+    )
+    assert Sample.of(bytes_kept).kept_bytes == 1 + 8
+    assert Sample.of(bytes_kept).bytes == 256 * 4 + 8
+
+
+class Again:
+    """A stream of samples."""
+
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Any:
+        return iter(self.samples)
+
+
+def test_a_batch_of_any_shape_is_made_without_its_numbers() -> None:
+    def cross(model: nn.Module, batch: Any) -> torch.Tensor:
+        inputs, labels, share, two = batch
+        return share * cross_entropy(model, (inputs.T, labels)) * two.sum()
+
+    mixed = dataclasses.replace(
+        mlp(),
+        loss=cross,
+        batch_transform=lambda batch, _: [batch[0].T, batch[1], torch.ones(()), torch.ones(2)],
+    )
+    sample = dataclasses.replace(Sample.of(mixed), batch_of=None)
+    found = rehearse(mixed, Plan(), sample, device="cpu", like="cpu").peak.bytes
+    assert found == pytest.approx(predicted(mlp(), Plan()), rel=0.01)
 
 
 def test_a_split_step_holds_less_and_its_batch_all_the_same() -> None:

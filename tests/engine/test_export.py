@@ -1,6 +1,7 @@
 """Weights that people have are taken, and what was trained is given to others."""
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,22 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
             weights_of(tmp_path / name, {})
 
 
+def test_weights_of_an_older_step_are_said_to_be(run: Any, tmp_path: Path) -> None:
+    older, newest = sorted((run[0] / "ckpt").glob("step-*"))
+    assert export(task(), run[0], tmp_path / "whole.pt").source == newest
+    content = bytearray((newest / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(content)
+    exporting, training = [], []
+    done = export(task(), run[0], tmp_path / "model.pt", notice=exporting.append)
+    assert done.to_json()["source"] == str(older)
+    hotlap.train(task(), weights=run[0], notice=training.append)
+    assert training == [*exporting, f"weights of '{older}'"]
+    assert len(exporting) == 1
+    assert exporting[0].startswith("passed over: ")
+    assert newest.name in exporting[0]
+
+
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
 def test_a_state_dict_loads_into_the_plain_model(ending: str, run: Any, tmp_path: Path) -> None:
     done = export(task(), run[0], tmp_path / f"model.{ending}")
@@ -147,6 +164,120 @@ def test_a_program_gives_what_the_model_gives_for_any_batch(run: Any, tmp_path: 
     plain.load_state_dict(run[1])
     inputs = torch.randn(17, 4)
     assert torch.allclose(program(inputs, scale=2.0), plain(inputs, scale=2.0), atol=1e-6)
+
+
+class Reader(nn.Module):
+    """Takes sequences with the batch in the second dimension, and weights as long as a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = nn.Linear(4, 4)
+
+    def forward(self, inputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return self.outer(inputs.sum(0)) * weights
+
+
+def sequences(**options: Any) -> hotlap.Task:
+    generator = torch.Generator().manual_seed(0)
+    given = {
+        "model": Reader,
+        "data": TensorDataset(torch.randn(9, 6, 4, generator=generator)),
+        "loss": lambda model, batch: model(batch[0].transpose(0, 1), torch.ones(4)).mean(),
+    }
+    return dataclasses.replace(task(), **{**given, **options})
+
+
+def exported(task: hotlap.Task, folder: Path) -> tuple[Any, nn.Module]:
+    """Return the program of an untrained model, and the model."""
+    model = task.model()
+    torch.save(model.state_dict(), folder / "weights.pt")
+    export(task, folder / "weights.pt", folder / "model.pt2")
+    return torch.export.load(folder / "model.pt2").module(), model.eval()
+
+
+def test_the_batch_is_found_in_whatever_dimension_it_is(tmp_path: Path) -> None:
+    program, model = exported(sequences(), tmp_path)
+    inputs, weights = torch.randn(6, 7, 4), torch.randn(4)
+    assert torch.allclose(program(inputs, weights), model(inputs, weights), atol=1e-6)
+
+
+def test_a_dimension_may_be_a_multiple_of_the_batch(tmp_path: Path) -> None:
+    every_place = sequences(
+        model=Scorer, loss=lambda model, batch: model(batch[0].flatten(0, 1)).mean()
+    )
+    program, model = exported(every_place, tmp_path)
+    inputs = torch.randn(7 * 6, 4)
+    assert torch.allclose(program(inputs), model(inputs), atol=1e-6)
+
+
+def test_samples_of_different_lengths_are_padded_alike(tmp_path: Path) -> None:
+    data = [torch.randn(length, 4) for length in (1, 2, 6, 3, 5)]
+    padded = sequences(
+        data=data,
+        collate=hotlap.pad(0.0),
+        lengths=len,
+        loss=lambda model, batch: model(batch.transpose(0, 1), torch.ones(4)).mean(),
+    )
+    program, model = exported(padded, tmp_path)
+    inputs, weights = torch.randn(6, 7, 4), torch.randn(4)
+    assert torch.allclose(program(inputs, weights), model(inputs, weights), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda model, batch: model(batch[0][:, 0], scale=len(batch[0])).mean(), "with 4 for"),
+        (lambda model, batch: model(batch[0][1:].flatten(0, 1)).mean(), r"shape \(18, 4\) for"),
+        (
+            lambda model, batch: model(batch[0], **{"scale": 2.0} if len(batch[0]) == 4 else {}),
+            "nested",
+        ),
+    ],
+    ids=["a number", "a size", "arguments"],
+)
+def test_a_call_that_fits_one_batch_only_is_refused(
+    loss: Any, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        exported(sequences(model=Scorer, loss=loss), tmp_path)
+
+
+def test_a_model_of_single_samples_is_said_to_be_one(run: Any, tmp_path: Path) -> None:
+    def singly(model: Any, batch: Any) -> torch.Tensor:
+        return torch.stack([model(each) for each in batch[0]]).mean()
+
+    done = export(dataclasses.replace(task(), loss=singly), run[0], tmp_path / "model.pt2")
+    assert "do not follow the batch" in done.checked
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_what_the_model_gets_is_what_transforms_make(is_stream: bool, tmp_path: Path) -> None:
+    # Of a class that no batch can be made of, and in a shape that the model does not take.
+    samples = [(f"{number} 1 2 3", number % 3) for number in range(9)]
+    transformed = dataclasses.replace(
+        task(),
+        data=Words(samples) if is_stream else samples,
+        transform=lambda sample, generator: (
+            torch.tensor([float(word) for word in sample[0].split()])
+            + torch.rand((), generator=generator),
+            sample[1],
+        ),
+        batch_transform=lambda batch, draws: [batch[0].double() * draws.uniform(1), batch[1]],
+        model=lambda: Scorer().double(),
+    )
+    program, model = exported(transformed, tmp_path)
+    inputs = torch.randn(7, 4, dtype=torch.float64)
+    assert torch.allclose(program(inputs, scale=2.0), model(inputs, scale=2.0))
+
+
+class Words:
+    """A stream of samples."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Any:
+        return iter(self.samples)
 
 
 class Random(Scorer):

@@ -331,3 +331,23 @@ def test_a_forward_that_writes_to_its_parameters_is_refused() -> None:
 
     with pytest.raises(hotlap.UsageError, match=r"writes to its parameter out\.bias"):
         build(task(model=Writing), Plan())
+
+
+def test_the_largest_batch_is_tried_as_the_transforms_make_it() -> None:
+    seen = []
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        seen.append(float(batch[0].min()))
+        return per_token(model, batch)
+
+    made = build(
+        task(
+            loss=loss,
+            transform=lambda sample, _: (sample[0] + 1000, sample[1]),
+            batch_transform=lambda batch, _: [-batch[0], *batch[1:]],
+        ),
+        Plan(),
+        device="cpu",
+    )
+    assert made.warmed
+    assert max(seen) < -1000

@@ -33,11 +33,12 @@ def export(
         raise UsageError("--from or --to is missing. Allowed: what to read, and the file to write.")
     if target.script is None:
         raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
-    done = export_task(load(target.script).task(target.args), source, to, overwrite=overwrite)
+    task = load(target.script).task(target.args)
+    done = export_task(task, source, to, overwrite=overwrite, notice=say)
     if json:
         jsonout.write(done.to_json())
     else:
-        say(f"{done.path}: {done.bytes:,} bytes; {done.checked}")
+        say(f"{done.path}: {done.bytes:,} bytes, weights of '{done.source}'; {done.checked}")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hotlap.engine.ledger import Peak
-from hotlap.engine.rehearsal import Sample, rehearse
+from hotlap.engine.rehearsal import Largest, Sample, largest_batches, rehearse
 from hotlap.errors import UsageError
 from hotlap.feed.memory import available_bytes
 from hotlap.plan import Plan
@@ -78,7 +78,7 @@ class Estimate:
     memory_bytes: int
     """What there is to fit into."""
     batch: int
-    """Samples of a step."""
+    """Samples of a step, the largest where they differ."""
     data_bytes: int
     """Samples that the plan keeps in the host's memory."""
     chosen: Row
@@ -147,10 +147,13 @@ def estimate(
     like = device or ("cuda" if torch.cuda.is_available() else "cpu")
     on = like if _is_here(like) else "cpu"
     room = memory_bytes or _memory(like)
-    sample = Sample.of(task)
-    own = rehearse(task, plan, sample, device=on, like=like)
-    data = _data_bytes(task, plan, sample)
-    work = _Work(task, sample, on, like, room - (data if like == "cpu" else 0), find_largest)
+    batches = largest_batches(task)
+    data = _data_bytes(task, plan, max(batch.sample.kept_bytes for batch in batches))
+    tried = [rehearse(each.task, plan, each.sample, device=on, like=like) for each in batches]
+    own = max(tried, key=lambda done: done.peak.bytes)
+    largest = batches[tried.index(own)]
+    room_left = room - (data if like == "cpu" else 0)
+    work = _Work(largest.task, largest.sample, on, like, room_left, find_largest)
     chosen = Row("as planned", "as planned", plan, own.peak, "", work.largest(plan, own.peak))
     rest = {name: options for name, options in plan.techniques.items() if name not in _VARIED}
     rows = [
@@ -161,12 +164,12 @@ def estimate(
     return Estimate(
         device=like,
         memory_bytes=room,
-        batch=task.logical_batch,
+        batch=largest.task.logical_batch,
         data_bytes=data,
         chosen=chosen,
         techniques=own.proofs,
         rows=tuple(rows),
-        notes=_notes(like, on, sample, own.left_out),
+        notes=_notes(like, on, largest, own.left_out),
     )
 
 
@@ -256,13 +259,13 @@ def _memory(device: str) -> int:
     return available_bytes()
 
 
-def _data_bytes(task: Task, plan: Plan, sample: Sample) -> int:
+def _data_bytes(task: Task, plan: Plan, of_one: int) -> int:
     if "resident" not in plan.techniques or task.is_stream:
         return 0
-    return len(task.data) * sample.bytes
+    return len(task.data) * of_one
 
 
-def _notes(like: str, on: str, sample: Sample, left_out: tuple[str, ...]) -> tuple[str, ...]:
+def _notes(like: str, on: str, largest: Largest, left_out: tuple[str, ...]) -> tuple[str, ...]:
     notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(
@@ -273,7 +276,12 @@ def _notes(like: str, on: str, sample: Sample, left_out: tuple[str, ...]) -> tup
         notes.append("not counted: Python, torch's libraries, and what the data set itself holds")
     if like != on:
         notes.append(f"this torch has no {like}: operators of the {on} stood in for its own")
-    if sample.differs:
+    if largest.length is not None:
+        notes.append(
+            f"samples differ in length: the largest batch, of {largest.task.batch_size} samples "
+            f"padded to {largest.length} tokens, stands for all"
+        )
+    if largest.sample.differs:
         notes.append("samples differ in size: the largest of those looked at stands for all")
     if "compile" in left_out:
         notes.append("compile was left out: fused code keeps less than what is predicted")

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import logging
 import os
 import tempfile
 import warnings
@@ -17,11 +18,12 @@ from torch.utils import _pytree as pytree
 
 from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
 from hotlap.engine.build import seed_everything
+from hotlap.engine.few import batches_of, first_of, per_sample
 from hotlap.engine.saving import find
 from hotlap.errors import MissingFile, RunError, UsageError
-from hotlap.feed.source import Source
-from hotlap.feed.stream import Stream
 from hotlap.task import Task
+
+log = logging.getLogger("hotlap")
 
 FORMATS = (".pt", ".safetensors", ".pt2", ".onnx")
 _SAMPLES = 4
@@ -36,37 +38,66 @@ class Exported:
     path: Path
     bytes: int
     checked: str
+    source: Path
+    """The file of weights, or the folder `step-...`, that it was made of."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"path": str(self.path), "bytes": self.bytes, "checked": self.checked}
+        return {
+            "path": str(self.path),
+            "bytes": self.bytes,
+            "checked": self.checked,
+            "source": str(self.source),
+        }
 
 
-def weights_of(source: str | Path, wanted: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def weights_of(
+    source: str | Path,
+    wanted: Mapping[str, torch.Tensor],
+    notice: Callable[[str], None] = log.info,
+) -> dict[str, torch.Tensor]:
     """Return the weights of a run's folder, of a folder `step-...`, or of a file.
 
     Args:
         source: see `hotlap.checkpoint.foreign` for the files.
         wanted: the model's own state dict.
+        notice: called, in words, with what they are of, and why newer steps were passed over.
 
     Raises:
         MissingFile: it is not there.
         UsageError: the weights are those of another model.
         CheckpointCorrupt: it is not what it says it is.
     """
+    path, weights = _found(source, notice)
+    notice(f"weights of '{path}'")
+    return fitted(weights, wanted, path)
+
+
+def _found(
+    source: str | Path, notice: Callable[[str], None]
+) -> tuple[Path, Mapping[str, torch.Tensor]]:
     path = Path(source)
     if is_foreign(path):
-        return fitted(read_foreign(path), wanted, path)
+        return path, read_foreign(path)
     if not path.is_dir():
         raise MissingFile(
             f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
             "weights."
         )
-    found, _ = find(str(path), None)
+    found, passed = find(str(path), None)
+    for why in passed:
+        notice(f"passed over: {why}")
     assert found is not None
-    return fitted(found.tensors["model"], wanted, found.path)
+    return found.path, found.tensors["model"]
 
 
-def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = False) -> Exported:
+def export(
+    task: Task,
+    source: str | Path,
+    to: str | Path,
+    *,
+    overwrite: bool = False,
+    notice: Callable[[str], None] = log.warning,
+) -> Exported:
     """Write a trained model into a file.
 
     Args:
@@ -75,6 +106,7 @@ def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = 
         to: `.pt` and `.safetensors` hold a state dict for the plain model, `.pt2` a program of
             torch.export, `.onnx` one for other runtimes. Programs are in evaluation mode.
         overwrite: replace a file that is there.
+        notice: called with why newer steps of the run were passed over, in words.
 
     Raises:
         MissingFile: `source`, or a package that the format needs, is not there.
@@ -92,10 +124,11 @@ def export(task: Task, source: str | Path, to: str | Path, *, overwrite: bool = 
         _need_onnx()
     seed_everything(task.seed)
     model = task.model()
-    model.load_state_dict(weights_of(source, model.state_dict()))
+    found, weights = _found(source, notice)
+    model.load_state_dict(fitted(weights, model.state_dict(), found))
     model.eval()
     checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
-    return Exported(path, path.stat().st_size, checked)
+    return Exported(path, path.stat().st_size, checked, found)
 
 
 def _replaced(path: Path, write: Callable[[Path], str]) -> str:
@@ -162,44 +195,54 @@ _WRITERS: dict[str, Callable[[Task, Any, Path], str]] = {
 
 @dataclass(frozen=True)
 class _Example:
-    """What the loss gave the model for one batch."""
+    """What the loss gives the model for a batch, and for one with a sample more."""
 
-    samples: int
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    nested: Any
+    """How arguments and keywords are nested, as a tree of torch's."""
+    leaves: list[Any]
+    """What is in them."""
+    following: list[Any]
+    """The same for the batch with a sample more."""
+    added: list[tuple[int, ...]]
+    """What a sample adds to each dimension of each leaf; () for what is no tensor."""
+
+    @property
+    def _has_batch(self) -> bool:
+        return any(map(any, self.added))
 
     def exported(self, model: Any) -> Any:
         """Return the model as a program whose batch may have any size."""
         batch = torch.export.Dim("batch", min=1, max=2**20)
-        args, kwargs = pytree.tree_map(
-            lambda leaf: {0: batch} if self._has_batch(leaf) else None, (self.args, self.kwargs)
-        )
+        sizes = [
+            {dim: batch if more == 1 else more * batch for dim, more in enumerate(added) if more}
+            for added in self.added
+        ]
+        args, kwargs = pytree.tree_unflatten([size or None for size in sizes], self.nested)
         by_name = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        args, kwargs = pytree.tree_unflatten(self.leaves, self.nested)
         try:
             with torch.no_grad():
                 return torch.export.export(
-                    model, self.args, self.kwargs, dynamic_shapes=dict(by_name), strict=False
+                    model, args, kwargs, dynamic_shapes=dict(by_name), strict=False
                 )
         except Exception as error:
             raise RunError(
                 f"the model cannot be exported: {type(error).__name__}: {error}"
             ) from error
 
-    def _has_batch(self, leaf: Any) -> bool:
-        return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and len(leaf) == self.samples
-
     def compared(self, model: Any, other: Callable[..., Any]) -> str:
-        """Run both on this batch and on smaller ones; return in words how far they differ.
+        """Run both on these batches and on one sample; return in words how far they differ.
 
         Raises:
             RunError: they differ by more than rounding.
         """
+        given, sizes = [self.leaves], "these inputs, whose shapes do not follow the batch"
+        if self._has_batch:
+            given += [self.following, list(map(_of_one, self.leaves, self.added))]
+            sizes = f"batches of {_SAMPLES}, {_SAMPLES + 1} and 1"
         worst = 0.0
-        for count in (self.samples, 1):
-            args, kwargs = pytree.tree_map(
-                lambda leaf, n=count: leaf[:n] if self._has_batch(leaf) else leaf,
-                (self.args, self.kwargs),
-            )
+        for leaves in given:
+            args, kwargs = pytree.tree_unflatten(leaves, self.nested)
             with torch.no_grad():
                 theirs = pytree.tree_leaves(other(*args, **kwargs))
                 ours = pytree.tree_leaves(model(*args, **kwargs))
@@ -208,21 +251,54 @@ class _Example:
                 worst = max(worst, float((left - right).abs().max()) / size)
         if not worst <= _TOLERANCE:
             raise RunError(f"the exported program differs from the model by {worst:.2g}.")
-        sizes = f"{self.samples} and 1" if self.samples > 1 else "1"
-        return f"differs by at most {worst:.1e} of the largest output, for batches of {sizes}"
+        return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
+
+
+def _of_one(leaf: Any, added: tuple[int, ...]) -> Any:
+    for dim, more in enumerate(added):
+        leaf = leaf.narrow(dim, 0, more).contiguous() if more else leaf
+    return leaf
 
 
 def _example(task: Task, model: Any) -> _Example:
-    """Return what the loss gives the model for the first samples."""
+    """Return what the loss gives the model for the first samples.
+
+    Raises:
+        UsageError: the loss does not call the model, or gives it what no batch of another size
+            could be made of.
+    """
+    samples = first_of(task, _SAMPLES)
+    source = batches_of(samples, task)
+    # The same samples, so that both are padded alike.
+    order = torch.arange(_SAMPLES + 1) % len(samples)
+    leaves, nested = _given(task, model, source.batch_of(order[:-1]))
+    following, again = _given(task, model, source.batch_of(order))
+    if nested != again:
+        raise UsageError(_fixed("arguments nested as ", nested, again))
+    added = []
+    for before, after in zip(leaves, following, strict=True):
+        if not isinstance(before, torch.Tensor):
+            # Others are no inputs of a program, which torch says itself.
+            if isinstance(before, int | float | str) and before != after:
+                raise UsageError(_fixed("", before, after))
+            added.append(())
+            continue
+        more = per_sample(before.shape, _SAMPLES, after.shape)
+        if more is None:
+            shapes = tuple(before.shape), tuple(after.shape)
+            raise UsageError(_fixed("a tensor of the shape ", *shapes))
+        added.append(more)
+    return _Example(nested, leaves, following, added)
+
+
+def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
+    """Return what the loss calls the model with first, flat, and how it is nested."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def record(module: Any, args: Any, kwargs: Any) -> None:
         del module
         seen.append((args, kwargs))
 
-    kind = Stream if task.is_stream else Source
-    source = kind(task.data, _SAMPLES, seed=task.seed, shuffle=False, collate=task.collate)
-    samples, batch = next(source.epoch(0))[0]
     handle = model.register_forward_pre_hook(record, with_kwargs=True)
     try:
         with torch.no_grad():
@@ -234,7 +310,15 @@ def _example(task: Task, model: Any) -> _Example:
             "loss(model, batch) does not call the model, so its input is not known. Allowed: a "
             "loss that calls `model(...)`."
         )
-    return _Example(samples, *seen[0])
+    return pytree.tree_flatten(seen[0])
+
+
+def _fixed(what: str, before: Any, after: Any) -> str:
+    return (
+        f"the loss calls the model with {what}{before} for a batch of {_SAMPLES}, and {after} for "
+        f"one of {_SAMPLES + 1}, so a program could not take batches of any size. Allowed: tensors "
+        "with sizes that are the same for every batch, or multiples of its samples."
+    )
 
 
 def _need_onnx() -> None:

@@ -1,19 +1,24 @@
 """Two steps of a run with tensors that have shapes and no numbers: what they would hold."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.data import default_collate
 
 from hotlap.engine.build import Built, build
+from hotlap.engine.few import batches_of, first_of, per_sample
 from hotlap.engine.ledger import Ledger, Peak
 from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
 from hotlap.feed.gather import flatten, rebuild
+from hotlap.feed.lengths import LengthSource
+from hotlap.feed.transform import Apart
+from hotlap.lengths import bucket
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import registry
@@ -40,42 +45,103 @@ class Rehearsed:
 
 @dataclass(frozen=True)
 class Sample:
-    """The largest of some samples, and what a batch of them is."""
+    """The largest of some samples, and what a batch of it alone is."""
 
-    value: Any
-    batch: Any
-    """A batch of two, with numbers."""
+    batch_of: Callable[[int], Any]
+    """`batch_of(count)`: it so often, as the loss gets it, with numbers."""
+    two: Any
+    three: Any
+    """Batches of these counts."""
     bytes: int
     """Bytes of one sample in a batch."""
+    kept_bytes: int
+    """Bytes of one sample as it is kept before its transforms, 0 if it cannot be kept."""
     differs: bool
     """True if others have another size."""
 
     @classmethod
-    def of(cls, task: Task) -> "Sample":
-        """Look at some of the task's samples."""
+    def of(cls, task: Task, place: int | None = None) -> "Sample":
+        """Look at one of the task's samples, at some of them if `place` is None."""
         states = fixed.global_random_states()
         try:
-            data = task.data
-            if not task.is_stream:
-                places = range(0, len(data), max(1, len(data) // _LOOKED_AT))
-                values = [data[place] for place in list(places)[:_LOOKED_AT]]
-            else:
-                values = [value for _, value in zip(range(_LOOKED_AT), data, strict=False)]
-            if not values:
-                raise UsageError("data is empty. Allowed: a data set with one sample or more.")
-            collate = task.collate or default_collate
-            sizes = [_bytes(collate([value])) for value in values]
-            largest = values[sizes.index(max(sizes))]
-            return cls(largest, collate([largest, largest]), max(sizes), len(set(sizes)) > 1)
+            source = batches_of(_looked_at(task, place), task)
+
+            def batch_of(number: int, count: int) -> Any:
+                return source.batch_of(torch.tensor([number]).expand(count))
+
+            sizes = [_bytes(batch_of(number, 1)) for number in range(source.length)]
+            largest = sizes.index(max(sizes))
+            of_largest = partial(batch_of, largest)
+            source.stages.holds = True
+            kept = source.stages.join([source.dataset[largest]])
+            return cls(
+                batch_of=of_largest,
+                two=of_largest(2),
+                three=of_largest(3),
+                bytes=max(sizes),
+                kept_bytes=0 if isinstance(kept, Apart) else _bytes(kept),
+                differs=len(set(sizes)) > 1,
+            )
         finally:
             fixed.restore(states)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A batch that takes most memory."""
+
+    task: Task
+    """The task with batches of that size alone, and without lengths."""
+    sample: Sample
+    """What the batch is full of."""
+    length: int | None = None
+    """What its samples are padded to, in tokens; None if the task has no lengths."""
+
+
+def largest_batches(task: Task) -> list[Largest]:
+    """Return the batches that take most memory, one or two.
+
+    Where lengths are known they are those that a run tries before its first step, each sample as
+    long as the longest.
+    """
+    if task.lengths is None:
+        return [Largest(task, Sample.of(task))]
+    source = LengthSource(
+        task.data,
+        task.logical_batch,
+        lengths=task.sample_lengths,
+        budget=task.budget,
+        accumulate=task.accumulate,
+        micro=task.most_samples,
+        seed=task.seed,
+        shuffle=task.shuffle,
+        drop_last=task.drop_last,
+        collate=task.collate,
+    )
+    found = []
+    for positions in source.largest():
+        lengths = source.lengths[positions.numpy()]
+        of_one_size = {"batch_size": len(positions), "tokens_per_batch": None, "lengths": None}
+        sample = Sample.of(task, int(positions[lengths.argmax()]))
+        length = bucket(int(lengths.max()), source.to)
+        found.append(Largest(replace(task, **of_one_size), sample, length))
+    return found
+
+
+def _looked_at(task: Task, place: int | None) -> list[Any]:
+    if place is not None:
+        return [task.data[place]]
+    if task.is_stream:
+        return first_of(task, _LOOKED_AT)
+    places = range(0, len(task.data), max(1, len(task.data) // _LOOKED_AT))
+    return [task.data[place] for place in places[:_LOOKED_AT]]
 
 
 def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) -> Rehearsed:
     """Take two steps under a plan without memory and without numbers.
 
     Args:
-        task: what is learned.
+        task: what is learned, without lengths; see `largest_batches`.
         plan: how it is executed; what acts on process and feed is left out.
         sample: of the task's data.
         device: whose operators are rehearsed, as torch names it.
@@ -177,7 +243,10 @@ def _check_split(built: Built) -> None:
 def _made(task: Task, fake: Any) -> Any:
     """Make the model without memory; where it reads files or values, with memory for a moment."""
     try:
-        return task.model()
+        with warnings.catch_warnings():
+            # Torch warns of its own deep copies, which look where a fake tensor lies.
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+            return task.model()
     except Exception:
         with _no_modes(), torch.device("cpu"):
             real = task.model()
@@ -209,7 +278,7 @@ def _micros(
     counts = [size] * (task.logical_batch // size)
     if task.logical_batch % size:
         counts.append(task.logical_batch % size)
-    made = [(n, _batch(task, sample, n, fake, device)) for n in counts[:_MOST_MICROS]]
+    made = [(n, _batch(sample, n, fake, device)) for n in counts[:_MOST_MICROS]]
     for _, batch in made:
         leaves: list[torch.Tensor] = []
         _each(batch, leaves.append)
@@ -217,18 +286,25 @@ def _micros(
     return made
 
 
-def _batch(task: Task, sample: Sample, count: int, fake: Any, device: str) -> Any:
-    leaves: list[torch.Tensor] = []
-    spec = flatten(sample.batch, leaves)
-    if spec is not None and all(leaf.dim() and len(leaf) == 2 for leaf in leaves):
-        shaped = [
-            torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype, device=device)
-            for leaf in leaves
-        ]
-        return rebuild(spec, iter(shaped))
+def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
+    two: list[torch.Tensor] = []
+    three: list[torch.Tensor] = []
+    spec = flatten(sample.two, two)
+    if spec is not None and spec == flatten(sample.three, three):
+        added = [per_sample(a.shape, 2, b.shape) for a, b in zip(two, three, strict=True)]
+        if None not in added:
+            shaped = [
+                torch.empty(_sized(leaf.shape, more, count), dtype=leaf.dtype, device=device)
+                for leaf, more in zip(two, added, strict=True)
+            ]
+            return rebuild(spec, iter(shaped))
     with _no_modes():
-        whole = (task.collate or default_collate)([sample.value] * count)
+        whole = sample.batch_of(count)
     return _mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+
+
+def _sized(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:
+    return tuple(more * count or size for size, more in zip(shape, added, strict=True))
 
 
 def _mapped(value: Any, change: Any) -> Any:

@@ -165,7 +165,7 @@ def _train(
     task = built.task
     position = restore(built, saved) if saved is not None else Position()
     if weights is not None:
-        load_weights(built, weights_of(weights, built.model.state_dict()))
+        load_weights(built, weights_of(weights, built.model.state_dict(), notice))
     is_finished = saved is not None and _is_finished(task, position, saved.path)
     if saved is not None:
         end = ", the end of the run" if is_finished else ""

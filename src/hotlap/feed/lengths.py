@@ -83,11 +83,6 @@ class LengthSource(Source):
         widest = max(numbers, key=lambda number: (longest[number], tokens[number]))
         return [micros[number] for number in dict.fromkeys((most, widest))]
 
-    def batch_of(self, positions: torch.Tensor) -> Any:
-        """Return the micro-batch of these positions, as the first epoch reads it."""
-        self.samples.epoch = 0
-        return self._collated(self.samples, positions.tolist())
-
     def _reader(self) -> Read:
         if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:
             return super()._reader()

@@ -109,6 +109,18 @@ class Source:
         """Return the positions of each micro-batch of each step of an epoch."""
         return self._split(self._order(epoch))
 
+    def batch_of(self, positions: torch.Tensor) -> Any:
+        """Return the batch of these positions, of which one may come twice, as epoch 0 reads it.
+
+        Random states are afterwards others.
+        """
+        self.samples.epoch = 0
+        joined = self._collated(self.samples, positions.tolist())
+        if self.stages.is_empty:
+            return joined
+        with self.stages.watched():
+            return self.stages.finished(positions, joined)
+
     def _order(self, epoch: int) -> torch.Tensor:
         order = epoch_order(self.length, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
         return order[: len(self) * self.batch]

@@ -207,6 +207,20 @@ def test_autocast_takes_effect_and_refuses_where_it_cannot() -> None:
     )
 
 
+def test_autocast_is_seen_where_the_first_layer_is_never_called() -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.last = nn.MultiheadAttention(4, 2), nn.Linear(4, 2)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return self.last(self.attention(values, values, values)[0])
+
+    done = hotlap.train(make(model=Attending), Plan({"autocast": {}}))
+    assert done.techniques[0]["state"] == "applied", done.techniques
+    assert not any(module._forward_hooks for module in done.model.modules())
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -54,10 +54,16 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 
     def look(module: Any, args: Any, output: Any) -> None:
         del module, args
-        notes["autocast"] = str(output.dtype)
-        handle.remove()
+        notes.setdefault("autocast", str(output.dtype))
+        remove()
 
-    handle = layers[0].register_forward_hook(look)
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    # Not every layer is called: attention takes the weights of its last one alone.
+    handles = [layer.register_forward_hook(look) for layer in layers]
+    target.ended.append(remove)
     return target
 
 

@@ -256,3 +256,18 @@ def test_a_finished_run_is_also_saved_where_it_goes_on(tmp_path: Path) -> None:
     hotlap.train(task(steps=4), run_dir=tmp_path / "b", resume=str(tmp_path / "a"))
     (saved,) = (tmp_path / "b" / "ckpt").glob("step-*")
     assert read(saved).step == 4
+
+
+def test_a_run_that_ended_inside_an_epoch_goes_on_with_the_loss_of_all_of_it(
+    tmp_path: Path,
+) -> None:
+    def plateau(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+    given = {"schedule": plateau, "schedule_per": "epoch"}
+    whole = hotlap.train(task(steps=24, **given), run_dir=tmp_path / "whole")
+    hotlap.train(task(steps=10, **given), run_dir=tmp_path / "parts")
+    parts = hotlap.train(task(steps=24, **given), run_dir=tmp_path / "parts", resume="auto")
+    assert [e.loss for e in parts.epochs] == [e.loss for e in whole.epochs[1:]]
+    assert [e.steps for e in parts.epochs] == [e.steps for e in whole.epochs[1:]]
+    assert state(tmp_path / "parts") == state(tmp_path / "whole")

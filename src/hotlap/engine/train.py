@@ -188,7 +188,8 @@ def _train(
             epochs.append(_end_epoch(built, step, clock))
             progress(epochs[-1])
             _check_learning(built, step, epochs[-1])
-            clock = EpochClock(built.hardware)
+            if step.ends_epoch:
+                clock = EpochClock(built.hardware)
         if saver is not None and saver.is_due(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.checkpoint.read import newest, read
-from hotlap.engine.saving import Saver
 from hotlap.errors import CheckpointCorrupt, MissingFile
 from hotlap.plan import Plan
 
@@ -78,14 +77,11 @@ def state(run_dir: Path) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, str]]]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, str]]:
     """A run that kept the checkpoint of every step."""
     run_dir = tmp_path_factory.mktemp("stopped")
-    keep = Saver.__init__.__defaults__
-    Saver.__init__.__defaults__ = (STEPS + 1,)
-    hotlap.train(task(), run_dir=run_dir, save_every="1steps")
-    yield run_dir, state(run_dir)
-    Saver.__init__.__defaults__ = keep
+    hotlap.train(task(), run_dir=run_dir, save_every="1steps", keep=STEPS)
+    return run_dir, state(run_dir)
 
 
 @pytest.mark.parametrize("done", range(1, STEPS))

@@ -111,10 +111,10 @@ COMMAND = Command(
     function=train,
     takes_script=True,
     examples=(
-        "hotlap train recipe.py --run-dir runs/1 --lr 3e-4   # --lr is the recipe's own",
-        "hotlap train recipe.py --run-dir runs/2 --plan auto   # what `hotlap tune` found",
+        "hotlap train recipe.py --run-dir runs/1 --lr 3e-4   # --lr is the recipe's",
+        "hotlap train recipe.py --run-dir runs/2 --plan auto   # as `tune` found",
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
-        "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # no code in it is run",
+        "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
     ),
 )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.cli import main
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 RECIPE = """
@@ -58,6 +60,24 @@ def test_a_recipe_is_trained_and_its_parameters_can_be_given(hotlap: Run) -> Non
         hotlap("train", "recipe.py", "--epochs", "3", "--lr", "1e-3", "--json").stdout
     )
     assert other["final"]["loss"] != report["final"]["loss"]
+
+
+@pytest.mark.usefixtures("recipe")
+def test_what_is_not_kept_is_said_and_as_many_steps_are_kept_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "nothing of this run will be kept. Give --run-dir FOLDER"
+    assert main(["train", "recipe.py", "--epochs", "1"]) == 0
+    assert words in capsys.readouterr().err
+    saved = ["--save-every", "1steps", "--keep", "3"]
+    assert main(["train", "recipe.py", "--epochs", "1", *saved]) == 2
+    assert "needs the run's folder. Give --run-dir." in capsys.readouterr().err
+    assert main(["train", "recipe.py", "--epochs", "1", "--run-dir", "run", *saved]) == 0
+    assert main(["train", "recipe.py", "--resume", "run", *saved]) == 0
+    assert words not in capsys.readouterr().err
+    kept = sorted(path.name for path in (tmp_path / "run" / "ckpt").glob("step-*"))
+    assert kept == [f"step-{number:012d}" for number in (12, 13, 14)]
 
 
 @pytest.mark.parametrize(

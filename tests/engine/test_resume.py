@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.checkpoint.read import newest, read
-from hotlap.engine.saving import Saver
 from hotlap.errors import CheckpointCorrupt, MissingFile
 from hotlap.plan import Plan
 
@@ -78,14 +77,11 @@ def state(run_dir: Path) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, str]]]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, str]]:
     """A run that kept the checkpoint of every step."""
     run_dir = tmp_path_factory.mktemp("stopped")
-    keep = Saver.__init__.__defaults__
-    Saver.__init__.__defaults__ = (STEPS + 1,)
-    hotlap.train(task(), run_dir=run_dir, save_every="1steps")
-    yield run_dir, state(run_dir)
-    Saver.__init__.__defaults__ = keep
+    hotlap.train(task(), run_dir=run_dir, save_every="1steps", keep=STEPS)
+    return run_dir, state(run_dir)
 
 
 @pytest.mark.parametrize("done", range(1, STEPS))
@@ -256,3 +252,18 @@ def test_a_finished_run_is_also_saved_where_it_goes_on(tmp_path: Path) -> None:
     hotlap.train(task(steps=4), run_dir=tmp_path / "b", resume=str(tmp_path / "a"))
     (saved,) = (tmp_path / "b" / "ckpt").glob("step-*")
     assert read(saved).step == 4
+
+
+def test_a_run_that_ended_inside_an_epoch_goes_on_with_the_loss_of_all_of_it(
+    tmp_path: Path,
+) -> None:
+    def plateau(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+
+    given = {"schedule": plateau, "schedule_per": "epoch"}
+    whole = hotlap.train(task(steps=24, **given), run_dir=tmp_path / "whole")
+    hotlap.train(task(steps=10, **given), run_dir=tmp_path / "parts")
+    parts = hotlap.train(task(steps=24, **given), run_dir=tmp_path / "parts", resume="auto")
+    assert [e.loss for e in parts.epochs] == [e.loss for e in whole.epochs[1:]]
+    assert [e.steps for e in parts.epochs] == [e.steps for e in whole.epochs[1:]]
+    assert state(tmp_path / "parts") == state(tmp_path / "whole")

@@ -11,7 +11,6 @@ from torch.utils.data import Dataset, IterableDataset
 
 import hotlap
 from hotlap.engine.exporting import export
-from hotlap.engine.saving import Saver
 from hotlap.plan import Plan
 from hotlap.report.training import opening
 from tests.engine.test_resume import state
@@ -142,14 +141,11 @@ def test_a_length_that_the_stream_says_is_used() -> None:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, tuple[str, str]]]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, str]]:
     """A run that kept the checkpoint of every step."""
     run_dir = tmp_path_factory.mktemp("stopped")
-    keep = Saver.__init__.__defaults__
-    Saver.__init__.__defaults__ = (EPOCHS * PER_EPOCH + 1,)
-    hotlap.train(task(), Plan(), run_dir=run_dir, save_every="1steps")
-    yield run_dir, state(run_dir)
-    Saver.__init__.__defaults__ = keep
+    hotlap.train(task(), Plan(), run_dir=run_dir, save_every="1steps", keep=EPOCHS * PER_EPOCH)
+    return run_dir, state(run_dir)
 
 
 @pytest.mark.parametrize("done", range(1, EPOCHS * PER_EPOCH))

@@ -66,6 +66,23 @@ def test_every_switch_is_set_for_the_run_and_undone_after_it(before: tuple[Any, 
     assert states() == before
 
 
+def test_a_training_undoes_them_at_its_end_and_where_it_fails(before: tuple[Any, ...]) -> None:
+    plan = Plan({"threads": {"count": 2}, "garbage_collector": {}, "deterministic": {}})
+
+    def seen(_: Any) -> None:
+        assert torch.are_deterministic_algorithms_enabled()
+
+    hotlap.train(task(steps=2), plan, progress=seen)
+    assert states() == before
+
+    def fails(_: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        hotlap.train(task(steps=2), plan, progress=fails)
+    assert states() == before
+
+
 def test_a_loop_that_is_left_undoes_them_too(before: tuple[Any, ...]) -> None:
     steps = hotlap.steps(task(steps=4), ALL)
     next(steps)

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 
-from hotlap.checkpoint.write import MANIFEST, SCHEMA, STATE, checksum
+from hotlap.checkpoint.write import MANIFEST, SCHEMA, STATE, STEP, checksum, committed, step_name
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
-_STEP = re.compile(r"step-\d{12}", re.ASCII)
 _FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
 _MANIFEST_LIMIT = 1 << 20
 
@@ -33,8 +32,7 @@ class Checkpoint:
 def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
     """Return the newest step that proves itself, and why newer ones were passed over."""
     passed: list[str] = []
-    found = [path for path in root.iterdir() if _STEP.fullmatch(path.name)] if root.is_dir() else []
-    for path in sorted(found, reverse=True):
+    for path in reversed(committed(root)):
         try:
             return read(path), passed
         except CheckpointCorrupt as error:
@@ -87,7 +85,7 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise ValueError(f"schema {manifest['schema']} is not known. Known: {SCHEMA}")
         if manifest["checksum"] != checksum(manifest):
             raise ValueError("its checksum is another")
-        if path.name.removeprefix("step-").isdigit() and int(path.name[5:]) != manifest["step"]:
+        if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
             raise ValueError(f"it is that of step {manifest['step']}")
         for name, about in manifest["files"].items():
             if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:

@@ -13,15 +13,23 @@ def train(
     target: ScriptTarget,
     plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
-    run_dir: Annotated[str | None, Parameter(help="Folder of the run's checkpoints.")] = None,
+    run_dir: Annotated[
+        str | None,
+        Parameter(help="Folder of the run's checkpoints; without it, that of --resume, or none."),
+    ] = None,
     resume: Annotated[
         str | None,
         Parameter(help="A folder `step-...`, a run's, or `auto`: begin or go on in --run-dir."),
     ] = None,
     weights: Annotated[
-        str | None, Parameter(help="Begin with these: a run's folder, or a file of weights.")
+        str | None,
+        Parameter(
+            help="Begin with these: a run's folder, or a file of weights. With --resume auto, "
+            "where nothing was saved yet."
+        ),
     ] = None,
-    save_every: str = "1epoch",
+    save_every: str | None = None,
+    keep: Annotated[int, Parameter(help="How many steps are kept, the newest ones.")] = 2,
     estimate: Annotated[
         bool, Parameter(help="Say what memory it would take, and train nothing.")
     ] = False,
@@ -40,7 +48,7 @@ def train(
     Parameters
     ----------
     save_every
-        How often the run is saved, where --run-dir is given: 500steps, 2epochs, 10m.
+        How often the run is saved: 500steps, 2epochs, 10m. Every epoch, if nothing is said.
     """
     from hotlap.attach.choosing import choose
     from hotlap.engine.train import train as train_task
@@ -63,6 +71,8 @@ def train(
         return _estimate(task, chosen.plan, device, memory, json)
     say(chosen.line)
     say(text.opening(task))
+    if run_dir is None and resume is None:
+        say("nothing of this run will be kept. Give --run-dir FOLDER to save it")
     done = train_task(
         task,
         chosen.plan,
@@ -71,6 +81,7 @@ def train(
         resume=resume,
         weights=weights,
         save_every=save_every,
+        keep=keep,
         progress=lambda epoch: say(text.line(epoch, task)),
         notice=say,
     )
@@ -100,10 +111,10 @@ COMMAND = Command(
     function=train,
     takes_script=True,
     examples=(
-        "hotlap train recipe.py --lr 3e-4          # --lr is a parameter of the recipe's task()",
-        "hotlap train recipe.py --plan auto        # what `hotlap tune recipe.py` found",
-        "hotlap train recipe.py --run-dir runs/1 --save-every 10m --resume auto",
-        "hotlap train recipe.py --weights checkpoint.pth   # read without running what is inside",
+        "hotlap train recipe.py --run-dir runs/1 --lr 3e-4   # --lr is the recipe's",
+        "hotlap train recipe.py --run-dir runs/2 --plan auto   # as `tune` found",
+        "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
+        "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
     ),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.checkpoint.read import Checkpoint, newest, proves_itself, read
-from hotlap.checkpoint.write import commit
+from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed
 from hotlap.engine.build import Built
 from hotlap.engine.state import Position, capture
 from hotlap.errors import MissingFile, UsageError
@@ -52,12 +52,59 @@ class Saver:
         run_dir: the run's folder.
         every: how often; the end of the run is saved in any case.
         keep: how many steps to keep.
+
+    Raises:
+        UsageError: fewer than one is to be kept.
     """
 
-    def __init__(self, run_dir: Path, every: Every, keep: int = 2) -> None:
-        self.root = run_dir / CHECKPOINTS
+    def __init__(self, run_dir: Path, every: Every, keep: int) -> None:
+        if type(keep) is not int or keep < 1:
+            raise UsageError(f"keep={keep!r} is not allowed. Allowed: whole numbers from 1.")
+        self.run_dir, self.root = run_dir, run_dir / CHECKPOINTS
         self.every, self.keep = every, keep
         self._saved_at = time.monotonic()
+
+    def prepare(self, saved: Checkpoint | None) -> None:
+        """Make the run's folder, and see that checkpoints can be written into it.
+
+        Args:
+            saved: what the run goes on from, None if it begins.
+
+        Raises:
+            UsageError: it cannot be written into, or holds steps that those of this run would be
+                mixed with.
+        """
+        steps = committed(self.root)
+        if saved is not None and self.holds(saved):
+            # Newer ones that are damaged were passed over, and are written again.
+            newer = [path for path in steps if path.name > saved.path.name]
+            if any(proves_itself(path) for path in newer):
+                raise UsageError(
+                    f"'{self.run_dir}' holds newer steps than {saved.path.name}, up to "
+                    f"{steps[-1].name}, which this run's would be mixed with. Allowed: another "
+                    "folder as --run-dir, or --resume auto to go on from the newest."
+                )
+        elif steps:
+            raise UsageError(
+                f"'{self.run_dir}' holds a run already, whose checkpoints would be mixed with this "
+                "one's. Allowed: --resume auto to go on with it, or another folder."
+            )
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise UsageError(
+                f"'{self.run_dir}' cannot hold a run's checkpoints: {error.strerror}. Allowed: a "
+                "folder that can be made, and written into."
+            ) from error
+        self._saved_at = time.monotonic()
+
+    def holds(self, saved: Checkpoint) -> bool:
+        """True if that is one of the run's own steps."""
+        if not self.root.is_dir() or not STEP.fullmatch(saved.path.name):
+            return False
+        return saved.path.absolute().parent.samefile(self.root)
 
     def is_due(self, position: Position, *, ends_epoch: bool, is_last: bool) -> bool:
         """True if the run is to be saved at that position."""
@@ -78,29 +125,6 @@ class Saver:
         path = commit(self.root, step, tensors, state, is_whole=proves_itself, keep=keep)
         self._saved_at = time.monotonic()
         return path
-
-
-def prepare(run_dir: Path, *, is_resumed: bool) -> None:
-    """Make a run's folder, and see that checkpoints can be written into it.
-
-    Raises:
-        UsageError: it cannot be written into, or holds another run's checkpoints.
-    """
-    root = run_dir / CHECKPOINTS
-    if not is_resumed and root.is_dir() and any(root.glob("step-*")):
-        raise UsageError(
-            f"'{run_dir}' holds a run already, whose checkpoints would be mixed with this one's. "
-            "Allowed: --resume auto to go on with it, or another folder."
-        )
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
-            pass
-    except OSError as error:
-        raise UsageError(
-            f"'{run_dir}' cannot hold a run's checkpoints: {error.strerror}. Allowed: a folder "
-            "that can be made, and written into."
-        ) from error
 
 
 def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint | None, list[str]]:
@@ -124,7 +148,8 @@ def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint | None, list[str
         folder = run_dir
     else:
         folder = Path(resume)
-        if folder.name.startswith("step-"):
+        # A copy of a step may have any name, and a run may be called `step-...`.
+        if STEP.fullmatch(folder.name) or (folder / MANIFEST).is_file():
             return read(folder), []
     found, passed = newest(folder / CHECKPOINTS)
     if found is None and (passed or resume != "auto"):
@@ -134,3 +159,18 @@ def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint | None, list[str
             "a folder `step-...` in it."
         )
     return found, passed
+
+
+def run_of(step: Path) -> Path:
+    """Return the folder of the run that a step belongs to.
+
+    Raises:
+        UsageError: it lies in none.
+    """
+    root = step.absolute().parent
+    if root.name != CHECKPOINTS:
+        raise UsageError(
+            f"'{step}' lies in no run's folder, so what is trained from there would be saved "
+            "nowhere. Give --run-dir."
+        )
+    return root.parent

@@ -17,7 +17,7 @@ from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, steps_of, waits_for_measure
-from hotlap.engine.saving import Every, Saver, find, prepare
+from hotlap.engine.saving import Every, Saver, find, run_of
 from hotlap.engine.state import Position, capture, load_weights, restore
 from hotlap.engine.warm import Warmed
 from hotlap.errors import RunError, UsageError
@@ -109,7 +109,8 @@ def train(
     run_dir: str | Path | None = None,
     resume: str | None = None,
     weights: str | Path | None = None,
-    save_every: str = "1epoch",
+    save_every: str | None = None,
+    keep: int = 2,
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
 ) -> Trained:
@@ -119,35 +120,47 @@ def train(
         task: what is learned.
         plan: how it is executed; exact techniques only if None.
         device: as torch names it; the first accelerator if None, else the CPU.
-        run_dir: the run's folder, for its checkpoints; nothing is saved if None.
+        run_dir: the run's folder, for its checkpoints. If None that of the run that is resumed;
+            a run that begins is then not saved.
         resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
             begin there if nothing was saved yet.
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
-            see `hotlap.checkpoint.foreign`. The optimizer begins anew.
-        save_every: `500steps`, `2epochs`, `10m`; the end of the run is saved in any case.
+            see `hotlap.checkpoint.foreign`. The optimizer begins anew. With `resume="auto"` they
+            are taken where nothing was saved yet.
+        save_every: `500steps`, `2epochs`, `10m`; every epoch if None. The end of the run is saved
+            in any case.
+        keep: how many steps are kept, the newest ones.
         progress: called after every epoch.
         notice: called with what the user should know before the first step, in words.
 
     Raises:
         PlanError: the plan holds what no plan holds.
-        UsageError: something in the task is not what it says it is, or the checkpoint is of
-            another task.
+        UsageError: something in the task is not what it says it is, the checkpoint is of another
+            task, or the folder holds what this run's steps would be mixed with.
         MissingFile: there is nothing to resume from.
         StorageError: a checkpoint could not be written.
     """
     begin = time.monotonic()
     folder = Path(run_dir) if run_dir is not None else None
-    every = Every.parse(save_every)
-    if resume is not None and weights is not None:
-        raise UsageError("resume and weights given. Allowed: one of the two.")
+    if save_every is not None and folder is None and resume is None:
+        raise UsageError(f"save_every={save_every!r} needs the run's folder. Give --run-dir.")
+    every = Every.parse("1epoch" if save_every is None else save_every)
+    if weights is not None and resume not in (None, "auto"):
+        raise UsageError(
+            f"resume={resume!r} and weights given. Allowed: one of the two; with `auto` the "
+            "weights are taken where nothing was saved yet."
+        )
     saved, passed = find(resume, folder) if resume is not None else (None, [])
     for why in passed:
         notice(f"passed over: {why}")
     if resume is not None and saved is None:
         notice(f"nothing was saved in '{folder}' yet: the run begins there")
+    if folder is None and saved is not None:
+        folder = run_of(saved.path)
+    saver = Saver(folder, every, keep) if folder is not None else None
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)
     try:
-        return _train(built, saved, weights, folder, every, progress, notice, begin)
+        return _train(built, saved, weights, saver, progress, notice, begin)
     finally:
         built.end()
 
@@ -156,26 +169,24 @@ def _train(
     built: Built,
     saved: Checkpoint | None,
     weights: str | Path | None,
-    folder: Path | None,
-    every: Every,
+    saver: Saver | None,
     progress: Callable[[EpochDone], None],
     notice: Callable[[str], None],
     begin: float,
 ) -> Trained:
     task = built.task
     position = restore(built, saved) if saved is not None else Position()
-    if weights is not None:
+    if weights is not None and saved is None:
         load_weights(built, weights_of(weights, built.model.state_dict(), notice))
     is_finished = saved is not None and _is_finished(task, position, saved.path)
     if saved is not None:
         end = ", the end of the run" if is_finished else ""
         notice(f"going on from '{saved.path}', step {position.step}{end}")
     # Last: nothing is written before everything that was given is known to be right.
-    if folder is not None:
+    if saver is not None:
         # What cannot be saved is said now, not after an epoch.
         capture(built, position)
-        prepare(folder, is_resumed=saved is not None)
-    saver = Saver(folder, every) if folder is not None else None
+        saver.prepare(saved)
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []
     total, done = task.total_steps, position.step
@@ -190,7 +201,8 @@ def _train(
             epochs.append(_end_epoch(built, step, clock))
             progress(epochs[-1])
             _check_learning(built, step, epochs[-1])
-            clock = EpochClock(built.hardware)
+            if step.ends_epoch:
+                clock = EpochClock(built.hardware)
         if saver is not None and saver.is_due(
             step.after, ends_epoch=step.ends_epoch, is_last=is_last
         ):
@@ -199,8 +211,7 @@ def _train(
         held_out = epochs[-1].held_out
     else:
         held_out = evaluate(built) if built.held_out is not None else {}
-        if saver is not None:
-            # Where it goes on from may be another run's folder.
+        if saver is not None and not (saved is not None and saver.holds(saved)):
             saver.save(built, position, clock.to_json())
     return Trained(
         model=built.model.eval(),
@@ -212,7 +223,7 @@ def _train(
         plan=built.plan,
         techniques=tuple(built.applied.proofs()) if epochs else (),
         peak_memory_bytes=built.hardware.peak_bytes(),
-        run_dir=None if folder is None else str(folder),
+        run_dir=None if saver is None else str(saver.run_dir),
         warmed=built.warmed,
         held_out=held_out,
     )

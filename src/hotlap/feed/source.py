@@ -188,7 +188,10 @@ class Source:
                 samples = [dataset[position] for position in wanted]
             return self.collate_fn(samples) if self.stages.is_empty else self.stages.join(samples)
         except (TypeError, RuntimeError) as error:
-            raise explained(error) from error
+            told = explained(error)
+            if told is error:
+                raise
+            raise told from error
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(

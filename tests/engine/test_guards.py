@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.errors import RunError, UsageError
@@ -152,6 +152,19 @@ def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path:
 def test_what_the_task_makes_must_fit(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         hotlap.train(task(**given))
+
+
+@pytest.mark.parametrize("name", ["data", "held_out"])
+def test_a_loader_is_not_taken_for_its_data_set(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} is DataLoader.*{name}=loader\.dataset"):
+        task(**{name: DataLoader(data(), batch_size=8)})
+
+
+@pytest.mark.parametrize("given", [{"metrics": {"loss": counted}}, {"evaluate": counted}])
+def test_measures_need_samples_to_measure_on(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"without held_out.*Allowed: held_out=DATA"):
+        task(**given)
+    task(held_out=data(), **given)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True])

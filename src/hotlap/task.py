@@ -36,7 +36,8 @@ class Task:
     """Training samples: a map-style data set (`__len__` and `__getitem__`), or an iterable one
     (`__iter__` that begins anew each time), which is a stream: see `hotlap.feed.stream.Stream`."""
     optimizer: Callable[[Any], Any]
-    """`optimizer(model)`: any optimizer of torch's kind over the model's parameters."""
+    """`optimizer(model)`: any optimizer of torch's kind over the model's parameters whose `step`
+    needs no closure."""
     batch_size: int | None = None
     """Samples that `accumulate` of make one step of the optimizer."""
     accumulate: int = 1

@@ -110,6 +110,21 @@ def test_what_is_no_loss_is_told(loss: Any, words: str) -> None:
         hotlap.train(task(loss, batch_size=64, accumulate=1))
 
 
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("loss", [mean, counted])
+def test_a_loss_of_one_number_in_a_row_is_that_number(loss: Any, accumulate: int) -> None:
+    def in_a_row(model: Any, batch: Any) -> Any:
+        value = loss(model, batch)
+        return tuple(each[None] for each in value) if loss is counted else value[None]
+
+    given = {"accumulate": accumulate, "batch_size": 64 // accumulate, "held_out": data()}
+    expected, found = (hotlap.train(task(each, **given)) for each in (loss, in_a_row))
+    for one, other in zip(expected.epochs, found.epochs, strict=True):
+        assert (one.loss, one.held_out) == (other.loss, other.held_out)
+    (step, *_) = hotlap.steps(task(in_a_row, **given))
+    assert step.loss.shape == ()
+
+
 def test_a_folder_that_holds_a_run_is_not_written_into(tmp_path: Path) -> None:
     hotlap.train(task(), run_dir=tmp_path)
     before = sorted(path.name for path in (tmp_path / "ckpt").iterdir())
@@ -147,6 +162,7 @@ def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path:
             "another optimizer",
         ),
         ({"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=-1)}, "learning rate"),
+        ({"optimizer": lambda m: torch.optim.LBFGS(m.parameters())}, "LBFGS.*needs `closure`"),
     ],
 )
 def test_what_the_task_makes_must_fit(given: Any, words: str) -> None:

@@ -125,8 +125,9 @@ class Step:
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
         self.items = None
         if isinstance(value, tuple):
-            total, self.items = value
-            value = total if self.items is None else total / self.items
+            total, count = value
+            self.items = _scalar(count)
+            value = total if count is None else total / self.items
         loss: torch.Tensor = value
         if self.target.scaler is None:
             loss.backward()
@@ -134,7 +135,8 @@ class Step:
                 work()
         else:
             self._backward(loss)
-        return loss.detach()
+        loss = loss.detach()
+        return loss.reshape(()) if loss.ndim else loss
 
     def _split(self, micros: MicroBatches) -> torch.Tensor:
         if not self._is_checked:
@@ -148,9 +150,9 @@ class Step:
             # micro-batches count is not known yet.
             part = value * (samples / items) if count is None else value
             self._backward(part)
-            total = total + part.detach()
+            total = total + part.detach().reshape(())
             if count is not None:
-                counts.append(count)
+                counts.append(_scalar(count))
         if not counts:
             self.items = None
             return total
@@ -203,6 +205,10 @@ class Step:
         self.skipped += 1
         self._zero()
         return loss, False
+
+
+def _scalar(number: Any) -> Any:
+    return number.reshape(()) if isinstance(number, torch.Tensor) else number
 
 
 def _zeroing(optimizer: Any) -> Callable[[], None]:

@@ -75,6 +75,38 @@ def test_means_and_sums_with_a_count_are_taken(loss: Any, ignored: float, plan: 
     assert hotlap.train(task(loss, ignored), hotlap.Plan(plan)).skipped_steps == 0
 
 
+def test_of_a_loss_that_draws_nobody_can_tell_and_it_is_taken() -> None:
+    def noisy(model: Any, batch: Any) -> Any:
+        return mean(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
+
+    assert hotlap.train(task(noisy)).skipped_steps == 0
+
+
+FP16 = hotlap.Plan({"autocast": {"dtype": "fp16"}})
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_a_scale_that_overflows_at_first_hides_no_loss_that_is_no_mean(factor: float) -> None:
+    def scaled(loss: Any) -> Any:
+        return lambda model, batch: loss(model, batch) * factor
+
+    # Whatever was left out, the scale has come down and the run has learned.
+    assert hotlap.train(task(scaled(mean), epochs=16), FP16).skipped_steps < 16
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        hotlap.train(task(scaled(weighted)), FP16)
+
+
+def test_what_no_gradient_shows_the_next_step_shows() -> None:
+    def broken_at_first(model: Any, batch: Any) -> Any:
+        return weighted(model, batch) * (1.0 if taken else float("nan"))
+
+    taken: list[bool] = []
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        for step in hotlap.steps(task(broken_at_first, accumulate=2)):
+            taken.append(step.is_taken)
+    assert taken == [False]
+
+
 def test_a_run_in_which_nothing_is_learned_ends_with_an_error() -> None:
     with pytest.raises(RunError, match="none of 1 updates was taken"):
         hotlap.train(task(lambda model, batch: mean(model, batch) * float("nan")))

@@ -167,9 +167,8 @@ class Step:
         return total / count
 
     def _check_mean(self, samples: int, batch: Any) -> None:
-        self._is_checked = True
         scaler = self.target.scaler
-        check_mean(
+        self._is_checked = check_mean(
             self.model,
             self._forward,
             batch,

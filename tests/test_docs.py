@@ -43,6 +43,23 @@ def test_every_dependency_has_its_decision(root: Path) -> None:
         assert f"`{name}`" in decisions, f"{name} has no row in docs/decisions.md"
 
 
+def test_every_dependency_is_used(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    # What `dev` brings is run, not imported.
+    users = {name: ("src", "examples", "benchmarks") for name in extras if name != "dev"}
+    groups = [(project["dependencies"], ("src",))]
+    groups += [(extras[name], folders) for name, folders in users.items()]
+    for needed, folders in groups:
+        files = [path for folder in folders for path in (root / folder).rglob("*.py")]
+        code = "\n".join(path.read_text() for path in files)
+        for requirement in needed:
+            name = re.split(r"[<>=\[ ]", requirement)[0]
+            name = {"scikit-learn": "sklearn", "pillow": "PIL"}.get(name, name)
+            # Some are imported by the name that they have in a list.
+            assert re.search(rf'^\s*(import|from) {name}\b|"{name}"', code, re.M), requirement
+
+
 def test_the_changelog_knows_this_version(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert f"## [{project['version']}]" in (root / "CHANGELOG.md").read_text()

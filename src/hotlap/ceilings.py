@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any
 
-from hotlap.errors import RunError, UsageError, unknown_name
+from hotlap.errors import RunError
 
 _LIMIT_S = 60.0
 """A machine on which importing torch takes longer than this is not one to measure."""
@@ -96,20 +96,6 @@ class Ceilings:
             if rates[name] is not None:
                 loads[name] = holder.load_of(name)
         return replace(first, **rates, loads=loads)
-
-    def beaten_by(self, seen: Mapping[str, float]) -> list[str]:
-        """Return the rates that a run was seen to exceed: those ceilings were measured too low.
-
-        Args:
-            seen: name of a rate -> what a run reached, in the same unit.
-
-        Raises:
-            UsageError: there is no rate of that name.
-        """
-        for name in seen:
-            if name not in _RATES:
-                raise UsageError(unknown_name(name, _RATES, "rate"))
-        return [name for name, value in seen.items() if value > (getattr(self, name) or 0)]
 
 
 def measure(*, busy_cores: float, device: str = "cpu", threads: int | None = None) -> Ceilings:

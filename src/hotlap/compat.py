@@ -13,37 +13,41 @@ from hotlap.errors import RunError
 
 @dataclass(frozen=True)
 class PrivateName:
-    """One name, where it lives, and what hotlap loses without it."""
+    """One name, and where it lives."""
 
     module: str
     path: str
-    needed_for: str
 
 
 NAMES = (
-    PrivateName("torch.utils.data.dataloader", "DataLoader._get_iterator", "feed"),
-    PrivateName("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", "observe"),
-    PrivateName("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch", "feed"),
-    PrivateName(
-        "torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers", "feed"
-    ),
-    PrivateName("torch.optim.optimizer", "Optimizer._patch_step_function", "observe"),
-    PrivateName("torch.utils._python_dispatch", "TorchDispatchMode", "optimizer"),
-    PrivateName("torch.nn", "Module.__call__", "model"),
-    PrivateName("torch", "_fused_sdp_choice", "attention"),
-    PrivateName("torch._C", "_current_graph_task_id", "model"),
-    PrivateName("torch", "Tensor._make_wrapper_subclass", "model"),
-    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode", "estimate"),
-    PrivateName("torch.utils._python_dispatch", "_disable_current_modes", "estimate"),
-    PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device", "engine on a device"),
+    # A script's loaders: what they give, and how it is read.
+    PrivateName("torch.utils.data.dataloader", "DataLoader._get_iterator"),
+    PrivateName("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__"),
+    PrivateName("torch.utils.data._utils.fetch", "_MapDatasetFetcher.fetch"),
+    PrivateName("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter._shutdown_workers"),
+    # Its optimizers, and the operators of their steps.
+    PrivateName("torch.optim.optimizer", "Optimizer._patch_step_function"),
+    PrivateName("torch.utils._python_dispatch", "TorchDispatchMode"),
+    # Its modules; attention, recomputed blocks, and a last layer that is put off.
+    PrivateName("torch.nn", "Module.__call__"),
+    PrivateName("torch", "_fused_sdp_choice"),
+    PrivateName("torch._C", "_current_graph_task_id"),
+    PrivateName("torch", "Tensor._make_wrapper_subclass"),
+    # Steps without numbers, for estimates.
+    PrivateName("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    PrivateName("torch.utils._python_dispatch", "_disable_current_modes"),
+    # Updates that a device leaves out, under a scaler.
+    PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device"),
 )
 
 
 OPTIONAL = (
-    PrivateName("torch._C", "_accelerator_getAllocatorSettings", "allocator"),
-    PrivateName("torch._C", "_accelerator_setAllocatorSettings", "allocator"),
-    PrivateName("torch.cuda.memory", "_set_allocator_settings", "allocator, on an older torch"),
-    PrivateName("torch._C", "_cuda_endAllocateToPool", "cuda_graph, where a capture fails"),
+    # The technique `allocator`; the last of the three on an older torch.
+    PrivateName("torch._C", "_accelerator_getAllocatorSettings"),
+    PrivateName("torch._C", "_accelerator_setAllocatorSettings"),
+    PrivateName("torch.cuda.memory", "_set_allocator_settings"),
+    # `cuda_graph`, where a capture fails.
+    PrivateName("torch._C", "_cuda_endAllocateToPool"),
 )
 """Names without which one technique does less, or refuses, and nothing else changes."""
 

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hotlap.ceilings import Ceilings, measure
+from hotlap.ceilings import Ceilings
 from hotlap.host import Host
 
 log = logging.getLogger("hotlap")
@@ -51,26 +51,6 @@ def keep(host: Host, measured: Ceilings) -> Ceilings:
     if best != before:
         _write({**_read(), key_of(host, measured.device): asdict(best)})
     return best
-
-
-def measured_again(host: Host, device: str, seen: Mapping[str, float]) -> Ceilings | None:
-    """Measure a device again if a run beat what is kept of it; return the ceilings kept then.
-
-    Args:
-        host: where the run was.
-        device: `cpu` or `cuda`.
-        seen: name of a rate, as `fp32_gflops` -> what the run reached.
-
-    Returns None where nothing was ever measured.
-
-    Raises:
-        UsageError: there is no rate of that name.
-        RunError: measuring failed.
-    """
-    before = kept(host, device)
-    if before is None or not before.beaten_by(seen):
-        return before
-    return keep(host, measure(busy_cores=host.busy_cores, device=device))
 
 
 def _read() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from hotlap.errors import HotlapError, MissingFile, UsageError
 from hotlap.task import Task
@@ -57,11 +57,17 @@ class Recipe:
     def _check_whole_numbers(self, arguments: Sequence[str]) -> None:
         """Refuse `--epochs 2.7`, which the parser would round."""
         hints = get_type_hints(self.function)
-        whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if hint is int}
+        whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _rounds(hint)}
         given = " ".join(arguments).replace("=", " ").split()
         for name, value in pairwise(given):
             if name.replace("_", "-") in whole and re.fullmatch(r"-?\d*\.\d*[1-9]\d*", value):
                 raise UsageError(f"{name} {value} is not allowed. Allowed: whole numbers.")
+
+
+def _rounds(hint: Any) -> bool:
+    """True if the parser, which takes the first type that fits, rounds a number for that hint."""
+    numbers = [kind for kind in get_args(hint) or (hint,) if kind in (int, float)]
+    return numbers[:1] == [int]
 
 
 def is_recipe(path: str | Path) -> bool:

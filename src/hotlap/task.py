@@ -36,7 +36,8 @@ class Task:
     """Training samples: a map-style data set (`__len__` and `__getitem__`), or an iterable one
     (`__iter__` that begins anew each time), which is a stream: see `hotlap.feed.stream.Stream`."""
     optimizer: Callable[[Any], Any]
-    """`optimizer(model)`: any optimizer of torch's kind over the model's parameters."""
+    """`optimizer(model)`: any optimizer of torch's kind over the model's parameters whose `step`
+    needs no closure."""
     batch_size: int | None = None
     """Samples that `accumulate` of make one step of the optimizer."""
     accumulate: int = 1
@@ -84,8 +85,8 @@ class Task:
     held_out: Any = None
     """Samples to evaluate on after every epoch."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """Name -> `metric(model, batch)`, which returns (sum, count). The loss is always evaluated.
-    Each of them goes forward by itself."""
+    """Name -> `metric(model, batch)`, which returns (sum, count) over a batch of `held_out`. The
+    loss is always evaluated. Each of them goes forward by itself."""
     evaluate: Callable[[Any, Any], Mapping[str, Any]] | None = None
     """In place of the loss and `metrics`, all that is measured of a held-out batch in one forward
     pass: `evaluate(model, batch)` returns name -> (sum, count), or a mean over the batch's samples.
@@ -111,11 +112,7 @@ class Task:
         _check_data("data", self.data)
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
-        if self.evaluate is not None and (self.metrics or not callable(self.evaluate)):
-            raise UsageError(
-                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Allowed: "
-                "metrics, or a function evaluate(model, batch)."
-            )
+        self._check_measures()
         self._check_lengths()
         if self.lengths is not None and self.is_stream:
             raise UsageError(
@@ -143,6 +140,19 @@ class Task:
                 f"{one}=N and {other}=N."
             )
         _check_whole(given[0], getattr(self, given[0]))
+
+    def _check_measures(self) -> None:
+        if self.evaluate is not None and (self.metrics or not callable(self.evaluate)):
+            raise UsageError(
+                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Allowed: "
+                "metrics, or a function evaluate(model, batch)."
+            )
+        if self.held_out is None and (self.metrics or self.evaluate is not None):
+            given = f"metrics {sorted(self.metrics)}" if self.metrics else "evaluate"
+            raise UsageError(
+                f"{given} without held_out: nothing would be measured. Allowed: held_out=DATA "
+                "beside it, the samples to measure on; or neither."
+            )
 
     def _check_lengths(self) -> None:
         if self.tokens_per_batch is None:
@@ -217,11 +227,16 @@ class Task:
 
 def is_stream(data: Any) -> bool:
     """True for an iterable data set, which is read from its start on."""
-    torch_data = sys.modules.get("torch.utils.data")
     # Torch's own class has a `__getitem__`, which only raises.
-    if torch_data is not None and isinstance(data, torch_data.IterableDataset):
+    if _is_torchs("IterableDataset", data):
         return True
     return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
+
+
+def _is_torchs(name: str, data: Any) -> bool:
+    # Who has such an object has imported torch.
+    torch_data = sys.modules.get("torch.utils.data")
+    return torch_data is not None and isinstance(data, getattr(torch_data, name))
 
 
 def samples_in(data: Any) -> int | None:
@@ -238,6 +253,12 @@ def _check_data(name: str, data: Any) -> None:
         raise UsageError(
             f"{name} is {type(data).__name__}, with the keys {keys}. Allowed: one data set, as "
             f"one of its values."
+        )
+    if _is_torchs("DataLoader", data):
+        raise UsageError(
+            f"{name} is {type(data).__name__}, which makes batches itself: each would be taken for "
+            f"a sample. Allowed: the data set that it reads, {name}=loader.dataset; batch_size, "
+            "shuffle, collate and drop_last are the task's, workers the plan's."
         )
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not is_map and not is_stream(data):

@@ -10,7 +10,7 @@ import pytest
 
 from hotlap import ceilings, cli, kept_ceilings
 from hotlap.ceilings import Ceilings, parse
-from hotlap.errors import RunError, UsageError
+from hotlap.errors import RunError
 from hotlap.host import Gpu, Host, Problem
 from hotlap.report import environment
 from hotlap.report.terminal import page_console, printable
@@ -130,28 +130,6 @@ def test_a_home_that_cannot_be_written_is_no_error(
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
     assert kept_ceilings.keep(HOST, calm) == calm
     assert kept_ceilings.kept(HOST, "cpu") is None
-
-
-def test_a_run_that_beats_a_ceiling_has_it_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
-    calls: list[object] = []
-
-    def measure(**given: object) -> Ceilings:
-        calls.append(given)
-        return replace(calm, fp32_gflops=130.0)
-
-    monkeypatch.setattr(kept_ceilings, "measure", measure)
-    assert kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 120.0}) is None
-    kept_ceilings.keep(HOST, calm)
-    assert kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 90.0}) == calm
-    assert not calls
-    again = kept_ceilings.measured_again(HOST, "cpu", {"fp32_gflops": 120.0})
-    assert again is not None and again.fp32_gflops == 130 and len(calls) == 1
-    with pytest.raises(UsageError, match="fp32_gflops"):
-        calm.beaten_by({"fp32_gflop": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,11 @@ def test_a_batch_of_any_shape_is_made_without_its_numbers() -> None:
     assert found == pytest.approx(predicted(mlp(), Plan()), rel=0.01)
 
 
+def test_what_is_measured_of_held_out_samples_is_no_part_of_it() -> None:
+    measures = {"held_out": mlp().data, "metrics": {"loss": cross_entropy}}
+    assert predicted(dataclasses.replace(mlp(), **measures), Plan()) == predicted(mlp(), Plan())
+
+
 def test_a_split_step_holds_less_and_its_batch_all_the_same() -> None:
     whole = rehearse(words(), Plan(), Sample.of(words()), device="cpu", like="cpu").peak
     split = Plan({"micro_batch": {"size": 1}})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import hotlap
 from hotlap.errors import RunError, UsageError
@@ -75,6 +75,38 @@ def test_means_and_sums_with_a_count_are_taken(loss: Any, ignored: float, plan: 
     assert hotlap.train(task(loss, ignored), hotlap.Plan(plan)).skipped_steps == 0
 
 
+def test_of_a_loss_that_draws_nobody_can_tell_and_it_is_taken() -> None:
+    def noisy(model: Any, batch: Any) -> Any:
+        return mean(model, (batch[0] + torch.randn_like(batch[0]), batch[1]))
+
+    assert hotlap.train(task(noisy)).skipped_steps == 0
+
+
+FP16 = hotlap.Plan({"autocast": {"dtype": "fp16"}})
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e3])
+def test_a_scale_that_overflows_at_first_hides_no_loss_that_is_no_mean(factor: float) -> None:
+    def scaled(loss: Any) -> Any:
+        return lambda model, batch: loss(model, batch) * factor
+
+    # Whatever was left out, the scale has come down and the run has learned.
+    assert hotlap.train(task(scaled(mean), epochs=16), FP16).skipped_steps < 16
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        hotlap.train(task(scaled(weighted)), FP16)
+
+
+def test_what_no_gradient_shows_the_next_step_shows() -> None:
+    def broken_at_first(model: Any, batch: Any) -> Any:
+        return weighted(model, batch) * (1.0 if taken else float("nan"))
+
+    taken: list[bool] = []
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        for step in hotlap.steps(task(broken_at_first, accumulate=2)):
+            taken.append(step.is_taken)
+    assert taken == [False]
+
+
 def test_a_run_in_which_nothing_is_learned_ends_with_an_error() -> None:
     with pytest.raises(RunError, match="none of 1 updates was taken"):
         hotlap.train(task(lambda model, batch: mean(model, batch) * float("nan")))
@@ -108,6 +140,21 @@ def test_the_mean_loss_is_that_of_the_updates_that_were_taken() -> None:
 def test_what_is_no_loss_is_told(loss: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         hotlap.train(task(loss, batch_size=64, accumulate=1))
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+@pytest.mark.parametrize("loss", [mean, counted])
+def test_a_loss_of_one_number_in_a_row_is_that_number(loss: Any, accumulate: int) -> None:
+    def in_a_row(model: Any, batch: Any) -> Any:
+        value = loss(model, batch)
+        return tuple(each[None] for each in value) if loss is counted else value[None]
+
+    given = {"accumulate": accumulate, "batch_size": 64 // accumulate, "held_out": data()}
+    expected, found = (hotlap.train(task(each, **given)) for each in (loss, in_a_row))
+    for one, other in zip(expected.epochs, found.epochs, strict=True):
+        assert (one.loss, one.held_out) == (other.loss, other.held_out)
+    (step, *_) = hotlap.steps(task(in_a_row, **given))
+    assert step.loss.shape == ()
 
 
 def test_a_folder_that_holds_a_run_is_not_written_into(tmp_path: Path) -> None:
@@ -147,11 +194,25 @@ def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path:
             "another optimizer",
         ),
         ({"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=-1)}, "learning rate"),
+        ({"optimizer": lambda m: torch.optim.LBFGS(m.parameters())}, "LBFGS.*needs `closure`"),
     ],
 )
 def test_what_the_task_makes_must_fit(given: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         hotlap.train(task(**given))
+
+
+@pytest.mark.parametrize("name", ["data", "held_out"])
+def test_a_loader_is_not_taken_for_its_data_set(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"{name} is DataLoader.*{name}=loader\.dataset"):
+        task(**{name: DataLoader(data(), batch_size=8)})
+
+
+@pytest.mark.parametrize("given", [{"metrics": {"loss": counted}}, {"evaluate": counted}])
+def test_measures_need_samples_to_measure_on(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"without held_out.*Allowed: held_out=DATA"):
+        task(**given)
+    task(held_out=data(), **given)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.5, True])

@@ -219,6 +219,15 @@ def test_a_mean_over_samples_may_be_split() -> None:
         hotlap.train(task(loss=of_samples, epochs=1), Plan(plan))
 
 
+def test_a_mean_over_samples_that_draws_may_be_split() -> None:
+    def noisy(model: nn.Module, batch: Any) -> torch.Tensor:
+        rows, labels, real = batch
+        logits = (model(rows) * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
+        return nn.functional.cross_entropy(logits + torch.randn_like(logits), labels)
+
+    hotlap.train(task(loss=noisy, epochs=1), Plan())
+
+
 def everything(built: Any) -> str:
     model = built.model
     return repr(

@@ -280,13 +280,16 @@ def test_what_cannot_be_a_batch_is_explained(root: Path, plan: Any) -> None:
             hotlap.train(task(Table(ROWS, kind), collate=None), Plan(plan))
 
 
-def test_other_errors_stay_what_they_are() -> None:
+@pytest.mark.parametrize("plan", [{}, {"workers": {"count": 1}}], ids=str)
+def test_other_errors_stay_what_they_are(plan: Any) -> None:
     class Broken(Table):
         def __getitem__(self, key: Any) -> Any:
             raise TypeError("found nothing")
 
-    with pytest.raises(TypeError, match="found nothing"):
-        hotlap.train(task(Broken(ROWS)), Plan())
+    with pytest.raises(TypeError, match="found nothing") as raised:
+        hotlap.train(task(Broken(ROWS)), Plan(plan))
+    # Who follows the causes comes to an end.
+    assert raised.value.__cause__ is not raised.value
 
 
 def test_a_dict_of_data_sets_is_none() -> None:

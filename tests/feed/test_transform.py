@@ -350,6 +350,12 @@ def test_the_turn_for_arrays_is_that_for_numbers() -> None:
         [np.float32(1), np.float32(2)],
         [torch.tensor(3), torch.tensor(4)],
         [(1, [2.0, torch.ones(2, 3).t()]), (3, [4.0, torch.zeros(2, 3).t()])],
+        [
+            torch.arange(6.0).view(1, 3, 2).mT.expand(4, -1, -1),
+            torch.ones(1, 3, 2).mT.expand(4, 2, 3),
+        ],
+        [torch.tensor(1.0).expand(2, 1, 3), torch.tensor(2.0).expand(2, 1, 3)],
+        [torch.ones(2, 1).expand(2, 0), torch.zeros(2, 1).expand(2, 0)],
     ],
 )
 def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:

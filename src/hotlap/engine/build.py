@@ -1,5 +1,6 @@
 """A task, a plan and a device become a run that can take steps."""
 
+import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ from hotlap.techniques import (
 )
 from hotlap.techniques.applying import Applied, Switched
 from hotlap.techniques.compile import GRAPHED_MODES
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass
@@ -143,6 +146,7 @@ def _build(
     applied.apply("model", on_model)
     on_model.module = None
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
+    _check_closure(optimizer)
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(optimizer)
     scheduler = None
@@ -245,6 +249,17 @@ def _made(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> An
             f"torch.optim has of this kind."
         )
     return made
+
+
+def _check_closure(optimizer: Any) -> None:
+    parameters = inspect.signature(optimizer.step).parameters.values()
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in _ANY_NUMBER]
+    if needed:
+        raise UsageError(
+            f"optimizer() gave {type(optimizer).__name__}, whose `step` needs `{needed[0].name}`: "
+            "it would go forward and backward itself. Allowed: one whose `step()` takes the "
+            "gradients that are there, as AdamW or SGD."
+        )
 
 
 def _training(task: Task) -> Source | Stream:

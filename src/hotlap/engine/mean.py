@@ -1,6 +1,8 @@
 """Is a loss a mean over the batch's items? Only then may a step be split into micro-batches."""
 
 import contextlib
+import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -10,8 +12,17 @@ from hotlap.engine.quiet import in_evaluation
 from hotlap.errors import UsageError
 from hotlap.feed.gather import flatten, rebuild
 
+log = logging.getLogger("hotlap")
+
 _EXACT_FORMATS, _NARROW_FORMATS = 1e-3, 0.1
 """How far the two gradients may differ, as a share of their length."""
+_DRAWN = 0.1
+"""How much of that one batch's gradient may differ by when it is taken again: kernels of a device
+may round in another order, which is less."""
+_BACKOFF = 4
+
+Gradient = Callable[[int, int], list[torch.Tensor] | None]
+"""Of the samples from one place to another; None if the loss counts its items."""
 
 
 def check_mean(
@@ -22,12 +33,12 @@ def check_mean(
     *,
     is_narrow: bool,
     scale: float = 1.0,
-) -> None:
+) -> bool:
     """Refuse a loss that is neither (sum, count) nor a mean over the batch's items.
 
     What is compared is the gradient of the batch with that of its parts, weighted by their samples:
     halves, and the first sample with the others. A new model's loss itself shows nothing, it is
-    about the same for any samples.
+    about the same for any samples. Nor do these of a loss that draws, which is let pass.
 
     Args:
         model: the model; nothing of it is changed.
@@ -35,7 +46,11 @@ def check_mean(
         batch: of some samples.
         samples: how many.
         is_narrow: formats of 16 bits are in use.
-        scale: of the loss, for formats in which gradients would vanish.
+        scale: of the loss, for formats in which gradients would vanish; lowered where they
+            overflow.
+
+    Returns:
+        False if the batch's gradient is not finite, so that another batch is to be looked at.
 
     Raises:
         UsageError: it is no mean.
@@ -43,7 +58,7 @@ def check_mean(
     leaves: list[torch.Tensor] = []
     spec = flatten(batch, leaves)
     if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
-        return
+        return True
     parameters = [p for p in model.parameters() if p.requires_grad]
 
     def gradient(begin: int, end: int) -> list[torch.Tensor] | None:
@@ -57,32 +72,61 @@ def check_mean(
         ]
 
     with in_evaluation(model), _plainly():
-        whole = gradient(0, samples)
-        if whole is None:
-            return
-        size = _length(whole)
-        for place in dict.fromkeys((samples // 2, 1)):
-            first, other = gradient(0, place), gradient(place, samples)
-            if first is None or other is None:
-                # The step says what is wrong with a loss that changes its form.
-                return
-            # One parameter at a time, for a model may fill the memory; not in place, for two
-            # parameters may have one gradient.
-            off = _length(
-                torch.lerp(more, each, place / samples).sub_(all_of_it)
-                for each, more, all_of_it in zip(first, other, whole, strict=True)
-            )
-            del first, other
-            allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
-            # Not the other way round: what is not a number is no mean either.
-            if size > 0 and not off <= allowed:
-                raise UsageError(
-                    f"the gradient of a batch of {samples} and the mean of those of its parts "
-                    f"({place} and {samples - place} samples) differ by {100 * off / size:.3g} %: "
-                    "the loss is no mean over the batch's items, so a step cannot be split. "
-                    "Allowed: a loss that returns (sum, count), as for ignored targets, class "
-                    "weights or padded tokens; or accumulate=1."
-                )
+        size, off = _compared(gradient, samples)
+        # The first scale of a scaler is meant to be too large.
+        while scale > 1 and not all(map(math.isfinite, (size, *off.values()))):
+            scale /= _BACKOFF
+            size, off = _compared(gradient, samples)
+        if not math.isfinite(size):
+            return False
+        allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
+        # Not the other way round: what is not a number is no mean either.
+        too_far = [place for place, far in off.items() if size > 0 and not far <= allowed]
+        if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
+            log.info("one batch has two gradients: whether the loss is a mean is not known")
+            return True
+    if too_far:
+        place = too_far[0]
+        raise UsageError(
+            f"the gradient of a batch of {samples} and the mean of those of its parts "
+            f"({place} and {samples - place} samples) differ by {100 * off[place] / size:.3g} %: "
+            "the loss is no mean over the batch's items, so a step cannot be split. "
+            "Allowed: a loss that returns (sum, count), as for ignored targets, class "
+            "weights or padded tokens; or accumulate=1."
+        )
+    return True
+
+
+def _compared(gradient: Gradient, samples: int) -> tuple[float, dict[int, float]]:
+    """Return the length of the batch's gradient, and by how much that of its parts is off.
+
+    By the place where it was parted; nothing where a loss gives no mean.
+    """
+    whole = gradient(0, samples)
+    size, off = 0.0 if whole is None else _length(whole), {}
+    if whole is None or not math.isfinite(size):
+        return size, off
+    for place in dict.fromkeys((samples // 2, 1)):
+        first, other = gradient(0, place), gradient(place, samples)
+        if first is None or other is None:
+            # The step says what is wrong with a loss that changes its form.
+            return size, {}
+        # One parameter at a time, for a model may fill the memory; not in place, for two
+        # parameters may have one gradient.
+        off[place] = _length(
+            torch.lerp(more, each, place / samples).sub_(all_of_it)
+            for each, more, all_of_it in zip(first, other, whole, strict=True)
+        )
+        del first, other
+    return size, off
+
+
+def _taken_again(gradient: Gradient, samples: int) -> float:
+    """Return by how much the batch's gradient differs when it is taken twice."""
+    one, other = gradient(0, samples), gradient(0, samples)
+    if one is None or other is None:
+        return math.inf
+    return _length(left - right for left, right in zip(one, other, strict=True))
 
 
 def _length(gradients: Iterable[torch.Tensor]) -> float:

@@ -208,7 +208,8 @@ def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Bu
         return value
 
     whole = {"batch_size": task.logical_batch, "accumulate": 1}
-    followed = replace(task, model=model, loss=loss, schedule=None, held_out=None, **whole)
+    training = {"schedule": None, "held_out": None, "metrics": {}, "evaluate": None}
+    followed = replace(task, model=model, loss=loss, **training, **whole)
     # One micro-batch for `build`, which looks at the split only for batch norm.
     built = build(followed, plan, device=device, check_finite=False)
     _check_split(built)

@@ -130,8 +130,9 @@ class Step:
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
         self.items = None
         if isinstance(value, tuple):
-            total, self.items = value
-            value = total if self.items is None else total / self.items
+            total, count = value
+            self.items = _scalar(count)
+            value = total if count is None else total / self.items
         loss: torch.Tensor = value
         if self.target.scaler is None:
             loss.backward()
@@ -139,7 +140,8 @@ class Step:
                 work()
         else:
             self._backward(loss)
-        return loss.detach()
+        loss = loss.detach()
+        return loss.reshape(()) if loss.ndim else loss
 
     def _split(self, micros: MicroBatches) -> torch.Tensor:
         if not self._is_checked:
@@ -153,9 +155,9 @@ class Step:
             # micro-batches count is not known yet.
             part = value * (samples / items) if count is None else value
             self._backward(part)
-            total = total + part.detach()
+            total = total + part.detach().reshape(())
             if count is not None:
-                counts.append(count)
+                counts.append(_scalar(count))
         if not counts:
             self.items = None
             return total
@@ -170,9 +172,8 @@ class Step:
         return total / count
 
     def _check_mean(self, samples: int, batch: Any) -> None:
-        self._is_checked = True
         scaler = self.target.scaler
-        check_mean(
+        self._is_checked = check_mean(
             self.model,
             self._forward,
             batch,
@@ -210,6 +211,10 @@ class Step:
             self._statistics.put_back()
         self._zero()
         return loss, False
+
+
+def _scalar(number: Any) -> Any:
+    return number.reshape(()) if isinstance(number, torch.Tensor) else number
 
 
 def _zeroing(optimizer: Any) -> Callable[[], None]:

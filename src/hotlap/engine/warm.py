@@ -99,15 +99,18 @@ def _check_mean(step: Step, source: LengthSource, device: str) -> None:
 
 
 def _share(step: Step, source: LengthSource, device: str, short: int, long: int) -> float | None:
-    """Return the weight of the short sample in a batch of both, None if it does not show."""
+    """Return the weight of the short sample in a batch of both, None if it does not show.
+
+    Nor does it in a loss that draws, which gives one batch two losses.
+    """
     if source.lengths[short] == source.lengths[long]:
         return None
     losses = []
     for wanted in ([short], [long], [short, long]):
         batch = to_device(source.batch_of(torch.tensor(wanted)), device)
         with quietly(step.model):
-            value = step.measure(batch)
-        if value is None:
+            value, again = step.measure(batch), step.measure(batch)
+        if value is None or value != again:
             return None
         losses.append(value)
     one, other, both = losses

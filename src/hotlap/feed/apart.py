@@ -78,4 +78,10 @@ def _laid_out(row: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     # Sums over other strides go in another order, and round otherwise.
     if row.stride() == stride:
         return row
-    return torch.empty_strided(row.shape, stride, dtype=row.dtype).copy_(row)
+    # What was expanded lies in memory once, and can be written once only.
+    once = row
+    for dimension, step in enumerate(stride):
+        if step == 0 and row.shape[dimension] > 1:
+            once = once.narrow(dimension, 0, 1)
+    laid_out = torch.empty_strided(once.shape, stride, dtype=row.dtype).copy_(once)
+    return laid_out.expand(row.shape)

@@ -52,9 +52,8 @@ class LengthSource(Source):
         sizes = [len(micro) for micros in steps for micro in micros]
         order = torch.cat([micro for micros in steps for micro in micros])
         self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
-        if self.num_workers:
-            given = self.workers.epoch(number, first)
-        else:
+        given = self._apart(number, first)
+        if given is None:
             given = self._each(self._reader(), steps[first:])
         return given if self.transfer is None else self.transfer(given)
 
@@ -83,13 +82,14 @@ class LengthSource(Source):
         widest = max(numbers, key=lambda number: (longest[number], tokens[number]))
         return [micros[number] for number in dict.fromkeys((most, widest))]
 
-    def _reader(self) -> Read:
+    def behind_what_is_kept(self, read: Read) -> Read:
+        """Return what gives the batches that techniques keep, and reads the others with `read`."""
         if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:
-            return super()._reader()
+            return super().behind_what_is_kept(read)
         # Rows of one length can be kept; what was padded too far is cut off once more.
-        self.collate_fn = _Wide(self.pad, bucket(int(self.lengths.max()), self.to))
-        read, cut = super()._reader(), self.pad.cut
-        return lambda positions: cut(read(positions))
+        self.stages.collate = _Wide(self.pad, bucket(int(self.lengths.max()), self.to))
+        kept, cut = super().behind_what_is_kept(read), self.pad.cut
+        return lambda positions: cut(kept(positions))
 
 
 class _Wide:

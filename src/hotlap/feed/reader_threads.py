@@ -141,9 +141,7 @@ class ReaderThreads:
         return [read_at(self.dataset, position) for position in wanted]
 
     def _behind_what_is_kept(self) -> Any:
-        read = self._read_together
-        for wrap in self.source.wraps:
-            read = wrap(self.dataset, read)
+        read = self.source.behind_what_is_kept(self._read_together)
 
         def submit(positions: torch.Tensor) -> "Future[Any]":
             # What is kept is looked after by one thread, which reads what is missing with all.

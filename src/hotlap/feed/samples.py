@@ -117,7 +117,10 @@ def same(left: Any, right: Any, *, unknown: bool = False) -> bool:
 
 
 def explained(error: Exception) -> Exception:
-    """Return what a user can act on, where torch's collation met something it cannot stack."""
+    """Return what a user can act on, where torch's collation met something it cannot stack.
+
+    Any other error is returned as it is.
+    """
     text = str(error)
     if "default_collate: batch must contain" in text:
         return UsageError(

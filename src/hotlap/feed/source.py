@@ -145,10 +145,14 @@ class Source:
         return self._each(read, self._split(order))
 
     def _reader(self) -> Read:
-        read: Read = self._read
+        read = self.behind_what_is_kept(self._read)
+        return read if self.stages.is_empty else self.stages.behind(read)
+
+    def behind_what_is_kept(self, read: Read) -> Read:
+        """Return what gives the batches that techniques keep, and reads the others with `read`."""
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
-        return read if self.stages.is_empty else self.stages.behind(read)
+        return read
 
     def _each(
         self, read: Read, steps: Sequence[Sequence[torch.Tensor]]
@@ -198,9 +202,12 @@ class Source:
                 samples = dataset.read(wanted)
             else:
                 samples = [dataset[position] for position in wanted]
-            return self.collate_fn(samples) if self.stages.is_empty else self.stages.join(samples)
+            return self.stages.join(samples)
         except (TypeError, RuntimeError) as error:
-            raise explained(error) from error
+            told = explained(error)
+            if told is error:
+                raise
+            raise told from error
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(

@@ -89,7 +89,10 @@ class WorkerProcesses:
             for batch in self._batches:
                 return batch
         except (TypeError, RuntimeError) as error:
-            raise explained(error) from error
+            told = explained(error)
+            if told is error:
+                raise
+            raise told from error
         raise RunError(
             "the workers ended before the epoch did: the data set's `__getitem__` raised "
             "StopIteration. Allowed: one that gives a sample or raises another error."

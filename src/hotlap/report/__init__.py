@@ -1,1 +1,1 @@
-"""Records as text, JSON and HTML."""
+"""Records as text and JSON."""

@@ -67,11 +67,6 @@ class Tuning:
         """True if something was faster, and could not be proven to learn the same."""
         return not self.gained and any("verdict" in row["why"] for row in self.techniques)
 
-    @property
-    def accepted_rung(self) -> Rung | None:
-        """The rung that `plan` came from, None if nothing gained."""
-        return next((rung for rung in self.ladder if rung.plan == self.plan), None)
-
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap tune --json` prints."""
         return {

@@ -1,5 +1,7 @@
 # Needs Python >= 3.11 with pip, nothing else.
 PYTHON ?= python3
+# Tests that run at once; each computes with one thread.
+WORKERS ?= 2
 # own: torch of constraints.txt. image: the one that PYTHON has already, which is kept as it is.
 TORCH ?= own
 EXTRAS ?= demo,dev
@@ -35,10 +37,10 @@ demo: .venv/installed
 	$(BIN)/hotlap demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -q -m 'not slow'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow'
 
 test-all: .venv/installed
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check

@@ -347,3 +347,11 @@ def test_evaluate_is_a_function_that_gives_a_dictionary_and_stands_alone() -> No
     for options in ({"evaluate": print, "metrics": {"a": print}}, {"evaluate": "loss"}):
         with pytest.raises(hotlap.UsageError, match="Allowed: metrics, or a function evaluate"):
             evaluated(**options)
+
+
+def test_a_plan_may_name_techniques_from_outside() -> None:
+    plan, where = Plan({"drop": {}}), "tests.lab.planted:DROP"
+    with pytest.raises(hotlap.PlanError, match="'drop' is not known"):
+        hotlap.train(make(), plan)
+    done = hotlap.train(make(), plan, techniques=(where,))
+    assert done.techniques[0]["state"] == "applied"

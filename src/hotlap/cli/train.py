@@ -36,6 +36,7 @@ def train(
     memory: Annotated[
         str | None, Parameter(help="With --estimate: what to fit into, as in 80GiB.")
     ] = None,
+    technique: tuple[str, ...] = (),
     json: JsonFlag = False,
 ) -> int:
     """Train a recipe with hotlap's engine.
@@ -49,6 +50,8 @@ def train(
     ----------
     save_every
         How often the run is saved: 500steps, 2epochs, 10m. Every epoch, if nothing is said.
+    technique
+        A technique from outside that the plan names, as module:NAME; may be given several times.
     """
     from hotlap.attach.choosing import choose
     from hotlap.engine.train import train as train_task
@@ -62,10 +65,19 @@ def train(
 
     if target.script is None:
         raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+    if technique and estimate:
+        raise UsageError("--technique is not allowed with --estimate. Allowed: one of the two.")
     if memory is not None and not estimate:
         raise UsageError("--memory goes with --estimate. Allowed: both, or neither.")
     host, recipe = Host.detect(), RecipeRun(path=target.script, args=target.args)
-    chosen = choose(recipe, plan, cpu=host.cpu, torch=host.torch or "", by_hand=True)
+    chosen = choose(
+        recipe,
+        plan,
+        cpu=host.cpu,
+        torch=host.torch or "",
+        by_hand=True,
+        techniques=technique,
+    )
     task = load(target.script).task(target.args)
     if estimate:
         return _estimate(task, chosen.plan, device, memory, json)
@@ -82,6 +94,7 @@ def train(
         weights=weights,
         save_every=save_every,
         keep=keep,
+        techniques=technique,
         progress=lambda epoch: say(text.line(epoch, task)),
         notice=say,
     )

@@ -132,16 +132,7 @@ def _build(
     fill_ahead: bool,
 ) -> Built:
     seed_everything(task.seed)
-    model = task.model()
-    if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
-    lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
-    if lazy:
-        raise UsageError(
-            f"the model's {lazy[0]} has no shape before the first forward. Allowed: model() that "
-            "goes forward once itself."
-        )
-    model.to(hardware.name).train()
+    model = _module(task).to(hardware.name).train()
     on_model = ModelTarget(model, [], ended=ended)
     applied.apply("model", on_model)
     on_model.module = None
@@ -149,20 +140,12 @@ def _build(
     _check_closure(optimizer)
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(optimizer)
-    scheduler = None
     target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended, notes=on_model.notes)
     applied.apply("step", target)
     target.after_step += switched.after_step
     optimizer = target.optimizer
     target.module = target.optimizer = None
-    if task.schedule is not None:
-        scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
-        if getattr(scheduler, "optimizer", optimizer) is not optimizer:
-            raise UsageError(
-                "schedule() gave a scheduler of another optimizer than it was given, so this "
-                "run's learning rate would never change. Allowed: one over its argument."
-            )
-        check_length(scheduler, task)
+    scheduler = _scheduler(task, optimizer)
     acts_on = OptimizerTarget(optimizer, taken_by="cuda_graph" if target.graph else None)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
@@ -205,6 +188,32 @@ def seed_everything(seed: int) -> None:
     import numpy
 
     numpy.random.seed(seed % 2**32)
+
+
+def _module(task: Task) -> Any:
+    model = task.model()
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise UsageError(
+            f"the model's {lazy[0]} has no shape before the first forward. Allowed: model() that "
+            "goes forward once itself."
+        )
+    return model
+
+
+def _scheduler(task: Task, optimizer: Any) -> Any:
+    if task.schedule is None:
+        return None
+    scheduler = _made("schedule", task.schedule, optimizer, "step", "state_dict")
+    if getattr(scheduler, "optimizer", optimizer) is not optimizer:
+        raise UsageError(
+            "schedule() gave a scheduler of another optimizer than it was given, so this run's "
+            "learning rate would never change. Allowed: one over its argument."
+        )
+    check_length(scheduler, task)
+    return scheduler
 
 
 def _check_statistics(task: Task, model: Any, micro: int) -> None:

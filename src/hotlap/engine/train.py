@@ -111,6 +111,7 @@ def train(
     weights: str | Path | None = None,
     save_every: str | None = None,
     keep: int = 2,
+    techniques: tuple[str, ...] = (),
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
 ) -> Trained:
@@ -130,6 +131,7 @@ def train(
         save_every: `500steps`, `2epochs`, `10m`; every epoch if None. The end of the run is saved
             in any case.
         keep: how many steps are kept, the newest ones.
+        techniques: techniques from outside that the plan names, as `module:NAME`.
         progress: called after every epoch.
         notice: called with what the user should know before the first step, in words.
 
@@ -158,7 +160,8 @@ def train(
     if folder is None and saved is not None:
         folder = run_of(saved.path)
     saver = Saver(folder, every, keep) if folder is not None else None
-    built = build(task, EXACT_PLAN if plan is None else plan, device=device)
+    chosen = EXACT_PLAN if plan is None else plan
+    built = build(task, chosen, device=device, techniques=techniques)
     try:
         return _train(built, saved, weights, saver, progress, notice, begin)
     finally:

@@ -44,7 +44,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     }
     for way in ways.values():
         next(iter(way()))
-    result = Result(notes=[_compared(dataset, feed)])
+    result = Result(notes=[f"{len(dataset)} samples an epoch", _compared(dataset, feed)])
     for threads in sorted({1, usual}):
         torch.set_num_threads(threads)
         _add(result, _timed(ways, args.rounds, len(dataset)), threads)

@@ -37,7 +37,11 @@ REDUCED = {
     ),
 }
 COMPILED = {
-    "masters, products, compiled": ("--way", "masters", "--attention", "products", "--compile")
+    "masters, products, compiled": ("--way", "masters", "--attention", "products", "--compile"),
+    "masters, products, memory kept, compiled": (
+        *("--way", "masters", "--attention", "products"),
+        *("--keep-memory", "--compile"),
+    ),
 }
 
 

@@ -38,6 +38,8 @@ NAMES = (
     PrivateName("torch.utils._python_dispatch", "_disable_current_modes"),
     # Updates that a device leaves out, under a scaler.
     PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device"),
+    # Compiled regions, which wait until nobody records operators.
+    PrivateName("torch._C", "_len_torch_dispatch_stack"),
 )
 
 
@@ -73,6 +75,13 @@ def missing() -> list[PrivateName]:
                 absent.append(name)
                 break
     return absent
+
+
+def records_operators() -> bool:
+    """True while a mode of torch's sees every operator, as a recorder or a profiler of shapes."""
+    import torch
+
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def hide_worker_info() -> None:

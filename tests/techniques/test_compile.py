@@ -1,5 +1,6 @@
 """What is compiled, how often, and what becomes of it."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,3 +109,31 @@ def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(Refusal, match=r"no C\+\+ compiler"):
         apply(network())
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        parts = self.inner(images.flatten(1)).view(-1, 4, 2, 8)
+        return self.last(nn.functional.scaled_dot_product_attention(parts, parts, parts).flatten(1))
+
+
+def test_who_records_the_first_forward_does_not_keep_it_from_being_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What the back end makes of the graph is not what this is about.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    task = hotlap.Task(
+        model=Attending,
+        loss=loss,
+        data=Images(),
+        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
+        batch_size=10,
+        epochs=3,
+    )
+    done = hotlap.train(task, Plan({"attention": {"kernel": "products"}, "compile": {}}))
+    states = {row["name"]: row["state"] for row in done.techniques}
+    assert states == {"attention": "applied", "compile": "applied"}, done.techniques

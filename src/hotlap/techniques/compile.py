@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from hotlap import compat
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
 
@@ -189,7 +190,8 @@ class _Region:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if not torch.is_grad_enabled():
+        # Called once while somebody records operators, torch would leave it uncompiled for good.
+        if not torch.is_grad_enabled() or compat.records_operators():
             return self._plain(*args, **kwargs)
         if not self._any_shape:
             shapes = list(_shapes((args, kwargs)))

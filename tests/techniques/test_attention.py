@@ -219,3 +219,14 @@ def test_kernels_on_a_gpu_are_proven_by_their_operator(kernel: str) -> None:
 
     _, state, why = train(kernel, wide)
     assert state == "applied", why
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_that_the_script_compiles_is_left_alone(in_place: bool) -> None:
+    module = nn.Linear(4, 4)
+    if in_place:
+        module.compile(backend="eager")
+    target = ModelTarget(module if in_place else torch.compile(module, backend="eager"), [])
+    with pytest.raises(Refusal, match="the script compiles its model"):
+        attention.apply(target, attention.Options(kernel="products"))
+    assert not module._forward_hooks

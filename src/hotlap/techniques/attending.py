@@ -29,6 +29,11 @@ def _backends() -> dict[str, Any]:
     }
 
 
+def is_compiled(module: Any) -> bool:
+    """True if a script has put `torch.compile` around a module, or compiles it in place."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
 def selected(kernel: str) -> Callable[[], Any]:
     """Put one of torch's kernels first, and return what undoes it.
 

@@ -65,6 +65,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         NOT_TORCHS,
         FirstForward,
         intercepted,
+        is_compiled,
         replacement,
         selected,
     )
@@ -74,6 +75,10 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     reason = _why_not_on(device, options)
     if reason is not None:
         raise Refusal(reason)
+    if is_compiled(module):
+        raise Refusal(
+            "the script compiles its model, which a look at the first forward would end for good"
+        )
     seen = FirstForward(kernel)
     attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.asked
     # Whichever comes first: the end of the run, or of the model in a run that was broken off.

@@ -23,7 +23,6 @@ REFUSED = {
     frozenset({"resident", "workers"}),
     frozenset({"reader_threads", "workers"}),
     frozenset({"cuda_graph", "optimizer"}),
-    frozenset({"chunked_loss", "compile"}),
 }
 """Pairs of which one refuses the other."""
 PAIRS = [

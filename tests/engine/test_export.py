@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.foreign import read_foreign
-from hotlap.engine.exporting import export, weights_of
+from hotlap.engine.exporting import _apart, export, weights_of
 from hotlap.errors import CheckpointCorrupt, MissingFile, RunError, UsageError
 
 
@@ -316,3 +317,20 @@ def test_wrong_targets_are_refused_before_anything_is_written(run: Any, tmp_path
             export(task(), run[0], tmp_path / to)
     assert (tmp_path / "there.pt").read_bytes() == b"mine"
     assert export(task(), run[0], tmp_path / "there.pt", overwrite=True).bytes > 100
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "off"),
+    [
+        (torch.tensor([2.0, -math.inf]), torch.tensor([1.0, -math.inf]), 0.5),
+        (torch.tensor([2.0, math.nan]), torch.tensor([2.0, math.nan]), 0.0),
+        (torch.tensor([2.0, -math.inf]), torch.tensor([2.0, 0.0]), math.inf),
+        (torch.tensor([2.0]), torch.tensor([math.nan]), math.inf),
+        (torch.tensor([True, False]), torch.tensor([True, True]), math.inf),
+        (torch.tensor([True]), torch.tensor([True]), 0.0),
+        (3, 3, 0.0),
+        (None, torch.ones(1), math.inf),
+    ],
+)
+def test_outputs_of_every_kind_are_compared(left: Any, right: Any, off: float) -> None:
+    assert _apart(left, right) == off

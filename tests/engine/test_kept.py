@@ -16,6 +16,7 @@ from hotlap.engine.quiet import quietly
 from hotlap.engine.run import steps_of
 from hotlap.plan import Plan
 from tests.engine.lattice import mean
+from tests.engine.test_handed_back import Positions
 from tests.engine.test_run import Fixed, make, network, same, weights
 
 
@@ -247,3 +248,65 @@ def test_a_resumed_run_goes_on_with_its_scale_and_its_count(tmp_path: Path) -> N
     assert first.step.skipped > 0
     assert done.skipped_steps == whole.skipped_steps
     assert same(weights(done), weights(whole))
+
+
+def plain_penalty(model: Any, batch: Any) -> torch.Tensor:
+    inputs = batch[0].clone().requires_grad_()
+    found = model(inputs)
+    (slope,) = torch.autograd.grad(found.sum(), inputs, create_graph=True)
+    return (found - batch[1]).square().mean() + slope.square().sum(1).mean()
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan({"master_weights": {}})])
+def test_a_loss_that_asks_for_gradients_as_in_training_can_be_evaluated(plan: Plan) -> None:
+    done = hotlap.train(make(held_out=Fixed(), loss=plain_penalty, model=Positions), plan)
+    assert done.held_out["loss"] > 0
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_buffers_that_are_rebound_are_saved_after_any_step(steps: int, tmp_path: Path) -> None:
+    whole = hotlap.train(make(model=Counting, epochs=None, steps=9))
+    hotlap.train(make(model=Counting, epochs=None, steps=steps), run_dir=tmp_path)
+    task = make(model=Counting, epochs=None, steps=9)
+    done = hotlap.train(task, run_dir=tmp_path, resume="auto")
+    assert same(weights(done), weights(whole))
+
+
+def test_an_expanded_buffer_is_evaluated_and_split() -> None:
+    class Expanded(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 2)
+            self.register_buffer("shift", torch.ones(1).expand(2))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return super().forward(values) + self.shift
+
+    done = hotlap.train(make(model=Expanded, held_out=Fixed(), batch_size=4, accumulate=2))
+    assert math.isfinite(done.held_out["loss"])
+
+
+def test_other_trained_parameters_and_other_functions_are_another_task(tmp_path: Path) -> None:
+    from hotlap.schedules import warmup_cosine
+
+    def last(model: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model[3].parameters(), lr=0.05)
+
+    hotlap.train(make(schedule=warmup_cosine(total=9, warmup=1)), run_dir=tmp_path)
+    for options, words in (
+        ({"optimizer": last}, "group 0, parameters"),
+        ({"schedule": warmup_cosine(total=12, warmup=1)}, "function 0 at"),
+    ):
+        given = {"schedule": warmup_cosine(total=9, warmup=1), "epochs": 4, **options}
+        with pytest.raises(hotlap.UsageError, match=words):
+            hotlap.train(make(**given), run_dir=tmp_path, resume="auto")
+
+
+def test_an_exported_program_has_the_buffers_that_training_wrote_to(tmp_path: Path) -> None:
+    from hotlap.engine.exporting import export
+
+    task = make(model=Counting)
+    done = hotlap.train(task, run_dir=tmp_path / "run")
+    export(task, tmp_path / "run", tmp_path / "program.pt2")
+    program = torch.export.load(tmp_path / "program.pt2").module()
+    inputs = torch.stack([Fixed()[index][0] for index in range(4)])
+    assert torch.equal(program(inputs), done.model(inputs))

@@ -80,6 +80,8 @@ def fitted(
     Raises:
         UsageError: they are those of another model; the message names what differs.
     """
+    # What modules give by `get_extra_state` is no weight, and need not be in a file.
+    wanted = {name: each for name, each in wanted.items() if isinstance(each, torch.Tensor)}
     found = dict(weights)
     while found.keys() != wanted.keys():
         # DataParallel and DDP say `module.`, Lightning the name of the attribute.

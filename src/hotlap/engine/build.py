@@ -61,7 +61,7 @@ class Built:
     schedule_values: dict[str, Any] = field(default_factory=dict)
     """The schedule's, by name, before the first step, as a checkpoint keeps them."""
     buffers: dict[str, Any] = field(default_factory=dict)
-    """Path of a buffer -> which tensor it was before the first step, and its version."""
+    """Path of a buffer -> the tensor that it was before the first step, and that one's version."""
     ended: list[Callable[[], Any]] = field(default_factory=list)
     """What hands the model back as it was made, with the weights that were trained."""
     operators: set[str] = field(default_factory=set)
@@ -139,7 +139,7 @@ def _build(
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
     _check_closure(optimizer)
     # Before a schedule changes them.
-    hyperparameters = _hyperparameters(optimizer)
+    hyperparameters = _hyperparameters(model, optimizer)
     target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended, notes=on_model.notes)
     applied.apply("step", target)
     target.after_step += switched.after_step
@@ -174,7 +174,7 @@ def _build(
         weights=target.weights,
         hyperparameters=hyperparameters,
         schedule_values=values_of(scheduler),
-        buffers={name: (id(b), b._version) for name, b in model.named_buffers()},
+        buffers={name: (buffer, buffer._version) for name, buffer in model.named_buffers()},
         ended=ended,
         operators=acts_on.operators,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
@@ -237,8 +237,15 @@ def _check_gradients(task: Task, target: StepTarget, micro: int) -> None:
         )
 
 
-def _hyperparameters(optimizer: Any) -> dict[str, str]:
-    return {
+def _hyperparameters(model: Any, optimizer: Any) -> dict[str, str]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    held = {
+        f"group {number}, parameters": ", ".join(
+            names.get(id(parameter), "one that is not the model's") for parameter in group["params"]
+        )
+        for number, group in enumerate(optimizer.param_groups)
+    }
+    return held | {
         f"group {number}, {key}": repr(value)
         for number, group in enumerate(optimizer.param_groups)
         for key, value in group.items()

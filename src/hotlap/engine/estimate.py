@@ -9,7 +9,7 @@ import torch
 
 from hotlap.engine.ledger import Peak
 from hotlap.engine.rehearsal import Largest, Sample, largest_batches, rehearse
-from hotlap.errors import UsageError
+from hotlap.errors import RunError, UsageError
 from hotlap.feed.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -201,7 +201,12 @@ class _Work:
     find_largest: bool
 
     def row(self, precision: str, recompute: str, plan: Plan) -> Row:
-        done = rehearse(self.task, plan, self.sample, device=self.device, like=self.like)
+        try:
+            done = rehearse(self.task, plan, self.sample, device=self.device, like=self.like)
+        except (RunError, UsageError) as error:
+            if not any(name in plan.techniques for name in _VARIED):
+                raise
+            return Row(precision, recompute, plan, None, str(error))
         varied = [proof for proof in done.proofs if proof["name"] in _VARIED]
         for proof in varied:
             if proof["state"] != "applied":

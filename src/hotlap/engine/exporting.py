@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import math
 import os
 import tempfile
 import warnings
@@ -20,6 +21,7 @@ from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
 from hotlap.engine.build import seed_everything
 from hotlap.engine.few import batches_of, first_of, per_sample
 from hotlap.engine.saving import find
+from hotlap.engine.state import extra_of, load_buffers, load_model
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.task import Task
 
@@ -67,17 +69,18 @@ def weights_of(
         UsageError: the weights are those of another model.
         CheckpointCorrupt: it is not what it says it is.
     """
-    path, weights = _found(source, notice)
+    path, weights, _, _ = _found(source, notice)
     notice(f"weights of '{path}'")
     return fitted(weights, wanted, path)
 
 
 def _found(
     source: str | Path, notice: Callable[[str], None]
-) -> tuple[Path, Mapping[str, torch.Tensor]]:
+) -> tuple[Path, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Return where weights are, they themselves, buffers that no state dict has, extra state."""
     path = Path(source)
     if is_foreign(path):
-        return path, read_foreign(path)
+        return path, read_foreign(path), {}, {}
     if not path.is_dir():
         raise MissingFile(
             f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
@@ -87,7 +90,8 @@ def _found(
     for why in passed:
         notice(f"passed over: {why}")
     assert found is not None
-    return found.path, found.tensors["model"]
+    buffers = found.tensors.get("buffers", {})
+    return found.path, found.tensors["model"], buffers, extra_of(found.state)
 
 
 def export(
@@ -124,8 +128,9 @@ def export(
         _need_onnx()
     seed_everything(task.seed)
     model = task.model()
-    found, weights = _found(source, notice)
-    model.load_state_dict(fitted(weights, model.state_dict(), found))
+    found, weights, buffers, extra = _found(source, notice)
+    load_model(model, {**fitted(weights, model.state_dict(), found), **extra})
+    load_buffers(model, buffers)
     model.eval()
     checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
     return Exported(path, path.stat().st_size, checked, found)
@@ -247,11 +252,26 @@ class _Example:
                 theirs = pytree.tree_leaves(other(*args, **kwargs))
                 ours = pytree.tree_leaves(model(*args, **kwargs))
             for left, right in zip(ours, theirs, strict=True):
-                size = float(left.abs().max()) or 1.0
-                worst = max(worst, float((left - right).abs().max()) / size)
+                worst = max(worst, _apart(left, right))
         if not worst <= _TOLERANCE:
             raise RunError(f"the exported program differs from the model by {worst:.2g}.")
         return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
+
+
+def _apart(left: Any, right: Any) -> float:
+    """Return by how much an output differs, as a share of its largest number; inf if wholly."""
+    if not isinstance(left, torch.Tensor) or not left.is_floating_point():
+        is_tensor = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+        same = torch.equal(left, right) if is_tensor else left == right
+        return 0.0 if bool(same) else math.inf
+    finite = left.isfinite()
+    mine, theirs = (each.masked_fill(finite, 0.0) for each in (left, right))
+    if not torch.allclose(mine, theirs, equal_nan=True):
+        return math.inf
+    if not bool(finite.any()):
+        return 0.0
+    off = float((left - right)[finite].abs().max())
+    return off / (float(left[finite].abs().max()) or 1.0) if math.isfinite(off) else math.inf
 
 
 def _of_one(leaf: Any, added: tuple[int, ...]) -> Any:

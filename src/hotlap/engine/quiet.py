@@ -22,7 +22,8 @@ def quietly(model: Any, *, takes_gradients: bool = False) -> Iterator[None]:
     """
     with in_evaluation(model):
         if takes_gradients:
-            with torch.no_grad():
+            # A model that trains takes them for its inputs as well.
+            with torch.enable_grad():
                 yield
             return
         try:
@@ -44,9 +45,9 @@ def _make_ordinary(model: Any) -> None:
 def _ordinary(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone() if value.is_inference() else value
-    if type(value) is dict:
+    if isinstance(value, dict):
         value.update({key: _ordinary(item) for key, item in value.items()})
-    elif type(value) is list:
+    elif isinstance(value, list):
         value[:] = [_ordinary(item) for item in value]
     elif type(value) is tuple:
         items = tuple(_ordinary(item) for item in value)
@@ -105,7 +106,8 @@ def kept_buffers(model: Any) -> Iterator[None]:
             holder.update(buffers)
             with torch.no_grad():
                 for buffer, content in zip(buffers.values(), contents, strict=True):
-                    if buffer is not None and content is not None:
+                    # Nobody can write to one that is expanded, this neither.
+                    if buffer is not None and content is not None and 0 not in buffer.stride():
                         buffer.copy_(content)
 
 

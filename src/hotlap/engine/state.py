@@ -76,9 +76,8 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
     """
     state = checkpoint.state
     _check_same(state["task"], fingerprint(built), checkpoint)
-    extra = {name: decode(value) for name, value in state["extra"].items()}
-    load_weights(built, {**checkpoint.tensors["model"], **extra})
-    _load_buffers(built, checkpoint.tensors.get("buffers", {}))
+    load_weights(built, {**checkpoint.tensors["model"], **extra_of(state)})
+    load_buffers(built.model, checkpoint.tensors.get("buffers", {}))
     _load_optimizer(built, checkpoint)
     if built.scheduler is not None:
         built.scheduler.load_state_dict(decode(state["schedule"]))
@@ -92,26 +91,39 @@ def restore(built: Built, checkpoint: Checkpoint) -> Position:
 def _unsaved_buffers(built: Built) -> dict[str, torch.Tensor]:
     """Return the buffers that training has written to and that the state dict leaves out."""
     kept = built.model.state_dict(keep_vars=True)
-    return {
-        name: buffer
-        for name, buffer in built.model.named_buffers()
-        if name not in kept and built.buffers.get(name) != (id(buffer), buffer._version)
-    }
+    found = {}
+    for name, buffer in built.model.named_buffers():
+        first, version = built.buffers.get(name, (None, 0))
+        if name not in kept and (buffer is not first or buffer._version != version):
+            found[name] = buffer
+    return found
 
 
-def _load_buffers(built: Built, buffers: Mapping[str, torch.Tensor]) -> None:
+def load_model(model: Any, weights: Mapping[str, Any]) -> None:
+    """Put weights into a model; what is no tensor, and not among them, stays as it is."""
+    own = {k: v for k, v in model.state_dict().items() if not isinstance(v, torch.Tensor)}
+    model.load_state_dict({**own, **weights})
+
+
+def extra_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what modules gave by `get_extra_state`, by name, of a checkpoint's plain data."""
+    return {name: decode(value) for name, value in state["extra"].items()}
+
+
+def load_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Put buffers into a model that no state dict has."""
+    device = next((parameter.device for parameter in model.parameters()), None)
     for path, value in buffers.items():
         owner, _, name = path.rpartition(".")
-        module = built.model.get_submodule(owner)
+        module = model.get_submodule(owner)
         old = module._buffers.get(name)
-        module._buffers[name] = value.to(built.device if old is None else old.device)
+        there = value.to(device if old is None else old.device)
+        module.register_buffer(name, there, persistent=False)
 
 
 def load_weights(built: Built, weights: Mapping[str, Any]) -> None:
     """Put weights into the model, and where they are trained in another format there too."""
-    # A file that people have may lack what is no tensor.
-    own = {k: v for k, v in built.model.state_dict().items() if not isinstance(v, torch.Tensor)}
-    built.model.load_state_dict({**own, **weights})
+    load_model(built.model, weights)
     with torch.no_grad():
         for name, trained in built.weights.items():
             trained.copy_(weights[name])
@@ -134,15 +146,15 @@ def fingerprint(built: Built) -> dict[str, Any]:
         "clip_norm": task.clip_norm,
         "clip_value": task.clip_value,
         "schedule_per": task.schedule_per,
-        "optimizer": type(built.optimizer).__name__,
-        "hyperparameters": built.hyperparameters,
-        "schedule": None if built.scheduler is None else type(built.scheduler).__name__,
-        "schedule's values": built.schedule_values,
         "weights": {
             name: list(value.shape)
             for name, value in built.model.state_dict().items()
             if isinstance(value, torch.Tensor)
         },
+        "optimizer": type(built.optimizer).__name__,
+        "hyperparameters": built.hyperparameters,
+        "schedule": None if built.scheduler is None else type(built.scheduler).__name__,
+        "schedule's values": built.schedule_values,
     }
 
 

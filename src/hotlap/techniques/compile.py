@@ -190,8 +190,7 @@ class _Region:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        # Called once while somebody records operators, torch would leave it uncompiled for good.
-        if not torch.is_grad_enabled() or compat.records_operators():
+        if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
         if not self._any_shape:
             shapes = list(_shapes((args, kwargs)))
@@ -199,6 +198,9 @@ class _Region:
                 self._shapes = shapes
             if shapes != self._shapes:
                 return self._plain(*args, **kwargs)
+        if compat.records_operators():
+            # Called once under it, torch would leave the function uncompiled for good.
+            return self._plain(*args, **kwargs)
         result = self._compiled(*args, **kwargs)
         self._calls += 1
         if self._calls <= _SETTLED_AFTER:

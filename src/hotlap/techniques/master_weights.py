@@ -131,7 +131,7 @@ class _Buffers:
         """Path -> who holds it, and under which name."""
         self._copies: dict[str, tuple[Any, int, Any]] = {}
         """Path -> the buffer it is a copy of, that one's version, and the copy."""
-        self._module = module
+        self._module, self._is_step = module, False
 
     def join(self, target: StepTarget) -> list[Callable[[], None]]:
         """Act on every forward; return what ends that."""
@@ -146,7 +146,11 @@ class _Buffers:
     @contextmanager
     def _narrow_in_training(self) -> Iterator[None]:
         self._narrow()
-        yield
+        self._is_step = True
+        try:
+            yield
+        finally:
+            self._is_step = False
         for path, (holder, key) in self.wide.items():
             copy = self._copies[path][2]
             if holder[key] is not copy or copy._version > 0:
@@ -157,16 +161,12 @@ class _Buffers:
                 )
 
     def _before(self, *_: Any) -> None:
-        import torch
-
-        # In training the loss may use buffers as well, and all of it may be compiled.
-        if not torch.is_grad_enabled():
+        # In a step the loss may use buffers as well, and all of it may be compiled.
+        if not self._is_step:
             self._narrow()
 
     def _after(self, *_: Any) -> None:
-        import torch
-
-        if not torch.is_grad_enabled():
+        if not self._is_step:
             self.own()
 
     def _narrow(self) -> None:

@@ -355,3 +355,19 @@ def test_on_a_gpu_the_prediction_is_what_its_allocator_counts() -> None:
         seen = peak_bytes(lambda: list(steps_of(build(task, plan, device="cuda"))) and None, "cuda")  # noqa: B023
         found = rehearse(task, plan, Sample.of(task), device="cuda", like="cuda").peak.bytes
         assert found == pytest.approx(seen, rel=WITHIN)
+
+
+def test_a_format_that_the_model_is_not_fit_for_is_a_row_with_its_reason() -> None:
+    class Averaging(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(256, 10)
+            self.register_buffer("average", torch.zeros(256))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            self.average.mul_(0.5).add_(values.detach().mean(0))
+            return super().forward(values - self.average)
+
+    found = hotlap.estimate(dataclasses.replace(mlp(), model=Averaging), device="cpu")
+    reasons = [row.why_not for row in found.rows if row.peak is None]
+    assert any("writes to its buffer average" in reason for reason in reasons)
+    assert found.needed_bytes > 0

@@ -37,10 +37,10 @@ demo: .venv/installed
 	$(BIN)/hotlap demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m 'not slow'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow'
 
 test-all: .venv/installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: .venv/installed
 	$(BIN)/ruff check

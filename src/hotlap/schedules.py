@@ -26,7 +26,7 @@ def warmup_cosine(*, total: int, warmup: int = 0, floor: float = 0.0) -> Callabl
         done = (step - warmup) / max(1, total - warmup)
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
-    return _schedule(share, "warmup_cosine", total)
+    return _schedule(share, "warmup_cosine", total=total, warmup=warmup, floor=floor)
 
 
 def warmup_stable_decay(
@@ -51,17 +51,22 @@ def warmup_stable_decay(
         left = total - step
         return 1.0 if left >= decay else floor + (1 - floor) * max(0, left) / decay
 
-    return _schedule(share, "warmup_stable_decay", total)
+    return _schedule(
+        share, "warmup_stable_decay", total=total, warmup=warmup, decay=decay, floor=floor
+    )
 
 
-def _schedule(share: Callable[[int], float], name: str, total: int) -> Callable[[Any], Any]:
+def _schedule(share: Callable[[int], float], name: str, **values: float) -> Callable[[Any], Any]:
     def schedule(optimizer: Any) -> Any:
         from torch.optim.lr_scheduler import LambdaLR
 
         class Schedule(LambdaLR):
-            hotlap_name, hotlap_total = name, total
+            hotlap_name, hotlap_total = name, values["total"]
 
-        return Schedule(optimizer, share)
+        made = Schedule(optimizer, share)
+        # Its state says what it is: torch's leaves functions out.
+        made.hotlap_values = values  # pyright: ignore[reportAttributeAccessIssue]
+        return made
 
     return schedule
 

@@ -10,11 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux"),
-    # A view looks over all folders of a user: those of another test come and go.
-    pytest.mark.xdist_group("folders of another user"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux")
 
 NOBODY = 65534
 TINY = Path(__file__).parents[1] / "tiny.py"

@@ -12,9 +12,11 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.engine.build import build
+from hotlap.engine.exporting import export
 from hotlap.engine.quiet import quietly
 from hotlap.engine.run import steps_of
 from hotlap.plan import Plan
+from hotlap.schedules import warmup_cosine
 from tests.engine.lattice import mean
 from tests.engine.test_handed_back import Positions
 from tests.engine.test_run import Fixed, make, network, same, weights
@@ -286,15 +288,13 @@ def test_an_expanded_buffer_is_evaluated_and_split() -> None:
 
 
 def test_other_trained_parameters_and_other_functions_are_another_task(tmp_path: Path) -> None:
-    from hotlap.schedules import warmup_cosine
-
     def last(model: Any) -> torch.optim.Optimizer:
         return torch.optim.Adam(model[3].parameters(), lr=0.05)
 
     hotlap.train(make(schedule=warmup_cosine(total=9, warmup=1)), run_dir=tmp_path)
     for options, words in (
         ({"optimizer": last}, "group 0, parameters"),
-        ({"schedule": warmup_cosine(total=12, warmup=1)}, "function 0 at"),
+        ({"schedule": warmup_cosine(total=12, warmup=1)}, "hotlap_values"),
     ):
         given = {"schedule": warmup_cosine(total=9, warmup=1), "epochs": 4, **options}
         with pytest.raises(hotlap.UsageError, match=words):
@@ -302,11 +302,28 @@ def test_other_trained_parameters_and_other_functions_are_another_task(tmp_path:
 
 
 def test_an_exported_program_has_the_buffers_that_training_wrote_to(tmp_path: Path) -> None:
-    from hotlap.engine.exporting import export
-
     task = make(model=Counting)
     done = hotlap.train(task, run_dir=tmp_path / "run")
     export(task, tmp_path / "run", tmp_path / "program.pt2")
     program = torch.export.load(tmp_path / "program.pt2").module()
     inputs = torch.stack([Fixed()[index][0] for index in range(4)])
     assert torch.equal(program(inputs), done.model(inputs))
+
+
+class Frozen(dict):
+    """Refuses to be written to, as configurations do."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("it is frozen")
+
+    update = __setitem__  # type: ignore[assignment]
+
+
+def test_what_a_model_keeps_is_written_to_only_where_it_must_be() -> None:
+    model = Tables()
+    model.config, model.itself = Frozen(width=4), []  # type: ignore[assignment]
+    model.itself.append(model.itself)  # type: ignore[union-attr]
+    with quietly(model):
+        model(torch.ones(9, 4))
+    assert not model.table.is_inference() and not model.more["table"][0].is_inference()
+    assert model.config == {"width": 4} and model.itself[0] is model.itself  # type: ignore[index]

@@ -20,11 +20,7 @@ import pytest
 from hotlap.errors import ScratchError
 from hotlap.lab.scratch import Protection, Scratch, probe
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux"),
-    # A view looks over all folders of a user: those of another test come and go.
-    pytest.mark.xdist_group("folders of another user"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux")
 
 NOBODY = 65534
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin:/bin")

@@ -1,5 +1,6 @@
 """What is compiled, how often, and what becomes of it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,16 +44,18 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def train(options: dict[str, Any] | None, kind: type[Block] = Block) -> Any:
+def train(
+    options: dict[str, Any] | None, make: Callable[[], nn.Module] = network, **beside: Any
+) -> Any:
     task = hotlap.Task(
-        model=lambda: network(kind),
+        model=make,
         loss=loss,
         data=Images(),
         optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
         batch_size=10,
         epochs=3,
     )
-    return hotlap.train(task, Plan({} if options is None else {"compile": options}))
+    return hotlap.train(task, Plan(beside if options is None else {**beside, "compile": options}))
 
 
 @pytest.mark.slow
@@ -79,7 +82,7 @@ def test_every_region_learns_what_the_plain_run_learns(options: Any, graphs: str
 
 @pytest.mark.slow
 def test_who_compiles_again_and_again_is_refused() -> None:
-    (row,) = train({}, Restless).techniques
+    (row,) = train({}, lambda: network(Restless)).techniques
     assert row["state"] == "refused"
     assert "it compiles again and again" in row["why"]
 
@@ -126,14 +129,6 @@ def test_who_records_the_first_forward_does_not_keep_it_from_being_compiled(
 ) -> None:
     # What the back end makes of the graph is not what this is about.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    task = hotlap.Task(
-        model=Attending,
-        loss=loss,
-        data=Images(),
-        optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01),
-        batch_size=10,
-        epochs=3,
-    )
-    done = hotlap.train(task, Plan({"attention": {"kernel": "products"}, "compile": {}}))
+    done = train({}, Attending, attention={"kernel": "products"})
     states = {row["name"]: row["state"] for row in done.techniques}
     assert states == {"attention": "applied", "compile": "applied"}, done.techniques

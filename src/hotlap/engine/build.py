@@ -150,7 +150,7 @@ def _build(
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
     held_out = task.held_out is not None
-    source = _with_techniques(_training(task), applied, hardware, fill_ahead)
+    source = _with_techniques(training_source(task), applied, hardware, fill_ahead)
     _check_statistics(task, model, source.micro)
     _check_gradients(task, target, source.micro)
     loss = task.loss
@@ -278,7 +278,8 @@ def _check_closure(optimizer: Any) -> None:
         )
 
 
-def _training(task: Task) -> Source | Stream:
+def training_source(task: Task) -> Source | Stream:
+    """Return what gives the task's training samples in batches, no technique around it."""
     options: dict[str, Any] = {
         "micro": task.most_samples,
         "seed": task.seed,

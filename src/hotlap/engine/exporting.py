@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,29 +69,38 @@ def weights_of(
         UsageError: the weights are those of another model.
         CheckpointCorrupt: it is not what it says it is.
     """
-    path, weights, _, _ = _found(source, notice)
-    notice(f"weights of '{path}'")
-    return fitted(weights, wanted, path)
+    found = _found(source, notice)
+    notice(f"weights of '{found.path}'")
+    return fitted(found.weights, wanted, found.path)
 
 
-def _found(
-    source: str | Path, notice: Callable[[str], None]
-) -> tuple[Path, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """Return where weights are, they themselves, buffers that no state dict has, extra state."""
+@dataclass(frozen=True)
+class _Found:
+    """What a model is put together from."""
+
+    path: Path
+    weights: Mapping[str, torch.Tensor]
+    buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Those that no state dict has."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What modules gave by `get_extra_state`."""
+
+
+def _found(source: str | Path, notice: Callable[[str], None]) -> _Found:
     path = Path(source)
     if is_foreign(path):
-        return path, read_foreign(path), {}, {}
+        return _Found(path, read_foreign(path))
     if not path.is_dir():
         raise MissingFile(
             f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
             "weights."
         )
-    found, passed = find(str(path), None)
+    saved, passed = find(str(path), None)
     for why in passed:
         notice(f"passed over: {why}")
-    assert found is not None
-    buffers = found.tensors.get("buffers", {})
-    return found.path, found.tensors["model"], buffers, extra_of(found.state)
+    assert saved is not None
+    buffers = saved.tensors.get("buffers", {})
+    return _Found(saved.path, saved.tensors["model"], buffers, extra_of(saved.state))
 
 
 def export(
@@ -128,12 +137,13 @@ def export(
         _need_onnx()
     seed_everything(task.seed)
     model = task.model()
-    found, weights, buffers, extra = _found(source, notice)
-    load_model(model, {**fitted(weights, model.state_dict(), found), **extra})
-    load_buffers(model, buffers)
+    found = _found(source, notice)
+    weights = fitted(found.weights, model.state_dict(), found.path)
+    load_model(model, {**weights, **found.extra})
+    load_buffers(model, found.buffers)
     model.eval()
     checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
-    return Exported(path, path.stat().st_size, checked, found)
+    return Exported(path, path.stat().st_size, checked, found.path)
 
 
 def _replaced(path: Path, write: Callable[[Path], str]) -> str:

@@ -37,22 +37,31 @@ def _make_ordinary(model: Any) -> None:
     """Put an ordinary tensor where a module kept one of inference mode: training cannot take it."""
     for module in model.modules():
         attributes = vars(module)
-        for name, value in list(attributes.items()):
-            if name not in _OF_TORCH:
-                attributes[name] = _ordinary(value)
+        for name in attributes.keys() - _OF_TORCH:
+            new = _ordinary(attributes[name], set())
+            if new is not attributes[name]:
+                attributes[name] = new
 
 
-def _ordinary(value: Any) -> Any:
+def _ordinary(value: Any, seen: set[int]) -> Any:
+    """Return what takes the place of a value, itself where nothing in it is of inference mode.
+
+    Written to is only what has to be: a container may refuse, or hold itself.
+    """
     if isinstance(value, torch.Tensor):
         return value.clone() if value.is_inference() else value
-    if isinstance(value, dict):
-        value.update({key: _ordinary(item) for key, item in value.items()})
-    elif isinstance(value, list):
-        value[:] = [_ordinary(item) for item in value]
-    elif type(value) is tuple:
-        items = tuple(_ordinary(item) for item in value)
-        if any(new is not old for new, old in zip(items, value, strict=True)):
-            return items
+    if not isinstance(value, dict | list | tuple) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    places = list(value.items() if isinstance(value, dict) else enumerate(value))
+    new = {place: _ordinary(item, seen) for place, item in places}
+    changed = {place: new[place] for place, item in places if new[place] is not item}
+    if not changed or (isinstance(value, tuple) and type(value) is not tuple):
+        return value
+    if isinstance(value, tuple):
+        return tuple(new.values())
+    for place, item in changed.items():
+        value[place] = item
     return value
 
 

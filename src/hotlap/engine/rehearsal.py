@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import Built, build, training_source
 from hotlap.engine.few import batches_of, first_of, per_sample
 from hotlap.engine.ledger import Ledger, Peak
 from hotlap.errors import RunError, UsageError
@@ -106,18 +106,8 @@ def largest_batches(task: Task) -> list[Largest]:
     """
     if task.lengths is None:
         return [Largest(task, Sample.of(task))]
-    source = LengthSource(
-        task.data,
-        task.logical_batch,
-        lengths=task.sample_lengths,
-        budget=task.budget,
-        accumulate=task.accumulate,
-        micro=task.most_samples,
-        seed=task.seed,
-        shuffle=task.shuffle,
-        drop_last=task.drop_last,
-        collate=task.collate,
-    )
+    source = training_source(task)
+    assert isinstance(source, LengthSource)
     found = []
     for positions in source.largest():
         lengths = source.lengths[positions.numpy()]

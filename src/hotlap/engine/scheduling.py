@@ -42,10 +42,6 @@ def check_length(scheduler: Any, task: Task) -> None:
             )
 
 
-_LOOKED_AT = (0, 1, 2, 3, 5, 10, 30, 100, 300, 1000, 10_000)
-"""Steps for which functions of a schedule are compared."""
-
-
 def values_of(scheduler: Any) -> dict[str, Any]:
     """Return what a schedule that has not begun says of itself, as a checkpoint keeps it."""
     found = {}
@@ -55,21 +51,6 @@ def values_of(scheduler: Any) -> dict[str, Any]:
         except UsageError:
             # It cannot be saved either, which saving says.
             continue
-    return found | _shares(scheduler)
-
-
-def _shares(scheduler: Any) -> dict[str, Any]:
-    """Return what a schedule's functions give for some steps: no state tells functions apart."""
-    found = {}
-    for number, part in enumerate(getattr(scheduler, "_schedulers", [])):
-        found |= {f"part {number}, {key}": value for key, value in _shares(part).items()}
-    for number, function in enumerate(getattr(scheduler, "lr_lambdas", [])):
-        for step in _LOOKED_AT:
-            try:
-                found[f"function {number} at {step}"] = float(function(step))
-            except (ArithmeticError, LookupError, ValueError):
-                # Beyond what it is made for.
-                break
     return found
 
 

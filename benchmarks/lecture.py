@@ -8,19 +8,16 @@ import argparse
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from benchmarks import peers
 from benchmarks.__main__ import Result
+from benchmarks.races import raced
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run as run_script
 from hotlap.host import Host
-from hotlap.lab.pairs import Arm, race
-from hotlap.lab.statistics import paired_ratio
-from hotlap.lab.trial import Lab
 from hotlap.plan import Plan, PlanFile
 from hotlap.techniques import EXACT_PLAN
 
@@ -53,11 +50,12 @@ PAIRS = (
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--model mlp|cnn`, `--rounds N`, `--whole N` runs, `--plan FILE`,
-    `--tier`, `--turn SECONDS`, `--no-peers`."""
+    """Measure; options: `--model mlp|cnn`, `--starts N`, `--rounds N`, `--whole N` runs,
+    `--plan FILE`, `--tier`, `--turn SECONDS`, `--no-peers`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks lecture")
     parser.add_argument("--model", choices=["mlp", "cnn"], action="append")
+    parser.add_argument("--starts", type=int, default=1, help="races, with fresh processes each")
     parser.add_argument("--rounds", type=int, default=3 if quick else 8)
     parser.add_argument("--whole", type=int, default=0 if quick else 1)
     parser.add_argument("--plan", type=Path, help="a tuned plan file, in place of the usual one")
@@ -114,49 +112,12 @@ def _steady(
         for name, way in ways.items()
         if args.tier is None or _tier(name) in (None, args.tier)
     }
-    with ExitStack() as stack:
-        arms = [
-            Arm(name, plan, stack.enter_context(Lab(script)))
-            for name, (script, plan) in ways.items()
-        ]
-        found = race(
-            arms,
-            twins=("plain", "plain again"),
-            rounds=args.rounds,
-            turn_s=args.turn,
-            progress=lambda text: print(f"{model}: {text}", file=sys.stderr),
-        )
-    for name, arm in found.arms.items():
-        step, ratio = found.spread(name), found.ratio(name)
-        samples = BATCH * 1000 / step.median
-        result.rows.append(
-            {
-                "model": model,
-                "way": name,
-                "ms/step": f"{step.median:.3f} ({step.low:.3f} to {step.high:.3f})",
-                "samples/s": f"{samples:,.0f}",
-                "x plain": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
-                "turns": len(arm.turns_ms),
-            }
-        )
-        result.figures[f"{model}: {name}: samples_per_s"] = samples
-        result.figures[f"{model}: {name}: x_plain"] = ratio.median
+    found = raced(model, ways, starts=args.starts, rounds=args.rounds, turn_s=args.turn)
+    found.tell(result, "model", "samples", BATCH)
     for ours, theirs in PAIRS:
-        if ours not in ways or theirs not in ways:
-            continue
-        if ours not in found.arms or theirs not in found.arms:
-            result.notes.append(f"{model}: `{ours}` and `{theirs}` were not in one race")
-            continue
-        ratio = paired_ratio(found.arms[ours].turns_ms, found.arms[theirs].turns_ms)
-        result.figures[f"{model}: {ours} / {theirs}"] = ratio.median
-        result.notes.append(
-            f"{model}: a step of `{ours}` takes {ratio.median:.3f} ({ratio.low:.3f} to "
-            f"{ratio.high:.3f}) times that of `{theirs}`"
-        )
-    result.notes.append(
-        f"{model}: identical plain runs may be {found.floor:.1%} apart; {found.steps_per_turn} "
-        "steps a turn"
-    )
+        if ours in ways and theirs in ways:
+            found.tell_pair(result, ours, theirs)
+    found.tell_floor(result)
 
 
 def _tier(way: str) -> str | None:

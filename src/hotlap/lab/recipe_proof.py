@@ -59,8 +59,8 @@ class _Fed:
         """Return the task's loss, with an ear in it."""
 
         def listening(model: Any, batch: Any) -> Any:
-            # Without gradients it is the engine that looks whether a loss is a mean.
-            if torch.is_grad_enabled():
+            # In evaluation mode it is the engine that looks whether a loss is a mean.
+            if torch.is_grad_enabled() and model.training:
                 self._seen.append(batch)
             return loss(model, batch)
 

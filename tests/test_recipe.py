@@ -12,7 +12,7 @@ from hotlap.task import Task
 
 def given(hint: Any, *arguments: str) -> int | None:
     def task(*, count: hint = 1) -> Task:
-        return Task(model=list, loss=list, data=[0], optimizer=list, batch_size=1, steps=count)
+        return Task(model=list, loss=max, data=[0], optimizer=list, batch_size=1, steps=count)
 
     return Recipe(Path("recipe.py"), task).task(arguments).steps
 

@@ -56,7 +56,13 @@ class Recipe:
 
     def _check_whole_numbers(self, arguments: Sequence[str]) -> None:
         """Refuse `--epochs 2.7`, which the parser would round."""
-        hints = get_type_hints(self.function)
+        try:
+            hints = get_type_hints(self.function)
+        except NameError as error:
+            raise UsageError(
+                f"an annotation of {self.function.__name__}() in '{self.path}' cannot be read: "
+                f"{error}. Allowed: types that the recipe knows."
+            ) from error
         whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _rounds(hint)}
         given = " ".join(arguments).replace("=", " ").split()
         for name, value in pairwise(given):

@@ -4,6 +4,7 @@ A script that nobody edited has no `Task`; what techniques and rules need to kno
 while it runs and handed on as `TaskFacts`.
 """
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -109,6 +110,15 @@ class Task:
                     f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
                     f"`hotlap.Task.{name}`."
                 )
+        if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
+            raise UsageError(
+                f"model={type(self.model).__name__}(...) is a model already. Allowed: a function "
+                "that makes it, for it is made anew under the task's seed: `model=lambda: "
+                f"{type(self.model).__name__}(...)`."
+            )
+        _check_call("model", self.model, "")
+        _check_call("loss", self.loss, "model, batch")
+        _check_call("optimizer", self.optimizer, "model")
         _check_data("data", self.data)
         if self.held_out is not None:
             _check_data("held_out", self.held_out)
@@ -146,6 +156,14 @@ class Task:
             raise UsageError(
                 f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Allowed: "
                 "metrics, or a function evaluate(model, batch)."
+            )
+        for name, measure in {**self.metrics, "evaluate": self.evaluate}.items():
+            if measure is not None:
+                _check_call(name, measure, "model, batch")
+        if "loss" in self.metrics:
+            raise UsageError(
+                "a metric named 'loss' is given. Allowed: any other name; the loss is measured "
+                "under this one."
             )
         if self.held_out is None and (self.metrics or self.evaluate is not None):
             given = f"metrics {sorted(self.metrics)}" if self.metrics else "evaluate"
@@ -280,6 +298,21 @@ def _check_data(name: str, data: Any) -> None:
 def _check_whole(name: str, value: Any) -> None:
     if type(value) is not int or value < 1:
         raise UsageError(f"{name}={value!r} is not allowed. Allowed: whole numbers from 1.")
+
+
+def _check_call(name: str, function: Any, takes: str) -> None:
+    """Refuse a function that cannot be called as it will be."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some that are written in C do not say.
+        return
+    try:
+        signature.bind(*takes.split(", ") if takes else ())
+    except TypeError as error:
+        raise UsageError(
+            f"{name} cannot be called with ({takes}): {error}. Allowed: a function of ({takes})."
+        ) from error
 
 
 def _check_positive(name: str, value: Any) -> None:

@@ -303,7 +303,7 @@ def test_a_batch_of_any_shape_is_made_without_its_numbers() -> None:
 
 
 def test_what_is_measured_of_held_out_samples_is_no_part_of_it() -> None:
-    measures = {"held_out": mlp().data, "metrics": {"loss": cross_entropy}}
+    measures = {"held_out": mlp().data, "metrics": {"error": cross_entropy}}
     assert predicted(dataclasses.replace(mlp(), **measures), Plan()) == predicted(mlp(), Plan())
 
 
@@ -371,3 +371,39 @@ def test_a_format_that_the_model_is_not_fit_for_is_a_row_with_its_reason() -> No
     reasons = [row.why_not for row in found.rows if row.peak is None]
     assert any("writes to its buffer average" in reason for reason in reasons)
     assert found.needed_bytes > 0
+
+
+class Named(torch.utils.data.Dataset):
+    """A name beside each sample, which is no tensor."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.ones(256) * index, index % 10, str(index)
+
+
+def test_what_is_no_tensor_takes_no_part_in_the_largest_batch() -> None:
+    plain = hotlap.estimate(mlp(), device="cpu", memory_bytes=2**28)
+    named = dataclasses.replace(mlp(), data=Named())
+    found = hotlap.estimate(named, device="cpu", memory_bytes=2**28)
+    assert found.chosen.largest_batch == pytest.approx(plain.chosen.largest_batch, rel=0.02)  # type: ignore[union-attr]
+
+
+def test_the_largest_batch_of_a_loss_that_compares_all_with_all() -> None:
+    def pairs(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch[0]) @ model(batch[0]).T
+        return torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
+
+    room = 2**30
+    found = hotlap.estimate(
+        dataclasses.replace(mlp(), loss=pairs), device="cpu", memory_bytes=room
+    ).chosen
+    assert found is not None and found.largest_batch is not None
+    larger = dataclasses.replace(mlp(), loss=pairs, batch_size=int(found.largest_batch * 1.1))
+    for batch, fits in ((found.largest_batch, True), (larger.batch_size, False)):
+        task = dataclasses.replace(larger, batch_size=batch)
+        peak = hotlap.estimate(
+            task, device="cpu", memory_bytes=room, find_largest=False
+        ).chosen.peak
+        assert (peak.bytes <= room) is fits

@@ -208,7 +208,7 @@ def test_a_loader_is_not_taken_for_its_data_set(name: str) -> None:
         task(**{name: DataLoader(data(), batch_size=8)})
 
 
-@pytest.mark.parametrize("given", [{"metrics": {"loss": counted}}, {"evaluate": counted}])
+@pytest.mark.parametrize("given", [{"metrics": {"error": counted}}, {"evaluate": counted}])
 def test_measures_need_samples_to_measure_on(given: Any) -> None:
     with pytest.raises(UsageError, match=r"without held_out.*Allowed: held_out=DATA"):
         task(**given)
@@ -251,3 +251,132 @@ def test_a_mean_is_one_where_parameters_share_a_gradient() -> None:
     hotlap.train(task(with_penalty, model=Shared, epochs=1), device="cpu")
     with pytest.raises(UsageError, match="no mean over the batch's items"):
         hotlap.train(task(summed, model=Shared, epochs=1), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": network()}, "is a model already.*model=lambda"),
+        ({"loss": lambda model: model}, r"loss cannot be called with \(model, batch\)"),
+        ({"optimizer": lambda: None}, "optimizer cannot be called"),
+        ({"held_out": data(), "metrics": {"loss": mean}}, "metric named 'loss'"),
+        ({"held_out": data(), "metrics": {"right": lambda model: 1}}, "right cannot be called"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_with_the_task(given: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        task(**given)
+
+
+def elsewhere(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(network().parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"optimizer": elsewhere}, "no parameter of the model"),
+        ({"loss": lambda m, b: (torch.zeros(1, requires_grad=True) * 2).sum()}, "no gradient"),
+        ({"loss": lambda m, b: mean(m, b) * 1j}, "a complex number"),
+        ({"loss": lambda m, b: (summed(m, b), torch.ones(3))}, r"a count of shape \(3,\)"),
+        ({"loss": lambda m, b: (summed(m, b), -3)}, "negative one turns"),
+        ({"loss": lambda m, b: (summed(m, b), 0)}, "its count not 0"),
+        ({"transform": lambda sample, generator: None}, "transform gave None for sample"),
+    ],
+)
+def test_what_would_learn_nothing_is_refused(given: Any, words: str) -> None:
+    with pytest.raises((UsageError, RunError), match=words):
+        hotlap.train(task(**{"accumulate": 1, **given}))
+
+
+def test_others_may_be_trained_where_the_model_is_frozen() -> None:
+    shift = nn.Parameter(torch.zeros(CLASSES))
+
+    def shifted(model: Any, batch: Any) -> Any:
+        return F.cross_entropy(model(batch[0]) + shift, batch[1])
+
+    done = hotlap.train(
+        task(
+            shifted,
+            model=lambda: network().requires_grad_(False),
+            optimizer=lambda model: torch.optim.SGD([shift], lr=0.1),
+        )
+    )
+    assert done.steps == 2 and shift.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metrics": {"right": lambda m, b: m(b[0]).argmax(1) == b[1]}}, r"'right' gave.*\(16,\)"),
+        ({"metrics": {"right": lambda m, b: (1, 2, 3)}}, "'right' gave int, int, int"),
+        ({"metrics": {"right": lambda m, b: None}}, "'right' gave NoneType"),
+        ({"metrics": {"right": lambda m, b: 1 / 0}}, "division by zero"),
+        ({"evaluate": lambda m, b: None}, "Allowed: a dictionary"),
+        ({"held_out": TensorDataset(torch.ones(4, 16), torch.full((4,), 99))}, "the label 99"),
+    ],
+)
+def test_a_measure_that_fails_shows_before_the_first_step(
+    given: Any, words: str, tmp_path: Path
+) -> None:
+    taken: list[int] = []
+
+    def loss(model: Any, batch: Any) -> Any:
+        taken.append(torch.is_grad_enabled())
+        return mean(model, batch)
+
+    with pytest.raises((UsageError, ZeroDivisionError), match=words):
+        hotlap.train(task(loss, **{"held_out": data(), **given}), run_dir=tmp_path)
+    assert not any(taken) and not (tmp_path / "ckpt").exists()
+
+
+class Late(TensorDataset):
+    """Its last sample cannot be read."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 63:
+            raise OSError("the file is gone")
+        return super().__getitem__(index)
+
+
+def test_what_was_trained_outlives_an_evaluation_that_fails(tmp_path: Path) -> None:
+    held_out = Late(*data().tensors)
+    with pytest.raises(OSError, match="the file is gone") as caught:
+        hotlap.train(task(held_out=held_out), run_dir=tmp_path)
+    assert any("what was trained is in" in note for note in caught.value.__notes__)
+    again = hotlap.train(task(held_out=data()), run_dir=tmp_path, resume="auto")
+    whole = hotlap.train(task(held_out=data()))
+    assert torch.equal(again.model.weight, whole.model.weight)
+
+
+def narrow_inside(model: Any, batch: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        scores = model(batch[0])
+    return F.cross_entropy(scores.float(), batch[1])
+
+
+def test_rounding_of_a_loss_that_casts_itself_is_no_other_mean() -> None:
+    assert hotlap.train(task(narrow_inside)).steps == 2
+
+    def narrow(model: Any, batch: Any) -> Any:
+        return F.cross_entropy(model(batch[0].bfloat16()).float(), batch[1])
+
+    assert hotlap.train(task(narrow, model=lambda: network().bfloat16())).steps == 2
+
+    def narrow_and_weighted(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return weighted(model, batch)
+
+    with pytest.raises(UsageError, match="no mean over the batch's items"):
+        hotlap.train(task(narrow_and_weighted))
+
+
+def test_a_plateau_follows_what_evaluate_gives_or_is_refused() -> None:
+    given = {
+        "held_out": data(),
+        "evaluate": lambda m, b: {"right": (1, 1)},
+        "schedule": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
+        "schedule_per": "epoch",
+    }
+    with pytest.raises(UsageError, match=r"a `loss` among what evaluate\(\) gives"):
+        hotlap.train(task(**given))

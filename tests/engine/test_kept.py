@@ -327,3 +327,92 @@ def test_what_a_model_keeps_is_written_to_only_where_it_must_be() -> None:
         model(torch.ones(9, 4))
     assert not model.table.is_inference() and not model.more["table"][0].is_inference()
     assert model.config == {"width": 4} and model.itself[0] is model.itself  # type: ignore[index]
+
+
+class Bounded(nn.Module):
+    """A look-up writes to the rows that are too long."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.rows, self.out = nn.Embedding(8, 6, **options), nn.Linear(6, 2)
+
+    def forward(self, places: torch.Tensor) -> torch.Tensor:
+        return self.out(self.rows(places).mean(1))
+
+
+def looked_up(model: Any, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def lookups(**options: Any) -> Any:
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(8, (24, 3), generator=generator)
+    given = {
+        "model": lambda: Bounded(max_norm=1.0),
+        "data": torch.utils.data.TensorDataset(places, places[:, 0] % 2),
+        "loss": looked_up,
+        "optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=0.5, momentum=0.9),
+        "batch_size": 2,
+    }
+    return make(**{**given, **options})
+
+
+def test_evaluation_leaves_rows_alone_that_a_look_up_shortens() -> None:
+    one, other = hotlap.train(lookups()), hotlap.train(lookups(held_out=lookups().data))
+    assert same(weights(one), weights(other))
+
+
+@pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"sparse": True}])
+def test_embeddings_that_masters_cannot_serve_are_refused(options: dict[str, Any]) -> None:
+    task = lookups(model=lambda: Bounded(**options))
+    (row,) = hotlap.train(task, Plan({"master_weights": {}})).techniques
+    assert row["state"] == "refused"
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [
+        (lambda: Bounded().double(), lambda m: torch.optim.NAdam(m.parameters(), lr=0.01)),
+        (
+            lambda: Bounded(sparse=True),
+            lambda m: torch.optim.SGD(m.parameters(), lr=0.5, momentum=0.9),
+        ),
+    ],
+)
+def test_states_of_other_formats_and_sparse_ones_are_resumed(
+    model: Any, optimizer: Any, tmp_path: Path
+) -> None:
+    def task(steps: int) -> Any:
+        return lookups(model=model, optimizer=optimizer, epochs=None, steps=steps)
+
+    whole = hotlap.train(task(9))
+    hotlap.train(task(4), run_dir=tmp_path)
+    assert same(weights(hotlap.train(task(9), run_dir=tmp_path, resume="auto")), weights(whole))
+
+
+class Scaled(nn.Module):
+    """Has a float32 buffer, and lets nothing of the padding count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(20, 2)
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        counts = (tokens > 0).unsqueeze(-1).to(self.rows.weight.dtype)
+        return (self.rows(tokens) * self.scale * counts).sum(1)
+
+
+def test_masters_train_what_is_looked_at_before_the_first_step() -> None:
+    samples = [(torch.arange(1, 2 + i % 8), torch.tensor(i % 2)) for i in range(24)]
+    task = make(
+        model=Scaled,
+        data=samples,
+        loss=looked_up,
+        batch_size=4,
+        accumulate=2,
+        lengths=lambda sample: len(sample[0]),
+        collate=hotlap.pad({0: 0}),
+    )
+    (row,) = hotlap.train(task, Plan({"master_weights": {}})).techniques
+    assert row["state"] == "applied"

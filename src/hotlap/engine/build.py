@@ -138,6 +138,7 @@ def _build(
     on_model.module = None
     optimizer = _made("optimizer", task.optimizer, model, "step", "param_groups")
     _check_closure(optimizer)
+    _check_parameters(model, optimizer)
     # Before a schedule changes them.
     hyperparameters = _hyperparameters(model, optimizer)
     target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended, notes=on_model.notes)
@@ -275,6 +276,17 @@ def _check_closure(optimizer: Any) -> None:
             f"optimizer() gave {type(optimizer).__name__}, whose `step` needs `{needed[0].name}`: "
             "it would go forward and backward itself. Allowed: one whose `step()` takes the "
             "gradients that are there, as AdamW or SGD."
+        )
+
+
+def _check_parameters(model: Any, optimizer: Any) -> None:
+    own = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if own and not own & held:
+        raise UsageError(
+            "optimizer() holds no parameter of the model that it was given, which would learn "
+            "nothing. Allowed: an optimizer over that model's parameters; or, where only others "
+            "are trained, a model whose own are frozen by `requires_grad_(False)`."
         )
 
 

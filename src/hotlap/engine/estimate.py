@@ -29,7 +29,8 @@ RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
 _VARIED = ("autocast", "master_weights", "recompute")
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
-_TRIALS = 3
+_TRIALS = 12
+_FAR = 4
 _CLOSE = 0.02
 _MOST_SAMPLES = 10**9
 
@@ -214,28 +215,41 @@ class _Work:
         return Row(precision, recompute, plan, done.peak, "", self.largest(plan, done.peak))
 
     def largest(self, plan: Plan, known: Peak) -> int | None:
-        """Return about the most samples that fit at once, by secants: the peak is convex."""
+        """Return about the most samples that fit at once; fewer, where more cannot be followed.
+
+        By secants, which are exact where memory is linear. Where they would creep the middle is
+        taken, of the logarithms: memory of a batch may be quadratic.
+        """
         if not self.find_largest:
             return None
         whole = Plan({k: v for k, v in plan.techniques.items() if k != "micro_batch"})
         is_whole = whole == plan and self.task.accumulate == 1
-        below = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
-        best = below[0] if below[1] <= self.room else 0
-        count = _within(below[0] * self.room // below[1])
+        low = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
+        high: tuple[int, int] | None = None
+        if low[1] > self.room:
+            low, high = (0, 0), low
+        count = _within((high or low)[0] * self.room // (high or low)[1])
         for _ in range(_TRIALS):
-            if count < 1 or count == below[0]:
+            if count <= low[0] or (high is not None and count >= high[0]):
                 break
-            now = self._at(count, whole)
+            try:
+                now = self._at(count, whole)
+            except RunError:
+                break
             if now[1] <= self.room:
-                best = max(best, count)
-            slope = (now[1] - below[1]) / (now[0] - below[0])
-            if slope <= 0 or count >= _MOST_SAMPLES:
+                slope = (now[1] - low[1]) / (now[0] - low[0])
+                low = now
+            else:
+                slope = (now[1] - low[1]) / (now[0] - low[0])
+                high = now
+            if slope <= 0 or low[0] >= _MOST_SAMPLES:
                 break
-            following = _within(int(now[0] + (self.room - now[1]) / slope))
-            if now[1] <= self.room and following - count <= _CLOSE * count:
+            count = _within(int(low[0] + (self.room - low[1]) / slope))
+            if high is not None and low[0] and high[0] > _FAR * low[0]:
+                count = max(count, int((low[0] * high[0]) ** 0.5))
+            if count - low[0] <= _CLOSE * low[0]:
                 break
-            below, count = now, following
-        return best or None
+        return low[0] or None
 
     def _at(self, count: int, plan: Plan) -> tuple[int, int]:
         task = replace(self.task, batch_size=count, accumulate=1, drop_last=False)

@@ -3,8 +3,10 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+import numpy
 import torch
 
 from hotlap.engine.build import Built
@@ -16,35 +18,64 @@ _TAKES_GRADIENTS = ("does not require grad", "Inference tensor")
 """What torch says of a gradient that is asked for in inference mode."""
 
 
-def evaluate(built: Built) -> dict[str, float]:
+def evaluate(built: Built, *, batches: int | None = None) -> dict[str, float]:
     """Return the loss and the task's metrics on the held-out samples, NaN where none counted.
 
     Modes of the modules and every random state are as they were afterwards. A loss that takes
     gradients itself is measured again without inference mode, where it can.
 
+    Args:
+        built: what is trained.
+        batches: only so many of the held-out samples; None for all.
+
     Raises:
-        UsageError: the task's `evaluate` gave no mapping.
+        UsageError: the task's `evaluate` gave no mapping, or a measure no number.
     """
     try:
-        return _evaluate(built)
+        return _evaluate(built, batches)
     except RuntimeError as error:
         if not any(words in str(error) for words in _TAKES_GRADIENTS):
             raise
-        return _evaluate(built, takes_gradients=True)
+        return _evaluate(built, batches, takes_gradients=True)
 
 
-def _evaluate(built: Built, *, takes_gradients: bool = False) -> dict[str, float]:
+def _evaluate(
+    built: Built, batches: int | None, *, takes_gradients: bool = False
+) -> dict[str, float]:
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
     with quietly(built.model, takes_gradients=takes_gradients):
-        for samples, batch in _batches(built):
+        for samples, batch in islice(_batches(built), batches):
             for name, value in _measured(built.task, built.model, batch):
-                total, count = (
-                    value if isinstance(value, tuple) else (wide(value) * samples, samples)
-                )
-                sums[name] = sums[name] + wide(total)
-                counts[name] = counts[name] + wide(count)
+                total, count = _pair(name, value, samples)
+                sums[name] = sums[name] + total
+                counts[name] = counts[name] + count
     return {name: _mean(float(sums[name]), float(counts[name])) for name in sums}
+
+
+def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
+    """Return (sum, count) of what a measure gave.
+
+    Raises:
+        UsageError: it gave something else.
+    """
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in numbers:
+        is_one = isinstance(number, torch.Tensor) and number.numel() == 1
+        if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
+            given = ", ".join(map(_told, numbers))
+            raise UsageError(
+                f"the measure {name!r} gave {given} for a held-out batch. Allowed: one number, a "
+                "mean over the batch's samples, or (sum, count)."
+            )
+    total, *counted = (wide(number) for number in numbers)
+    return (total, counted[0]) if counted else (total * samples, samples)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return type(value).__name__
 
 
 def _mean(total: float, count: float) -> float:
@@ -55,7 +86,8 @@ def wide(number: Any) -> Any:
     """Return a scalar in a format that can hold a sum of many."""
     if not isinstance(number, torch.Tensor):
         return number
-    return number.detach().to(torch.float32 if number.device.type == "mps" else torch.float64)
+    kind = torch.float32 if number.device.type == "mps" else torch.float64
+    return number.detach().reshape(()).to(kind)
 
 
 def _measured(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ _DRAWN = 0.1
 """How much of that one batch's gradient may differ by when it is taken again: kernels of a device
 may round in another order, which is less."""
 _BACKOFF = 4
+_NARROW = (torch.bfloat16, torch.float16)
 
 Gradient = Callable[[int, int], list[torch.Tensor] | None]
 """Of the samples from one place to another; None if the loss counts its items."""
@@ -31,6 +32,7 @@ def check_mean(
     batch: Any,
     samples: int,
     *,
+    parameters: Sequence[Any],
     is_narrow: bool,
     scale: float = 1.0,
 ) -> bool:
@@ -45,7 +47,8 @@ def check_mean(
         forward: gives (sum, count), or (mean, None), of a batch.
         batch: of some samples.
         samples: how many.
-        is_narrow: formats of 16 bits are in use.
+        parameters: whose gradients are compared.
+        is_narrow: a technique uses formats of 16 bits; a model or loss that does is found out.
         scale: of the loss, for formats in which gradients would vanish; lowered where they
             overflow.
 
@@ -56,15 +59,16 @@ def check_mean(
         UsageError: it is no mean.
     """
     leaves: list[torch.Tensor] = []
+    seen_narrow = [is_narrow]
     spec = flatten(batch, leaves)
     if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
         return True
-    parameters = [p for p in model.parameters() if p.requires_grad]
 
     def gradient(begin: int, end: int) -> list[torch.Tensor] | None:
         value, count = forward(rebuild(spec, iter([leaf[begin:end] for leaf in leaves])))
         if count is not None:
             return None
+        seen_narrow[0] = seen_narrow[0] or is_narrow_in(value)
         found = torch.autograd.grad(value * scale, parameters, allow_unused=True)
         return [
             torch.zeros_like(p) if g is None else g.to_dense()
@@ -79,7 +83,7 @@ def check_mean(
             size, off = _compared(gradient, samples)
         if not math.isfinite(size):
             return False
-        allowed = (_NARROW_FORMATS if is_narrow else _EXACT_FORMATS) * size
+        allowed = (_NARROW_FORMATS if seen_narrow[0] else _EXACT_FORMATS) * size
         # Not the other way round: what is not a number is no mean either.
         too_far = [place for place, far in off.items() if size > 0 and not far <= allowed]
         if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
@@ -95,6 +99,21 @@ def check_mean(
             "weights or padded tokens; or accumulate=1."
         )
     return True
+
+
+def is_narrow_in(value: torch.Tensor) -> bool:
+    """Return whether anything that a value was computed from is in a format of 16 bits."""
+    seen: set[Any] = set()
+    todo: list[Any] = [value.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if any(given.dtype in _NARROW for given in node._input_metadata):
+            return True
+        todo.extend(before for before, _ in node.next_functions)
+    return False
 
 
 def _compared(gradient: Gradient, samples: int) -> tuple[float, dict[int, float]]:

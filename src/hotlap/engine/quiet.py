@@ -70,9 +70,11 @@ def in_evaluation(model: Any) -> Iterator[None]:
     """Put the model into evaluation mode, and everything back afterwards.
 
     Every module has its own mode and its buffers again, and all random states are those from
-    before.
+    before. So has an embedding with `max_norm` its weights, which a look-up writes to.
     """
     modes = [(module, module.training) for module in model.modules()]
+    bounded = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None]
+    contents = [weight.detach().clone() for weight in bounded]
     with kept_random_states():
         model.eval()
         try:
@@ -81,6 +83,9 @@ def in_evaluation(model: Any) -> Iterator[None]:
         finally:
             for module, training in modes:
                 module.training = training
+            with torch.no_grad():
+                for weight, content in zip(bounded, contents, strict=True):
+                    weight.copy_(content)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from hotlap.engine.few import batches_of, first_of, per_sample
 from hotlap.engine.ledger import Ledger, Peak
 from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
-from hotlap.feed.gather import flatten, rebuild
 from hotlap.feed.lengths import LengthSource
 from hotlap.feed.transform import Apart
 from hotlap.lengths import bucket
@@ -25,6 +24,8 @@ from hotlap.techniques import registry
 
 STEPS = 2
 """The second has the optimizer's state; nothing grows after it."""
+_MOST_READ = 4096
+"""Samples of a batch that is collated to see what it is, where smaller ones do not tell."""
 _LOOKED_AT = 16
 _MOST_MICROS = 3
 """Gradients exist from the second micro-batch on; later ones hold no more."""
@@ -278,20 +279,45 @@ def _micros(
 
 
 def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
-    two: list[torch.Tensor] = []
-    three: list[torch.Tensor] = []
-    spec = flatten(sample.two, two)
-    if spec is not None and spec == flatten(sample.three, three):
-        added = [per_sample(a.shape, 2, b.shape) for a, b in zip(two, three, strict=True)]
-        if None not in added:
-            shaped = [
-                torch.empty(_sized(leaf.shape, more, count), dtype=leaf.dtype, device=device)
-                for leaf, more in zip(two, added, strict=True)
-            ]
-            return rebuild(spec, iter(shaped))
+    try:
+        return _grown(sample.two, sample.three, count, device)
+    except _Irregular as irregular:
+        if count > _MOST_READ:
+            raise RunError(
+                f"how a batch of {count} samples looks is not known: {irregular}, and one of more "
+                f"than {_MOST_READ} is not made to find out."
+            ) from None
     with _no_modes():
         whole = sample.batch_of(count)
     return _mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+
+
+class _Irregular(Exception):
+    """Batches of two and of three samples do not tell what larger ones are."""
+
+
+def _grown(two: Any, three: Any, count: int, device: str) -> Any:
+    """Return a batch of `count` samples without numbers, told from those of two and three."""
+    if type(two) is not type(three):
+        raise _Irregular("batches differ in type")
+    if isinstance(two, torch.Tensor):
+        added = per_sample(two.shape, 2, three.shape)
+        if added is None or two.dtype != three.dtype:
+            raise _Irregular("a tensor does not grow with its samples")
+        return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
+    if isinstance(two, Mapping):
+        if list(two) != list(three):
+            raise _Irregular("batches differ in keys")
+        return {key: _grown(two[key], three[key], count, device) for key in two}
+    if not isinstance(two, list | tuple):
+        return two
+    if len(two) == len(three):
+        grown = [_grown(one, other, count, device) for one, other in zip(two, three, strict=True)]
+        return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
+    if (len(two), len(three)) != (2, 3) or _bytes(three):
+        raise _Irregular("a batch holds a list of tensors")
+    # Names, say: what takes no part needs no length.
+    return type(two)(two[:1]) * min(count, _MOST_READ)
 
 
 def _sized(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:

@@ -122,10 +122,12 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             try:
                 loss, is_taken = take(micros)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-                explained = _explained(error)
-                if explained is error:
+                told = explained(error)
+                if told is error:
                     raise
-                raise explained from error
+                raise told from error
+            if number == begin.step:
+                _check_gradients(built, is_taken)
             number += 1
             ends = in_epoch == source.last
             if scheduler is not None and is_taken:
@@ -141,16 +143,28 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
         first = 0
 
 
+def _check_gradients(built: Built, is_taken: Any) -> None:
+    """Refuse a loss that leads to nothing that is trained."""
+    trained = [each for group in built.optimizer.param_groups for each in group["params"]]
+    if is_taken is True and all(parameter.grad is None for parameter in trained):
+        raise UsageError(
+            "the loss of the first step gave no gradient to any parameter that the optimizer "
+            "holds, so nothing would be learned. Allowed: a loss that is computed with the model "
+            "it is given."
+        )
+
+
 _SAID_OF_LOSSES = {
     "has no attribute 'backward'": "loss() gave something that is no tensor",
-    "can be implicitly created only for scalar outputs": "loss() gave more than one number",
+    "implicitly created only for scalar outputs": "loss() gave more than one number",
     "does not require grad": "loss() gave a number that no parameter leads to",
+    "implicitly created only for real scalar": "loss() gave a complex number",
     "too many values to unpack": "loss() gave a tuple of more than two",
 }
 """What Python or torch says -> what a user can act on."""
 
 
-def _explained(error: Exception) -> Exception:
+def explained(error: Exception) -> Exception:
     """Return what a user can act on, where torch says only what it stumbled over."""
     text = str(error)
     found = re.search(r"Target (-?\d+) is out of bounds", text)

@@ -16,6 +16,9 @@ from hotlap.errors import UsageError
 _PART = "#"
 """Between the name of a state and that of one of its parts."""
 
+_SPARSE = {"indices", "values", "is_coalesced"}
+"""Parts of a sparse tensor."""
+
 _VALUE = "its value"
 """Name, among the states of a parameter, of its own value, where the model does not keep that."""
 
@@ -194,6 +197,9 @@ def _optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
                 if hasattr(value, "__tensor_flatten__"):
                     for part in value.__tensor_flatten__()[0]:
                         tensors[f"{name}/{key}{_PART}{part}"] = getattr(value, part)
+                elif isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo:
+                    for part, content in _parts_of_sparse(value).items():
+                        tensors[f"{name}/{key}{_PART}{part}"] = content
                 elif isinstance(value, torch.Tensor):
                     tensors[f"{name}/{key}"] = value
                 else:
@@ -237,11 +243,24 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
         numbers = {key: decode(value) for key, value in kept.items()}
         groups.append({**numbers, **by_name.get(f"group {g}", {}), "params": indices})
     built.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    _in_their_formats(built.optimizer, state)
+
+
+def _in_their_formats(optimizer: Any, saved: Mapping[int, Mapping[str, Any]]) -> None:
+    """Put back what torch cast to the format of the parameter it belongs to."""
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for number, values in saved.items():
+        own = optimizer.state[parameters[number]]
+        for key, value in values.items():
+            now = own.get(key)
+            if type(value) is type(now) is torch.Tensor and now.dtype != value.dtype:
+                own[key] = value.to(now.device)
 
 
 def _laid_like(parameter: Any, value: Any) -> Any:
     # Fused kernels walk memory, not strides: parameter and state must lie alike.
-    if type(value) is not torch.Tensor or value.shape != parameter.shape:
+    is_plain = type(value) is torch.Tensor and value.layout == torch.strided
+    if not is_plain or value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
@@ -254,6 +273,15 @@ def _joined(built: Built, parameter: Any, found: Mapping[str, Any]) -> dict[str,
         name, _, part = key.partition(_PART)
         parts.setdefault(name, {})[part] = found[key]
     for key, tensors in parts.items():
+        if tensors.keys() == _SPARSE:
+            joined[key] = torch.sparse_coo_tensor(
+                tensors["indices"],
+                tensors["values"],
+                parameter.shape,
+                is_coalesced=bool(tensors["is_coalesced"]),
+                check_invariants=True,
+            )
+            continue
         make = built.step.target.empty_state
         empty: Any = None if make is None else make(parameter, key)
         if not hasattr(empty, "__tensor_flatten__"):
@@ -267,6 +295,15 @@ def _joined(built: Built, parameter: Any, found: Mapping[str, Any]) -> dict[str,
             placed, context, empty.size(), empty.stride()
         )
     return joined
+
+
+def _parts_of_sparse(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what `_joined` makes the same sparse tensor of: momentum of sparse gradients."""
+    return {
+        "indices": tensor._indices(),
+        "values": tensor._values(),
+        "is_coalesced": torch.tensor(tensor.is_coalesced()),
+    }
 
 
 def _random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

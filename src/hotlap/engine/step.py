@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.mean import check_mean
+from hotlap.engine.mean import check_mean, is_narrow_in
 from hotlap.engine.statistics import Statistics
 from hotlap.errors import RunError
 from hotlap.techniques import StepTarget
@@ -94,6 +94,13 @@ class Step:
         """Return the loss of a batch, None if it comes as (sum, count)."""
         value, count = self._forward(batch)
         return float(value) if count is None else None
+
+    def is_narrow(self, batch: Any) -> bool:
+        """Return whether the loss of a batch is computed in a format of 16 bits, in part or all."""
+        if self.target.forward or self.target.weights:
+            return True
+        value, _ = self._forward(batch)
+        return is_narrow_in(value)
 
     def _update_watched(self) -> bool:
         """Step through scaler and recorder; return whether every gradient was found finite."""
@@ -178,9 +185,17 @@ class Step:
             self._forward,
             batch,
             samples,
+            parameters=self._differentiated(),
             is_narrow=bool(self.target.forward or self.target.weights),
             scale=1.0 if scaler is None else scaler.get_scale(),
         )
+
+    def _differentiated(self) -> list[torch.Tensor]:
+        """Return what the loss has gradients for: of masters their copies, in the model."""
+        found = {id(each): each for each in self.model.parameters()}
+        if not self.target.weights:
+            found |= {id(each): each for each in self._trained()}
+        return [each for each in found.values() if each.requires_grad]
 
     def _clip(self) -> bool:
         """Clip the gradients; return whether their norm is finite."""
@@ -214,7 +229,14 @@ class Step:
 
 
 def _scalar(number: Any) -> Any:
-    return number.reshape(()) if isinstance(number, torch.Tensor) else number
+    if not isinstance(number, torch.Tensor):
+        return number
+    if number.numel() != 1:
+        raise RunError(
+            f"the loss returned a count of shape {tuple(number.shape)}. Allowed: (sum, count), the "
+            "count one number: how many items the sum is over."
+        )
+    return number.reshape(())
 
 
 def _zeroing(optimizer: Any) -> Callable[[], None]:

@@ -16,7 +16,7 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
-from hotlap.engine.run import StepDone, steps_of, waits_for_measure
+from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, find, run_of
 from hotlap.engine.state import Position, capture, load_weights, restore
 from hotlap.engine.warm import Warmed
@@ -189,6 +189,9 @@ def _train(
     if saver is not None:
         # What cannot be saved is said now, not after an epoch.
         capture(built, position)
+    if built.held_out is not None and not is_finished:
+        _try_measures(built)
+    if saver is not None:
         saver.prepare(saved)
     clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
     epochs: list[EpochDone] = []
@@ -201,7 +204,7 @@ def _train(
             total is None and step.ends_epoch and step.epoch == task.epochs
         )
         if step.ends_epoch or is_last:
-            epochs.append(_end_epoch(built, step, clock))
+            epochs.append(_end_epoch(built, step, clock, saver))
             progress(epochs[-1])
             _check_learning(built, step, epochs[-1])
             if step.ends_epoch:
@@ -251,8 +254,9 @@ def _check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
     if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
         raise RunError(
             f"none of {step.number} updates was taken: the loss, or the norm of the gradients, was "
-            "not finite in any of them. Allowed: a loss that is finite; look at the weights that "
-            "the run began with, the data, and the learning rate."
+            "not finite in any of them. Allowed: a loss that is finite, its count not 0 if it is "
+            "(sum, count); look at the weights that the run began with, the data, and the "
+            "learning rate."
         )
 
 
@@ -263,11 +267,30 @@ def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
     return ((task.epochs or 0) - step.epoch) * in_this_epoch
 
 
-def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
+def _try_measures(built: Built) -> None:
+    """Measure one held-out batch: a mistake shows before the first step, not after an epoch."""
+    try:
+        evaluate(built, batches=1)
+    except (IndexError, RuntimeError) as error:
+        told = explained(error)
+        if told is error:
+            raise
+        raise told from error
+
+
+def _end_epoch(built: Built, step: StepDone, clock: "EpochClock", saver: Saver | None) -> EpochDone:
     seconds, loss = clock.read()
-    held_out = evaluate(built) if built.held_out is not None else {}
+    try:
+        held_out = evaluate(built) if built.held_out is not None else {}
+    except Exception as error:
+        # What was trained is not lost with it; a schedule that waits for the measure goes on
+        # from an earlier step.
+        if saver is not None and not waits_for_measure(built):
+            where = saver.save(built, step.after, EpochClock(built.hardware).to_json())
+            error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
+        raise
     if waits_for_measure(built) and step.ends_epoch:
-        built.scheduler.step(held_out.get("loss", loss))
+        built.scheduler.step(_followed(held_out, loss))
     return EpochDone(
         epoch=step.epoch,
         steps=clock.steps,
@@ -281,6 +304,16 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock") -> EpochDone:
         peak_host_memory_bytes=built.hardware.host_peak_bytes(),
         padding=built.source.padding,
     )
+
+
+def _followed(held_out: Mapping[str, float], loss: float) -> float:
+    """Return what a schedule that waits for a measure is given."""
+    if held_out and "loss" not in held_out:
+        raise UsageError(
+            f"the schedule follows the held-out loss, and evaluate() gave {sorted(held_out)}. "
+            "Allowed: a `loss` among what evaluate() gives, or another schedule."
+        )
+    return held_out.get("loss", loss)
 
 
 class EpochClock:
@@ -327,6 +360,11 @@ class EpochClock:
     def read(self) -> tuple[float, float]:
         """Return seconds, and the mean loss over the items whose updates were taken, else NaN."""
         items = float(self._items)
+        if items < 0:
+            raise RunError(
+                f"the loss returned counts that add up to {items:g}. Allowed: (sum, count) with a "
+                "count from 0: a negative one turns the gradient round."
+            )
         loss = float(self._loss) / items if items else math.nan
         self.device.synchronize()
         return time.perf_counter() - self._begin, loss

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hotlap.device import Device
-from hotlap.engine.quiet import kept_buffers, kept_random_states, quietly
+from hotlap.engine.quiet import in_evaluation, kept_buffers, kept_random_states, quietly
 from hotlap.engine.step import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.lengths import LengthSource
@@ -114,7 +114,8 @@ def _share(step: Step, source: LengthSource, device: str, short: int, long: int)
             return None
         losses.append(value)
     one, other, both = losses
-    is_narrow = bool(step.target.forward or step.target.weights)
+    with in_evaluation(step.model):
+        is_narrow = step.is_narrow(batch)
     noise = max(abs(both), 1.0) * (_NARROW_NOISE if is_narrow else _NOISE)
     return (both - other) / (one - other) if abs(one - other) > noise else None
 

@@ -163,11 +163,17 @@ class Stages:
         seed = mixed(self.samples.seed, self.samples.epoch, position, _OF_SAMPLES)
         try:
             if not self.uses_globals:
-                return self.transform(sample, generator.manual_seed(seed))
-            fixed.reseed(seed)
-            return self.transform(sample)
+                given = self.transform(sample, generator.manual_seed(seed))
+            else:
+                fixed.reseed(seed)
+                given = self.transform(sample)
         except Exception as error:
             raise self._told("transform", error, str(position)) from error
+        if given is None:
+            raise UsageError(
+                f"transform gave None for sample {position}. Allowed: the sample, transformed."
+            )
+        return given
 
     def _told(self, what: str, error: Exception, which: str) -> RunError:
         return RunError(

@@ -12,6 +12,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     module, optimizer = target.module, target.optimizer
     if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
         raise Refusal("batch norm keeps running statistics, which bfloat16 is too narrow for")
+    for each in module.modules():
+        # Plain embeddings and bags of them have both.
+        if getattr(each, "max_norm", None) is not None:
+            raise Refusal("an embedding with max_norm writes to its weights in the forward")
+        if getattr(each, "sparse", False):
+            raise Refusal("gradients of a sparse embedding cannot be added up in masters")
     if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
         raise Refusal("a parameter is not float32")
     names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -178,7 +185,9 @@ class _Buffers:
                 continue
             copied, version, copy = self._copies.get(path, (None, 0, None))
             if copied is not own or version != own._version:
-                copy = own.detach().to(torch.bfloat16)
+                with torch.inference_mode(False):
+                    # Evaluation makes copies too, and training goes on with them.
+                    copy = own.detach().to(torch.bfloat16)
                 self._copies[path] = own, own._version, copy
             holder[key] = copy
 
@@ -195,6 +204,9 @@ def _cast(value: Any, old: Any, new: Any) -> Any:
 
     if isinstance(value, torch.Tensor):
         return value.to(new) if value.dtype == old else value
+    if isinstance(value, defaultdict):
+        cast = {key: _cast(item, old, new) for key, item in value.items()}
+        return defaultdict(value.default_factory, cast)
     if isinstance(value, dict):
         return type(value)({key: _cast(item, old, new) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):

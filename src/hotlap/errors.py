@@ -18,6 +18,9 @@ A message says what was given, what is allowed, and what to do, in that order.
 import difflib
 from collections.abc import Iterable
 
+DIFFERS = "WHAT WAS LEARNED DIFFERS"
+"""In the reason of what was seen too late: no other one hides it."""
+
 
 class HotlapError(Exception):
     """Base of every error that hotlap raises on purpose."""

@@ -1,6 +1,11 @@
 """What a worker process sends as bytes arrives as the batch that it made."""
 
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from collections import namedtuple
 from typing import Any
 
@@ -108,3 +113,67 @@ def test_a_named_tuple_that_holds_more_goes_as_it_is() -> None:
 
 def test_in_the_scripts_own_process_it_is_the_scripts_function() -> None:
     assert Parcels(default_collate)([torch.ones(1)]).tolist() == [[1.0]]
+
+
+class Sometimes(Dataset):
+    """Draws for some samples only, the first is none of them."""
+
+    def __init__(self, draws: bool) -> None:
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        noise = torch.randn(2) if self.draws and index % 7 == 5 else torch.zeros(2)
+        return noise + index
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_a_worker_that_draws_says_so_and_its_batch_arrives(draws: bool) -> None:
+    heard: list[str] = []
+    collate = Parcels(default_collate, heard.append)
+    loader = DataLoader(Sometimes(draws), 4, num_workers=1, collate_fn=collate)
+    batches = list(loader)
+    assert [len(batch) for batch in batches] == [4] * 6
+    assert set(heard) == ({"torch's random"} if draws else set())
+
+
+ORPHANED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset, default_collate
+from hotlap.feed.parcel import Parcels
+data = TensorDataset(torch.zeros(400, 784))
+loader = DataLoader(data, 50, num_workers=2, collate_fn=Parcels(default_collate))
+batches = iter(loader)
+next(batches)
+print(*[worker.pid for worker in batches._workers], flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes as Linux shows them")
+def test_workers_end_with_the_process_that_they_worked_for() -> None:
+    command = [sys.executable, "-c", ORPHANED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2 and all(map(_is_running, workers))
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        # What is left of them holds the pipe open, on which the other side would wait.
+        end = time.monotonic() + 20
+        while any(map(_is_running, workers)) and time.monotonic() < end:
+            time.sleep(0.1)
+        left = [worker for worker in workers if _is_running(worker)]
+        for worker in left:
+            os.kill(worker, signal.SIGKILL)
+        assert not left
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

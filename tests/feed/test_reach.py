@@ -72,6 +72,13 @@ class Printing(Base):
         sys.stdout.write(f"{index}\n")
 
 
+class Writing(Base):
+    def __getitem__(self, index: int) -> Any:
+        with open("read.log", "a") as file:
+            file.write(f"{index}\n")
+        return super().__getitem__(index)
+
+
 class Logging(Base):
     def __getitem__(self, index: int) -> Any:
         LOG.info("reading %d", index)
@@ -88,6 +95,7 @@ class Logging(Base):
         (Transformed(Compose(random.Random(3).random)), "random generator"),
         (Subset(Printing(), range(COUNT)), "prints"),
         (Subset(Logging(), range(COUNT)), "log"),
+        (Writing(), "write to a file"),
         (Transformed([object() for _ in range(30_000)]), "more than"),
     ],
 )
@@ -105,6 +113,14 @@ class State:
     epoch = 0
 
 
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        self.scale = 1
+
+
+OPTIONS = {"noise": {"scale": 1}}
 CONFIG: Any = types.ModuleType("config")
 CONFIG.epoch = 0
 
@@ -122,6 +138,8 @@ class Changing(Base):
         self.tensor = torch.arange(COUNT)
         self.pairs = [(f"file {index}", index) for index in range(COUNT)]
         self.tensors = [torch.tensor(index) for index in range(COUNT)]
+        self.slotted = Slotted()
+        self.transforms: list[Any] = [int]
 
     def __getitem__(self, index: int) -> Any:
         found = [
@@ -136,7 +154,11 @@ class Changing(Base):
             self.scale,
             CONFIG.epoch,
             EPOCH,
+            self.slotted.scale,
+            OPTIONS["noise"]["scale"],
         ]
+        for transform in self.transforms:
+            found = [transform(value) for value in found]
         return torch.tensor(found)
 
 
@@ -166,6 +188,9 @@ CHANGES: dict[str, Callable[[Changing], None]] = {
     "an attribute that hides the class's": lambda d: setattr(d, "scale", 3),
     "a module made by hand": lambda d: setattr(CONFIG, "epoch", CONFIG.epoch + 1),
     "a global": in_the_globals,
+    "a slot": lambda d: setattr(d.slotted, "scale", d.slotted.scale + 1),
+    "a global dict's item": lambda d: OPTIONS["noise"].update(scale=OPTIONS["noise"]["scale"] + 1),
+    "a list of transforms": lambda d: d.transforms.append(lambda value: 2 * value),
 }
 
 
@@ -210,6 +235,9 @@ def test_what_changes_between_epochs_makes_samples_be_read_anew(change: str) -> 
         "a global",
         "an attribute that hides the class's",
         "a module made by hand",
+        "a slot",
+        "a global dict's item",
+        "a list of transforms",
     ],
 )
 def test_what_is_rebound_in_the_middle_of_an_epoch_is_seen_at_once(change: str) -> None:

@@ -69,6 +69,23 @@ def by_globals(sample: Any) -> Any:
     return sample["pixels"].float() + noise, sample["array"], sample["pair"][0]
 
 
+class Kept(Pictures):
+    """Keeps its samples, and gives them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = [Pictures.__getitem__(self, index) for index in range(self.count)]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def in_place(sample: Any, generator: torch.Generator) -> Any:
+    sample["pixels"].add_(int(torch.randint(4, (), generator=generator)))
+    sample["array"] += 1
+    return sample["pixels"].float(), sample["array"], sample["pair"][0]
+
+
 def of_batches(batch: Any, draws: Draws) -> Any:
     pixels, arrays, labels = batch
     shifts = draws.integers(0, 4)
@@ -118,6 +135,7 @@ TASKS = {
     "generator": {},
     "generator, batches": {"batch_transform": of_batches},
     "globals": {"transform": by_globals},
+    "in place": {"transform": in_place, "data": Kept()},
 }
 
 
@@ -374,3 +392,35 @@ def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:
 )
 def test_what_could_not_be_had_back_is_known(sample: Any) -> None:
     assert kind_of(sample) is None
+
+
+class Counting(Pictures):
+    def __getitem__(self, index: int) -> Any:
+        self.reads = getattr(self, "reads", 0) + 1
+        return super().__getitem__(index)
+
+
+class Caching(Pictures):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.cache:
+            self.cache[index] = super().__getitem__(index)
+        return self.cache[index]
+
+
+def test_threads_do_not_serve_who_is_changed_by_reading() -> None:
+    with pytest.raises(hotlap.UsageError, match=r"reading a sample changes Counting\.reads"):
+        fed(task(data=Counting()), TIERS["threads"])
+
+
+@pytest.mark.parametrize("tier", ["threads", "resident"])
+def test_who_keeps_what_it_read_is_served(tier: str) -> None:
+    built = build(task(data=Caching()), TIERS[tier])
+    for epoch in range(EPOCHS):
+        for _ in built.source.epoch(epoch):
+            pass
+    (proof,) = built.applied.proofs()
+    assert proof["state"] == "applied", proof

@@ -103,3 +103,29 @@ def test_an_optimizer_of_the_users_own_is_refused_by_name() -> None:
     optimizer = Mine(torch.nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(Refusal, match="Mine"):
         TECHNIQUE.apply(OptimizerTarget(optimizer), TECHNIQUE.options({"implementation": "fused"}))
+
+
+def test_a_parameter_that_a_group_holds_twice_is_left_to_the_plain_loop() -> None:
+    def tied() -> Any:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 4)
+        with pytest.warns(UserWarning, match="duplicate parameters"):
+            return layer, torch.optim.Adam([layer.weight, layer.weight, layer.bias], lr=0.01)
+
+    options = TECHNIQUE.options({"implementation": "foreach"})
+    with pytest.raises(Refusal, match="holds a parameter twice"):
+        TECHNIQUE.apply(OptimizerTarget(tied()[1]), options)
+    results = []
+    for later in (False, True):
+        layer, optimizer = tied()
+        if later:
+            # It gets there once the technique has been applied.
+            twice = optimizer.param_groups[0]["params"].pop(1)
+            TECHNIQUE.apply(OptimizerTarget(optimizer), options)
+            optimizer.param_groups[0]["params"].insert(1, twice)
+        for _ in range(4):
+            optimizer.zero_grad()
+            layer(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+        results.append(layer.weight)
+    assert torch.equal(*results)

@@ -157,5 +157,6 @@ def _drop_all(targets: dict[int, FeedTarget]) -> None:
 def _size(dataset: Any) -> int:
     try:
         return len(dataset)
-    except (TypeError, NotImplementedError):
+    except Exception:
+        # Whatever a data set raises whose length the script never asks for.
         return 0

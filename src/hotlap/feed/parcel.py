@@ -4,16 +4,23 @@ For each tensor in shared memory the two processes open a connection and prove t
 they are, while the worker would rather decode. A copy of some hundred kilobytes takes less.
 """
 
+import multiprocessing
+import os
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import get_worker_info
 
+from hotlap.feed import fixed
 from hotlap.feed.gather import flatten, rebuild
 
 MOST_BYTES = 2**20
 """What is larger goes by shared memory."""
+_LOOK_S = 1.0
 
 
 def parcel(batch: Any) -> Any:
@@ -38,15 +45,69 @@ class Parcels:
 
     Args:
         collate: makes a batch of a list of samples.
+        drawn: told, in the process that the workers belong to, which random generator reading
+            moved in a worker; None if it may.
     """
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
+    _drawn: ClassVar[dict[int, Callable[[str], None]]] = {}
+    """Number -> whom to tell; a worker has a copy that nobody reads."""
+
+    def __init__(
+        self, collate: Callable[[Any], Any], drawn: Callable[[str], None] | None = None
+    ) -> None:
         self.collate = collate
+        self._number: int | None = None
+        if drawn is not None:
+            self._number = len(self._drawn)
+            self._drawn[self._number] = drawn
+        self._states: Any = None
 
     def __call__(self, samples: Any) -> Any:
-        batch = self.collate(samples)
-        # The script may call it as well.
-        return batch if get_worker_info() is None else parcel(batch)
+        if get_worker_info() is None:
+            # The script may call it as well.
+            return self.collate(samples)
+        end_with_parent()
+        batch = parcel(self.collate(samples))
+        if self._number is None:
+            return batch
+        # What the first batch of a worker draws is not seen: the script may have seeded it.
+        moved = None if self._states is None else fixed.moved(self._states)
+        self._states = fixed.global_random_states()
+        return batch if moved is None else _Told(self._number, moved, batch)
+
+    @classmethod
+    def hear(cls, number: int, moved: str, batch: Any) -> Any:
+        """Tell that a worker drew, and return its batch."""
+        if number in cls._drawn:
+            cls._drawn[number](moved)
+        return batch
+
+
+class _Told:
+    """Becomes the batch when it is unpickled, and says that it drew."""
+
+    def __init__(self, number: int, moved: str, batch: Any) -> None:
+        self._given = number, moved, batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parcels.hear, self._given
+
+
+@lru_cache(maxsize=1)
+def end_with_parent() -> None:
+    """Let this worker process end once its parent is gone, killed for instance.
+
+    torch's workers do so as well, but wait for the thread that writes what nobody will read.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_watch, args=(parent.pid,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 class _Parcel:

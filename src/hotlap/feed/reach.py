@@ -9,6 +9,7 @@ can be taken before every batch.
 import dis
 import logging
 import marshal
+import operator
 import pickle
 import random
 import sys
@@ -28,7 +29,10 @@ _MOST_OBJECTS = 20_000
 _PLAIN = (str, bytes, int, float, complex, type(None))
 _READING = ("__getitem__", "__getitems__", "__call__", "forward")
 _PRINTING = frozenset({"print", "stdout", "stderr", "pprint"})
+_WRITING = frozenset({"write", "writelines", "write_text", "write_bytes"})
 _COLUMNS = 1024
+_MOST_WATCHED, _MOST_WATCHED_BYTES = 32, 4096
+"""Small containers that are compared before every batch, and how large one may be."""
 
 
 class Reach:
@@ -50,6 +54,11 @@ class Reach:
         self._tensors: list[tuple[torch.Tensor, int]] = []
         # An attribute of the class may be hidden by one that an object gets later.
         self._holders: list[tuple[Mapping[str, Any], int]] = []
+        self._contents: list[tuple[str, Any, Any]] = []
+        """(path, small container of plain values, a copy of it)"""
+        self._members: list[tuple[str, Any, list[Any]]] = []
+        """(path, small container of other objects, these)"""
+        self._slots: list[tuple[str, Any, str, Any]] = []
         while self._queue and self.problem is None:
             path, value = self._queue.popleft()
             self.marks[path] = self._look(path, value)
@@ -61,8 +70,12 @@ class Reach:
     def changed(self) -> str | None:
         """Return the path of something that was rebound, or written to, since; None if nothing.
 
-        This is the quick look: contents that change without torch counting it are not seen.
+        This is the quick look: of contents those of tensors and of small containers are seen.
         """
+        return self.rebound() or self._rewritten()
+
+    def rebound(self) -> str | None:
+        """Like `changed`, but leave containers out, in which a data set may keep what it read."""
         for number, (holder, name, value) in enumerate(self._watched):
             if holder.get(name) is not value:
                 return self._paths[number]
@@ -73,6 +86,30 @@ class Reach:
             if tensor._version != version:
                 return "a tensor"
         return None
+
+    def _rewritten(self) -> str | None:
+        for path, container, copy in self._contents:
+            if container != copy:
+                return path
+        for path, container, members in self._members:
+            now = _members_of(container)
+            if len(now) != len(members) or not all(map(operator.is_, now, members)):
+                return path
+        for path, holder, name, value in self._slots:
+            if getattr(holder, name, None) is not value:
+                return path
+        return None
+
+    def accept(self) -> None:
+        """Take small containers as they are now: reading has filled them."""
+        contents, self._contents = self._contents, []
+        for path, container, _ in contents:
+            self._watch_contents(path, container)
+        self._members = [(path, each, _members_of(each)) for path, each, _ in self._members]
+        self._slots = [
+            (path, holder, name, getattr(holder, name, None))
+            for path, holder, name, _ in self._slots
+        ]
 
     def _add(self, path: str, value: Any) -> None:
         if id(value) in self._seen or isinstance(value, _PLAIN):
@@ -123,7 +160,10 @@ class Reach:
         if isinstance(value, list | tuple | dict | set | frozenset | bytearray | deque):
             digest = _digest(value)
             if digest is not None:
+                self._watch_contents(path, value)
                 return digest
+            if len(value) <= _MOST_WATCHED and len(self._members) < _MOST_WATCHED:
+                self._members.append((path, value, _members_of(value)))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             for key, item in items:
                 self._add(f"{path}[{key!r:.80}]", item)
@@ -132,6 +172,22 @@ class Reach:
             return hash(pickle.dumps(value, protocol=5))
         self._look_at_object(path, value)
         return id(value)
+
+    def _watch_contents(self, path: str, value: Any) -> None:
+        """Let the quick look see a small container's contents, as configurations are."""
+        if isinstance(value, tuple | frozenset) or len(self._contents) >= _MOST_WATCHED:
+            return
+        if sys.getsizeof(value) > _MOST_WATCHED_BYTES:
+            return
+        try:
+            written = marshal.dumps(value, 2)
+        except ValueError:
+            # Paths, which never change, among them.
+            return
+        copy = marshal.loads(written) if len(written) <= _MOST_WATCHED_BYTES else None
+        # What is not a number equals nothing, itself neither.
+        if type(copy) is type(value) and copy == value:
+            self._contents.append((path, value, copy))
 
     def _look_at_object(self, path: str, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
@@ -143,7 +199,10 @@ class Reach:
             slots = kind.__dict__.get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
                 if not name.startswith("__") and hasattr(value, name):
-                    self._add(f"{path}.{name}", getattr(value, name))
+                    held = getattr(value, name)
+                    self._add(f"{path}.{name}", held)
+                    if len(self._slots) < _MOST_WATCHED:
+                        self._slots.append((f"{path}.{name}", value, name, held))
         for kind in type(value).__mro__:
             if _is_own_class(kind):
                 self._add(f"{path}.{kind.__name__}", kind)
@@ -172,6 +231,9 @@ class Reach:
         names = _names(code)
         if names & _PRINTING:
             self.problem = f"reading a sample prints ({path})"
+            return
+        if names & _WRITING:
+            self.problem = f"reading a sample may write to a file ({path})"
             return
         known = function.__globals__
         for name in sorted(_globals_used(code) & known.keys()):
@@ -258,6 +320,10 @@ def _methods_reached(kind: type) -> dict[str, FunctionType]:
                 found[key] = method
                 names |= _names(method.__code__)
     return found
+
+
+def _members_of(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
 
 
 def _digest(value: Any) -> int | None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from hotlap.errors import RunError
+from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
+from hotlap.feed.reach import Reach
 from hotlap.feed.samples import same
 from hotlap.feed.transform import read_at
 
@@ -54,7 +55,11 @@ class ReaderThreads:
         return threads if may_serve else None
 
     def problem(self, positions: torch.Tensor) -> str | None:
-        """Return why samples cannot be read by threads, as far as the first of an epoch show it."""
+        """Return why samples cannot be read by threads, as far as the first of an epoch show it.
+
+        Raises:
+            UsageError: reading changes the data set, and it has been read to see that.
+        """
         if self.stages.uses_globals:
             return (
                 "transform(sample) draws from the process's random states, which threads share: "
@@ -62,6 +67,8 @@ class ReaderThreads:
             )
         wanted = positions[:_LOOKED_AT].tolist()
         states = fixed.global_random_states()
+        self._check_unchanged(wanted[0])
+        fixed.restore(states)
         expected = self._samples(wanted)
         drawn = fixed.moved(states)
         fixed.restore(states)
@@ -78,6 +85,19 @@ class ReaderThreads:
             with self.stages.watched():
                 self.stages.finished(wanted, self.stages.join(expected))
         return None
+
+    def _check_unchanged(self, position: int) -> None:
+        # The first time files may be opened.
+        read_at(self.dataset, position)
+        reach = Reach(self.dataset)
+        read_at(self.dataset, position)
+        changed = reach.rebound()
+        if changed is not None:
+            raise UsageError(
+                f"reading a sample changes {changed}, so that samples depend on who reads how "
+                "often, and reader_threads has read one to see that. Allowed: a plan without "
+                "reader_threads, or a data set that is not changed by reading."
+            )
 
     def steps(self, steps: Steps) -> Iterator[list[tuple[int, Any]]]:
         """Give, step by step, the (samples, micro-batch) of an epoch."""

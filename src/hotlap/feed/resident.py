@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hotlap.errors import DIFFERS
 from hotlap.feed import fixed
 from hotlap.feed.first_times import FirstTimes
 from hotlap.feed.gather import Several, flatten, gatherer
@@ -243,7 +244,7 @@ class ResidentRows:
         if self.served and too_late:
             reason = (
                 f"{reason}. This was seen only after {self.served} batches had been served from "
-                "memory: WHAT WAS LEARNED DIFFERS from a plain run. Leave `resident` out for this "
+                f"memory: {DIFFERS} from a plain run. Leave `resident` out for this "
                 "data set"
             )
         self.refused = reason
@@ -274,8 +275,9 @@ class ResidentRows:
 
     def _settle(self, dataset: Any) -> None:
         """See whether reading changes the data set; the first batch may, as files are opened."""
-        changed = self._reach.changed()
+        changed = self._reach.rebound()
         if changed is None:
+            self._reach.accept()
             return
         if self._is_settled:
             self.refuse(f"reading a sample changes {changed}")
@@ -364,6 +366,7 @@ class ResidentRows:
             before = fixed.global_random_states()
             again = read(index.tolist())
             drawn = fixed.moved(before)
+        self._reach.accept()
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}", too_late=True)
             return

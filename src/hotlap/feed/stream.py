@@ -23,7 +23,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
 from hotlap.feed.order import mixed, through_buffer
 from hotlap.feed.owned import is_endless, own_generator
-from hotlap.feed.parcel import parcel
+from hotlap.feed.parcel import end_with_parent, parcel
 from hotlap.feed.transform import Stages, as_it_is, takes_generator
 from hotlap.task import samples_in
 
@@ -367,4 +367,5 @@ class _Share(IterableDataset[_Micro]):
         assert info is not None
         hide_worker_info()
         for done in self.reader.share(info.id, info.num_workers):
+            end_with_parent()
             yield replace(done, batch=parcel(done.batch))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
@@ -142,7 +143,11 @@ class Stages:
         wanted = positions.tolist() if isinstance(positions, torch.Tensor) else list(positions)
         batch = joined
         if self.transform is not None:
-            given = joined.samples if isinstance(joined, Apart) else apart(self._kind, joined)
+            if isinstance(joined, Apart):
+                # A transform may write to what it is given, and the data set may keep that.
+                given = map(_copied, joined.samples)
+            else:
+                given = apart(self._kind, joined)
             generator = torch.Generator()
             batch = self.collate(
                 [
@@ -180,6 +185,22 @@ class Stages:
             f"{what} raised {type(error).__name__} for sample {which}, in epoch "
             f"{self.samples.epoch + 1}: {error}"
         )
+
+
+def _copied(sample: Any) -> Any:
+    """Return a sample whose tensors and arrays have memory of their own, laid out as it was."""
+    kind = type(sample)
+    if isinstance(sample, torch.Tensor):
+        return sample.clone()
+    if kind is np.ndarray:
+        return sample.copy(order="K")
+    if kind is dict:
+        return {key: _copied(part) for key, part in sample.items()}
+    if kind in (list, tuple):
+        return kind([_copied(part) for part in sample])
+    if isinstance(sample, tuple) and hasattr(kind, "_fields"):
+        return kind(*[_copied(part) for part in sample])
+    return sample
 
 
 class Staged(Dataset[Any]):

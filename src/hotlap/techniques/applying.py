@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotlap.errors import PlanError
+from hotlap.errors import DIFFERS, PlanError
 from hotlap.plan import Plan
 from hotlap.techniques import registry
 from hotlap.techniques.record import FeedTarget, ProcessTarget, Proof, Refusal, Technique
@@ -98,7 +98,8 @@ class Applied:
             why = f"the run never came to a {technique.seam} that it acts on"
             return Proof("no_effect", why)
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
-        main, others = found[0], [proof for proof in found[1:] if proof.state != found[0].state]
+        main = next((proof for proof in found if DIFFERS in proof.why), found[0])
+        others = [proof for proof in found if proof is not main and proof.state != main.state]
         also = "".join(f"; elsewhere {proof.state}: {proof.why}" for proof in others)
         return Proof(main.state, main.why + also)
 

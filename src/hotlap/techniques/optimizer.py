@@ -73,6 +73,8 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         reason = _unfit(group, options.implementation)
         if reason is not None:
             raise Refusal(reason)
+        if _has_twice(group["params"]):
+            raise Refusal("a group holds a parameter twice, which is stepped one after the other")
         exact = (torch.float32, torch.float64)
         if not all(p.dtype in exact and p.layout == torch.strided for p in group["params"]):
             raise Refusal("a parameter is not a dense float32 or float64 tensor")
@@ -102,6 +104,10 @@ def _unfit(group: Mapping[str, Any], implementation: str) -> str | None:
     return None
 
 
+def _has_twice(parameters: list[Any]) -> bool:
+    return len({id(parameter) for parameter in parameters}) < len(parameters)
+
+
 class _Switch:
     """Switches an implementation on right before each step, and off right after it.
 
@@ -113,6 +119,17 @@ class _Switch:
         self.other = "foreach" if implementation == "fused" else "fused"
         self._on: list[dict[str, Any]] = []
         self._handles: tuple[Any, Any] | None = None
+        self._lengths: dict[int, int] = {}
+        """Of lists of parameters that hold each of them once."""
+
+    def _has_once(self, parameters: list[Any]) -> bool:
+        """Return whether no parameter is there twice; looked at again where one was added."""
+        if self._lengths.get(id(parameters)) == len(parameters):
+            return True
+        if _has_twice(parameters):
+            return False
+        self._lengths[id(parameters)] = len(parameters)
+        return True
 
     def join(self, optimizer: Any) -> None:
         self._handles = (
@@ -135,7 +152,7 @@ class _Switch:
         if has_more and any(value is not None for value in (*args[1:], *kwargs.values())):
             return
         for group in optimizer.param_groups:
-            if _unfit(group, self.implementation) is None:
+            if _unfit(group, self.implementation) is None and self._has_once(group["params"]):
                 group[self.implementation] = True
                 # Left at None, torch fills in its own default beside the one that is asked for.
                 if self.other in group:

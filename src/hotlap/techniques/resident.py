@@ -70,6 +70,10 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
     if is_stream(loader.dataset) or not has_positions:
         raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
+    try:
+        len(loader.dataset)
+    except Exception as error:
+        raise Refusal(f"the data set's length raised {type(error).__name__}") from error
     limit = options.max_mib * 2**20
     place = _place(target, options)
     rows = ResidentRows(loader.dataset, limit, own_order=target.own_order, place=place)

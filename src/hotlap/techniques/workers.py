@@ -11,18 +11,27 @@ When it hurts  every core already computes; tiny epochs (starting workers costs 
                one process's work, however many workers.
 Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
-               workers).
+               workers), and so is a sampler that draws between batches. Not seen is what draws
+               between the start of an epoch and its first batch, as two loaders that are zipped
+               do for each other, or what the loop changes in the data set as it goes.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
 
+import copy
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
+from hotlap.errors import DIFFERS
 from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+
+_LOOKED_AT = 4
+"""Batches that a sampler is asked for to see whether it draws as it goes."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     problem = _unsharable(loader.dataset) if is_iterable else Reach(loader.dataset).problem
     if problem is not None:
         raise Refusal(problem)
-    drawn = None if target.own_order else _drawn_from(loader.dataset)
-    if drawn is not None:
-        raise Refusal(f"reading a sample draws from {drawn}, in a worker it would draw otherwise")
+    problem = None if target.own_order else _unfit(loader)
+    if problem is not None:
+        raise Refusal(problem)
 
+    notes = target.notes
     given: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def give(loader: Any) -> None:
@@ -82,7 +92,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             given.add(loader)
         if loader in given and not target.own_order:
             # Until its iterator is made: the script's own function is its own again then.
-            loader.collate_fn = Parcels(loader.collate_fn)
+            loader.collate_fn = Parcels(loader.collate_fn, partial(notes.__setitem__, "drawn"))
 
     give(loader)
     target.later_loaders.append(give)
@@ -98,20 +108,66 @@ def _unsharable(stream: Any) -> str | None:
     return f"the stream holds an open file or an iterator ({path}), which workers cannot share"
 
 
-def _drawn_from(dataset: Any) -> str | None:
+def _unfit(loader: Any) -> str | None:
+    """Return why a script's loader would give other batches by workers, None if nothing shows."""
     from hotlap.feed import fixed
 
     states = fixed.global_random_states()
-    dataset[0]
+    try:
+        sample = loader.dataset[0]
+        drawn = fixed.moved(states)
+        if drawn is not None:
+            return f"reading a sample draws from {drawn}, in a worker it would draw otherwise"
+        if _requires_grad(sample):
+            return "a sample requires a gradient, which does not lead out of a worker"
+        return _draws_between_batches(loader)
+    finally:
+        fixed.restore(states)
+
+
+def _requires_grad(sample: Any) -> bool:
+    if isinstance(sample, dict | list | tuple):
+        parts = sample.values() if isinstance(sample, dict) else sample
+        return any(map(_requires_grad, parts))
+    return bool(getattr(sample, "requires_grad", False))
+
+
+def _draws_between_batches(loader: Any) -> str | None:
+    """Look whether a sampler of the user's own draws as it goes: workers would ask it too early."""
+    from hotlap.feed import fixed
+
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    inner = getattr(sampler, "sampler", sampler)
+    if all(type(each).__module__.startswith("torch.") for each in (sampler, inner)):
+        return None
+    if not hasattr(inner, "__dict__") and not hasattr(sampler, "__dict__"):
+        return None
+    try:
+        # The data set may be large, and is not what is looked at.
+        order = iter(copy.deepcopy(sampler, {id(loader.dataset): loader.dataset}))
+        next(order)
+        states = fixed.global_random_states()
+        for _ in islice(order, _LOOKED_AT):
+            pass
+    except Exception as error:
+        return f"its sampler cannot be looked at ({type(error).__name__}: {error})"
     drawn = fixed.moved(states)
-    fixed.restore(states)
-    return drawn
+    if drawn is None:
+        return None
+    return f"its sampler draws from {drawn} between batches, and workers ask it ahead of time"
 
 
 def proof(target: FeedTarget, options: Options) -> Proof:
     started = target.notes.get("worker_processes", 0)
     if started == 0:
         return Proof("no_effect", "no worker process was started")
+    drawn = target.notes.get("drawn")
+    if drawn is not None:
+        return Proof(
+            "refused",
+            f"reading a sample drew from {drawn} in a worker: {DIFFERS} from a plain run. Leave "
+            "`workers` out for this data set",
+        )
     return Proof("applied", f"{started} worker processes started, {options.count} asked for")
 
 

@@ -1,0 +1,98 @@
+"""Which loaders of a script are given workers."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, TensorDataset
+
+from hotlap.errors import DIFFERS
+from hotlap.plan import Plan
+from hotlap.techniques import FeedTarget, Refusal, get
+from hotlap.techniques.applying import Applied
+from hotlap.techniques.record import Proof
+
+TECHNIQUE = get("workers")
+OPTIONS = TECHNIQUE.options({"count": 1})
+DATA = TensorDataset(torch.arange(40.0).view(20, 2))
+
+
+class Balanced(Sampler):
+    """Draws each sample when it is asked for it."""
+
+    def __init__(self, at_once: bool) -> None:
+        self.at_once = at_once
+
+    def __iter__(self) -> Iterator[int]:
+        if self.at_once:
+            yield from torch.randint(20, (20,)).tolist()
+        else:
+            for _ in range(20):
+                yield int(torch.randint(20, ()))
+
+    def __len__(self) -> int:
+        return 20
+
+
+class Silent(Dataset):
+    """Has a length that nobody needs."""
+
+    def __len__(self) -> int:
+        raise AttributeError("not known yet")
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("loader", "words"),
+    [
+        (DataLoader(DATA, 4, sampler=Balanced(False)), "draws from torch's random between batches"),
+        (
+            DataLoader(DATA, batch_sampler=BatchSampler(Balanced(False), 4, False)),
+            "between batches",
+        ),
+        (DataLoader(TensorDataset(torch.ones(8, 1, requires_grad=True)), 4), "requires a gradient"),
+    ],
+)
+def test_who_would_get_other_batches_is_refused(loader: Any, words: str) -> None:
+    state = torch.get_rng_state()
+    with pytest.raises(Refusal, match=words):
+        TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(DATA, 4, shuffle=True),
+        DataLoader(DATA, 4, sampler=Balanced(True)),
+        DataLoader(DATA, 4, sampler=list(range(8))),
+        DataLoader(DATA, batch_sampler=[[0, 1], [2, 3]]),
+    ],
+)
+def test_others_are_given_workers(loader: Any) -> None:
+    state = torch.get_rng_state()
+    TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
+    assert loader.num_workers == 1 and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_length_that_raises_is_a_reason_to_refuse() -> None:
+    resident = get("resident")
+    with pytest.raises(Refusal, match="length raised AttributeError"):
+        resident.apply(FeedTarget(DataLoader(Silent(), 4, sampler=[1, 2])), resident.options({}))
+
+
+def test_what_was_seen_too_late_is_not_hidden_by_a_larger_data_set() -> None:
+    applied = Applied(Plan({"workers": {"count": 1}}), ())
+    found = {"large": Proof("applied", "fine"), "small": Proof("refused", f"late: {DIFFERS}")}
+    for size, name in enumerate(reversed(found)):
+        target = FeedTarget(DataLoader(DATA), size=size)
+        target.notes["name"] = name
+        applied._targets["workers"].append(target)
+    technique = replace(TECHNIQUE, proof=lambda target, _: found[target.notes["name"]])
+    applied.chosen = [(technique, OPTIONS)]
+    (row,) = applied.proofs()
+    assert row["state"] == "refused" and row["why"] == f"late: {DIFFERS}; elsewhere applied: fine"

@@ -58,8 +58,7 @@ class Saver:
     """
 
     def __init__(self, run_dir: Path, every: Every, keep: int) -> None:
-        if type(keep) is not int or keep < 1:
-            raise UsageError(f"keep={keep!r} is not allowed. Allowed: whole numbers from 1.")
+        check_keep(keep)
         self.run_dir, self.root = run_dir, run_dir / CHECKPOINTS
         self.every, self.keep = every, keep
         self._saved_at = time.monotonic()
@@ -125,6 +124,12 @@ class Saver:
         path = commit(self.root, step, tensors, state, is_whole=proves_itself, keep=keep)
         self._saved_at = time.monotonic()
         return path
+
+
+def check_keep(keep: Any) -> None:
+    """Refuse a number of steps that cannot be kept."""
+    if type(keep) is not int or keep < 1:
+        raise UsageError(f"keep={keep!r} is not allowed. Allowed: whole numbers from 1.")
 
 
 def find(resume: str, run_dir: Path | None) -> tuple[Checkpoint | None, list[str]]:

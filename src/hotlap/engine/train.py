@@ -17,7 +17,7 @@ from hotlap.engine.decided import Late
 from hotlap.engine.evaluate import evaluate, wide
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
-from hotlap.engine.saving import Every, Saver, find, run_of
+from hotlap.engine.saving import Every, Saver, check_keep, find, run_of
 from hotlap.engine.state import Position, capture, load_weights, restore
 from hotlap.engine.warm import Warmed
 from hotlap.errors import RunError, UsageError
@@ -144,9 +144,10 @@ def train(
     """
     begin = time.monotonic()
     folder = Path(run_dir) if run_dir is not None else None
+    every = Every.parse("1epoch" if save_every is None else save_every)
+    check_keep(keep)
     if save_every is not None and folder is None and resume is None:
         raise UsageError(f"save_every={save_every!r} needs the run's folder. Give --run-dir.")
-    every = Every.parse("1epoch" if save_every is None else save_every)
     if weights is not None and resume not in (None, "auto"):
         raise UsageError(
             f"resume={resume!r} and weights given. Allowed: one of the two; with `auto` the "

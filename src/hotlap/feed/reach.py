@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from hotlap.feed.sums import sum_of_array, sum_of_tensor
 from hotlap.trace.users import is_users
 
 _MOST_OBJECTS = 20_000
@@ -30,7 +31,6 @@ _PLAIN = (str, bytes, int, float, complex, type(None))
 _READING = ("__getitem__", "__getitems__", "__call__", "forward")
 _PRINTING = frozenset({"print", "stdout", "stderr", "pprint"})
 _WRITING = frozenset({"write", "writelines", "write_text", "write_bytes"})
-_COLUMNS = 1024
 _MOST_WATCHED, _MOST_WATCHED_BYTES = 32, 4096
 """Small containers that are compared before every batch, and how large one may be."""
 
@@ -129,7 +129,7 @@ class Reach:
         """Queue what hangs on a value, and return what stands for the value itself."""
         if isinstance(value, torch.Tensor):
             self._tensors.append((value, value._version))
-            return id(value), value._version, _sum_of_tensor(value)
+            return id(value), value._version, sum_of_tensor(value)
         if _is_generator(value):
             self.problem = f"the data set reaches a random generator or an iterator ({path})"
         elif isinstance(value, logging.Logger):
@@ -156,7 +156,7 @@ class Reach:
     def _look_at_contents(self, path: str, value: Any) -> Any:
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
-            return id(value), value.shape, _sum_of_array(numpy, value)
+            return id(value), value.shape, sum_of_array(numpy, value)
         if isinstance(value, list | tuple | dict | set | frozenset | bytearray | deque):
             digest = _digest(value)
             if digest is not None:
@@ -364,38 +364,3 @@ def _holds(kind: type, value: Any, depth: int = 3) -> bool:
         return False
     items = value.values() if isinstance(value, dict) else value
     return any(_holds(kind, item, depth - 1) for item in islice(items, 4))
-
-
-def _sum_of_tensor(tensor: torch.Tensor) -> int:
-    """Return a sum that nearly every change in place moves, a swap of two values too."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-        return 0
-    octets = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    octets = octets.view(torch.uint8)
-    words = octets[: octets.numel() // 8 * 8]
-    if words.data_ptr() % 8:
-        words = words.clone()
-    table = words.view(torch.int64)
-    rest = octets[table.numel() * 8 :].tolist()
-    whole = table[: table.numel() // _COLUMNS * _COLUMNS].view(-1, _COLUMNS)
-    tail = table[whole.numel() :]
-    # Of numpy's and torch's sums along either direction the faster one.
-    down = torch.from_numpy(whole.numpy().sum(0))
-    parts = [(down, 1), (whole.sum(1), 3), (tail, 5)]
-    # Every position has a weight of its own in one of the two directions.
-    total = sum(int((part * _weights(part.numel(), odd)).sum()) for part, odd in parts)
-    return hash((total, tuple(rest)))
-
-
-def _weights(count: int, odd: int) -> torch.Tensor:
-    return torch.arange(1, count + 1).mul_(2).add_(odd).mul_(0x5851F42D4C957F2D)
-
-
-def _sum_of_array(numpy: Any, array: Any) -> int:
-    # A mapped file would be read from the disk, all of it, for every epoch.
-    if isinstance(array, numpy.memmap) or isinstance(array.base, numpy.memmap) or array.size == 0:
-        return 0
-    octets = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)
-    if not octets.flags.writeable:
-        octets = octets.copy()
-    return _sum_of_tensor(torch.from_numpy(octets))

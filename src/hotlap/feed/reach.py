@@ -64,6 +64,7 @@ class Reach:
             self.marks[path] = self._look(path, value)
             if len(self._seen) > _MOST_OBJECTS:
                 self.problem = f"it holds more than {_MOST_OBJECTS} objects to look over"
+        self._has_contents = bool(self._contents or self._members or self._slots)
         # The data set itself must not be held: it lives as long as the script wants.
         del self._seen, self._queue
 
@@ -72,7 +73,10 @@ class Reach:
 
         This is the quick look: of contents those of tensors and of small containers are seen.
         """
-        return self.rebound() or self._rewritten()
+        found = self.rebound()
+        if found is None and self._has_contents:
+            return self._rewritten()
+        return found
 
     def rebound(self) -> str | None:
         """Like `changed`, but leave containers out, in which a data set may keep what it read."""

@@ -23,6 +23,8 @@ from hotlap.feed.order import mixed
 _OF_SAMPLES, _OF_BATCHES = 1, 2
 """Tell the random numbers of the two transforms apart, and from those of the data set."""
 
+_NEVER_CHANGE = frozenset({bool, int, float, str, bytes, type(None)})
+
 Read = Callable[[Any], Any]
 """`read(positions) -> batch`"""
 
@@ -190,14 +192,20 @@ class Stages:
 def _copied(sample: Any) -> Any:
     """Return a sample whose tensors and arrays have memory of their own, laid out as it was."""
     kind = type(sample)
+    if kind in _NEVER_CHANGE:
+        return sample
+    if kind is tuple:
+        return tuple(
+            [part.clone() if type(part) is torch.Tensor else _copied(part) for part in sample]
+        )
     if isinstance(sample, torch.Tensor):
         return sample.clone()
     if kind is np.ndarray:
         return sample.copy(order="K")
     if kind is dict:
         return {key: _copied(part) for key, part in sample.items()}
-    if kind in (list, tuple):
-        return kind([_copied(part) for part in sample])
+    if kind is list:
+        return [_copied(part) for part in sample]
     if isinstance(sample, tuple) and hasattr(kind, "_fields"):
         return kind(*[_copied(part) for part in sample])
     return sample

@@ -40,6 +40,8 @@ NAMES = (
     PrivateName("torch.amp.grad_scaler", "GradScaler._found_inf_per_device"),
     # Compiled regions, which wait until nobody records operators.
     PrivateName("torch._C", "_len_torch_dispatch_stack"),
+    # Formats that a gradient leads through.
+    PrivateName("torch.autograd.graph", "Node._input_metadata"),
 )
 
 

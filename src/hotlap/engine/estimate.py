@@ -31,6 +31,7 @@ _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
 _TRIALS = 12
 _FAR = 4
+"""How many times what fits what does not may be before a secant creeps."""
 _CLOSE = 0.02
 _MOST_SAMPLES = 10**9
 
@@ -236,11 +237,10 @@ class _Work:
                 now = self._at(count, whole)
             except RunError:
                 break
+            slope = (now[1] - low[1]) / (now[0] - low[0])
             if now[1] <= self.room:
-                slope = (now[1] - low[1]) / (now[0] - low[0])
                 low = now
             else:
-                slope = (now[1] - low[1]) / (now[0] - low[0])
                 high = now
             if slope <= 0 or low[0] >= _MOST_SAMPLES:
                 break

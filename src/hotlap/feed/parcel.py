@@ -4,10 +4,12 @@ For each tensor in shared memory the two processes open a connection and prove t
 they are, while the worker would rather decode. A copy of some hundred kilobytes takes less.
 """
 
+import itertools
 import multiprocessing
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -45,21 +47,13 @@ class Parcels:
 
     Args:
         collate: makes a batch of a list of samples.
-        drawn: told, in the process that the workers belong to, which random generator reading
-            moved in a worker; None if it may.
+        ear: hears, in the process that the workers belong to, of what they draw; None if they may.
     """
 
-    _drawn: ClassVar[dict[int, Callable[[str], None]]] = {}
-    """Number -> whom to tell; a worker has a copy that nobody reads."""
-
-    def __init__(
-        self, collate: Callable[[Any], Any], drawn: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, collate: Callable[[Any], Any], ear: "Ear | None" = None) -> None:
         self.collate = collate
-        self._number: int | None = None
-        if drawn is not None:
-            self._number = len(self._drawn)
-            self._drawn[self._number] = drawn
+        # Not the ear itself: a worker has no use for a copy.
+        self._number = None if ear is None else ear.number
         self._states: Any = None
 
     def __call__(self, samples: Any) -> Any:
@@ -75,11 +69,24 @@ class Parcels:
         self._states = fixed.global_random_states()
         return batch if moved is None else _Told(self._number, moved, batch)
 
+
+class Ear:
+    """Hears which random generator reading moved in a worker."""
+
+    _numbers = itertools.count()
+    _all: ClassVar[weakref.WeakValueDictionary[int, "Ear"]] = weakref.WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self.moved: str | None = None
+        self.number = next(self._numbers)
+        self._all[self.number] = self
+
     @classmethod
     def hear(cls, number: int, moved: str, batch: Any) -> Any:
-        """Tell that a worker drew, and return its batch."""
-        if number in cls._drawn:
-            cls._drawn[number](moved)
+        """Note that a worker drew, and return its batch."""
+        ear = cls._all.get(number)
+        if ear is not None:
+            ear.moved = moved
         return batch
 
 
@@ -90,7 +97,7 @@ class _Told:
         self._given = number, moved, batch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Parcels.hear, self._given
+        return Ear.hear, self._given
 
 
 @lru_cache(maxsize=1)

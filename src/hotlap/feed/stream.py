@@ -366,6 +366,6 @@ class _Share(IterableDataset[_Micro]):
         info = get_worker_info()
         assert info is not None
         hide_worker_info()
+        end_with_parent()
         for done in self.reader.share(info.id, info.num_workers):
-            end_with_parent()
             yield replace(done, batch=parcel(done.batch))

@@ -22,7 +22,6 @@ import copy
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -65,7 +64,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
-    from hotlap.feed.parcel import Parcels
+    from hotlap.feed.parcel import Ear, Parcels
     from hotlap.feed.reach import Reach
 
     loader = target.loader
@@ -81,7 +80,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if problem is not None:
         raise Refusal(problem)
 
-    notes = target.notes
+    ear = target.notes["ear"] = Ear()
     given: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def give(loader: Any) -> None:
@@ -92,7 +91,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             given.add(loader)
         if loader in given and not target.own_order:
             # Until its iterator is made: the script's own function is its own again then.
-            loader.collate_fn = Parcels(loader.collate_fn, partial(notes.__setitem__, "drawn"))
+            loader.collate_fn = Parcels(loader.collate_fn, ear)
 
     give(loader)
     target.later_loaders.append(give)
@@ -161,7 +160,7 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     started = target.notes.get("worker_processes", 0)
     if started == 0:
         return Proof("no_effect", "no worker process was started")
-    drawn = target.notes.get("drawn")
+    drawn = target.notes["ear"].moved
     if drawn is not None:
         return Proof(
             "refused",

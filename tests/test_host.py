@@ -83,49 +83,6 @@ def test_a_sensible_number_of_threads_is_no_problem(given: str) -> None:
     assert names(changed(omp_num_threads=given)) == []
 
 
-def group(folder: Path, **files: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace("__", ".")).write_text(text + "\n")
-
-
-def test_the_tightest_quota_of_version_2_groups_holds(tmp_path: Path) -> None:
-    group(tmp_path, cpu__max="max 100000")
-    group(tmp_path / "jobs", cpu__max="150000 100000")
-    group(tmp_path / "jobs/mine", cpu__max="400000 100000")
-    assert probes.cpu_quota(tmp_path, "0::/jobs/mine") == 1.5
-    assert probes.cpu_quota(tmp_path, "0::/") is None
-    assert probes.cpu_quota(tmp_path, "0::/not/mounted") is None
-
-
-def test_the_quota_of_version_1_groups_holds(tmp_path: Path) -> None:
-    group(tmp_path / "cpu,cpuacct", cpu__cfs_quota_us="250000", cpu__cfs_period_us="100000")
-    group(tmp_path / "memory", cpu__cfs_quota_us="1", cpu__cfs_period_us="100000")
-    own = "4:memory:/\n3:cpu,cpuacct:/docker/0123"
-    assert probes.cpu_quota(tmp_path, own) == 2.5
-    group(tmp_path / "cpu,cpuacct", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
-    assert probes.cpu_quota(tmp_path, own) is None
-
-
-def test_a_groups_memory_limit_counts_and_its_cache_is_free(tmp_path: Path) -> None:
-    limit, usage = 64 << 20, 48 << 20
-    group(
-        tmp_path / "v2",
-        memory__max=str(limit),
-        memory__current=str(usage),
-        memory__stat=f"anon 1\ninactive_file {32 << 20}",
-    )
-    assert probes.memory(tmp_path / "v2", "0::/") == (limit, 48 << 20)
-    group(
-        tmp_path / "v1/memory",
-        memory__limit_in_bytes=str(limit),
-        memory__usage_in_bytes=str(usage),
-    )
-    assert probes.memory(tmp_path / "v1", "4:memory:/") == (limit, 16 << 20)
-    group(tmp_path / "v1/memory", memory__limit_in_bytes=str(2**63 - 4096))
-    assert probes.memory(tmp_path / "v1", "4:memory:/")[0] > limit
-
-
 SMI = """\
 cat <<'END'
 0, GPU-aaa1, NVIDIA H200, 143771, 143000, 9.0, 570.1

@@ -1,4 +1,4 @@
-"""Memory whose rows are found fast."""
+"""Memory whose rows are found fast, and what is left of it."""
 
 import gc
 import re
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hotlap.feed import place
 from hotlap.feed.memory import empty_rows
+from hotlap.feed.resident import ResidentRows
 
 _ROWS = 20_000
 _SMAPS = Path("/proc/self/smaps")
@@ -58,3 +60,31 @@ def test_the_memory_lives_as_long_as_its_rows() -> None:
     del part
     gc.collect()
     assert _huge_kib(inside) is None
+
+
+def test_a_data_set_is_given_up_when_the_run_itself_needs_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = 1 << 40
+    monkeypatch.setattr(place, "available_bytes", lambda: left)
+    monkeypatch.setattr(place, "_LOOK_EVERY", 1)
+    data = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4))
+    rows = ResidentRows(data, 1 << 20)
+
+    def read(indices: list[int]) -> torch.Tensor:
+        return torch.stack([data[i][0] for i in indices])
+
+    fetch = rows.bind(data, read)
+    fetch([0, 1, 2, 3])
+    assert rows.refused is None and rows.bytes == 256
+    left = 1 << 20
+    assert fetch([4, 5]).tolist() == read([4, 5]).tolist()
+    assert rows.refused is not None and rows.bytes == 0
+    assert "1 MiB of memory are left" in rows.refused
+
+
+def test_samples_read_in_one_go_take_few_bytes_beside_those_that_are_held() -> None:
+    assert place.at_once(None, 256) == 1
+    assert place.at_once([torch.empty(3, 784), torch.empty(3)], 256) == 256
+    assert place.at_once([torch.empty(3, 2**20)], 256) == 4
+    assert place.at_once([torch.empty(3, 2**23)], 256) == 1

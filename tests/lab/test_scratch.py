@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ import psutil
 import pytest
 
 from hotlap.errors import ScratchError
+from hotlap.lab import family
+from hotlap.lab.copying import end_leftovers
 from hotlap.lab.scratch import Protection, Scratch, probe
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux")
@@ -205,6 +208,8 @@ def test_root_may_rename_a_folder_that_was_there_before(tree: Path) -> None:
 AS_ANOTHER_USER = """
 import json, os, sys
 from pathlib import Path
+from hotlap.lab import family
+from hotlap.lab.copying import end_leftovers
 from hotlap.lab.scratch import Protection, Scratch, probe
 cwd, protection, argv = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
 os.chdir(cwd)
@@ -228,7 +233,11 @@ def elsewhere(source: Path) -> Iterator[Path]:
         fill(base / name)
         for path in [base / name, *(base / name).rglob("*")]:
             os.chown(path, NOBODY, NOBODY)
-    for name in ("errors.py", "lab/scratch.py", "lab/launcher.py"):
+    for name in (
+        "errors.py",
+        *(f"lab/{name}.py" for name in ("scratch", "copying", "folders", "launch")),
+        *(f"lab/launcher/{name}.py" for name in ("__main__", "kernel", "views")),
+    ):
         target = base / "package" / "hotlap" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, target)
@@ -466,6 +475,8 @@ def test_what_a_command_leaves_running_ends_with_it(
 CONTROLLER = """
 import os, sys
 from pathlib import Path
+from hotlap.lab import family
+from hotlap.lab.copying import end_leftovers
 from hotlap.lab.scratch import Protection, Scratch
 protection = Protection("copy", (), "forced") if sys.argv[2] == "copy" else None
 with Scratch(Path(sys.argv[1]), protection=protection) as scratch:
@@ -513,6 +524,38 @@ def test_nothing_is_left_after_kill_9(
         wait_for(lambda: [m for m in family if alive(m)], lambda found: not found)
     wait_for(lambda: list(temporary.iterdir()), lambda found: not found)
     assert Path("/proc/self/mountinfo").read_text() == mounts
+
+
+@pytest.mark.parametrize("kind", ["view", "copy"])
+def test_nothing_is_left_when_all_that_could_clean_up_is_killed_at_once(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(tmp_path), kind, f"all-{tmp_path.name}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    ) as controller:
+        assert controller.stdout is not None
+        launcher = int(controller.stdout.readline())
+        everyone = processes_below(launcher)
+        keeper = psutil.Process(launcher).children()[0].pid
+        family.stop(launcher, keeper_too=kind == "view")
+        # Stopped first, so that none of them sees another one go.
+        for pid in (keeper, launcher, controller.pid):
+            os.kill(pid, signal.SIGSTOP)
+        for pid in (keeper, launcher, controller.pid):
+            os.kill(pid, signal.SIGKILL)
+    sleeping = [each for each in everyone if each.pid not in (launcher, keeper)]
+    if kind == "copy":
+        # The trial itself is tied to its keeper; what it started is found by the next hotlap.
+        wait_for(lambda: [m for m in sleeping if alive(m)], lambda found: len(found) < 3)
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        end_leftovers()
+    wait_for(lambda: [m for m in sleeping if alive(m)], lambda found: not found)
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("protection", [None, COPY], ids=["view", "copy"])

@@ -1,8 +1,9 @@
 """What goes between hotlap and a process it has attached to: JSON lines over one socket."""
 
 import json
+import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -36,17 +37,32 @@ class Config:
         return cls(**data)
 
 
-class Channel:
-    """One end of the socket. Sending never raises: a script must outlive whoever watches it."""
+EXIT_CUT = 96
+"""Exit code of a trial whose script has closed the socket: it could only be misunderstood."""
 
-    def __init__(self, fd: int | None) -> None:
+
+class Channel:
+    """One end of the socket. Sending never raises: a script must outlive whoever watches it.
+
+    A script may close every descriptor (`os.closerange`, as daemons do) and open its own under the
+    same number; nothing is written into that, nor read from it, nor is it closed.
+
+    Args:
+        fd: descriptor of the socket, None where nobody listens.
+        lost: called when the descriptor turns out to be another's.
+    """
+
+    def __init__(self, fd: int | None, lost: Callable[[], None] | None = None) -> None:
+        self._identity = None if fd is None else _identity(fd)
         self._socket = None if fd is None else socket.socket(fileno=fd)
+        self._lost = lost
         self._buffer = b""
 
     def send(self, kind: str, **values: Any) -> bool:
         """Send one message; return False if nobody listens any more."""
-        if self._socket is None:
+        if not self._is_open():
             return False
+        assert self._socket is not None
         try:
             self._socket.sendall(json.dumps({"kind": kind, **values}).encode() + b"\n")
         except OSError:
@@ -60,8 +76,9 @@ class Channel:
         Raises:
             TimeoutError: nothing came in time.
         """
-        if self._socket is None:
+        if not self._is_open():
             return None
+        assert self._socket is not None
         self._socket.settimeout(timeout_s)
         while b"\n" not in self._buffer:
             try:
@@ -75,6 +92,34 @@ class Channel:
         return json.loads(line)
 
     def close(self) -> None:
-        if self._socket is not None:
+        """Close the socket, if it is still there."""
+        if self._socket is not None and not self._let_go():
             self._socket.close()
+        self._socket = None
+
+    def _is_open(self) -> bool:
+        if self._socket is None:
+            return False
+        if self._let_go():
             self._socket = None
+            if self._lost is not None:
+                self._lost()
+            return False
+        return True
+
+    def _let_go(self) -> bool:
+        """Give the descriptor up if it is not the socket any more; return True if so."""
+        assert self._socket is not None
+        if self._socket.fileno() < 0 or _identity(self._socket.fileno()) == self._identity:
+            return False
+        self._socket.detach()
+        return True
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Return what tells an open file from every other, None if the descriptor is closed."""
+    try:
+        info = os.fstat(fd)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino

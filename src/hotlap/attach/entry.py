@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,24 @@ def is_off() -> bool:
 
 TRACKERS_OFF = {
     "WANDB_MODE": "disabled",
-    "MLFLOW_TRACKING_URI": "file:/tmp/hotlap-mlflow",
+    # mlflow 3.17 raises without it; its database takes seconds to be made, for each trial.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
-    "TRACKIO_DISABLED": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
 """Environment of a trial: nobody's dashboard should show runs that were only measurements."""
+
+TRACKERS_FOLDERS = {
+    "MLFLOW_TRACKING_URI": "file:{}/hotlap-mlflow",
+    "TRACKIO_DIR": "{}/hotlap-trackio",
+}
+"""Where trackers that cannot be switched off write in a trial; `{}` is the temporary folder, which
+goes away with it."""
+
+TRACKERS_REMOVED = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+"""Not in a trial's environment: they name where trackio would publish it."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,12 @@ class Script:
 
 
 def environment(
-    config: Config, base: Mapping[str, str], *, trial: bool, seed: int | None = None
+    config: Config,
+    base: Mapping[str, str],
+    *,
+    trial: bool,
+    seed: int | None = None,
+    tell_children: str | None = None,
 ) -> dict[str, str]:
     """Return the environment that attaches to a script started in it.
 
@@ -74,6 +91,7 @@ def environment(
         base: the environment that the user would start the script in.
         trial: True for a measurement: trackers are off.
         seed: fixes Python's hash order where the script itself is not repeatable.
+        tell_children: where children that train say so, see `children`.
     """
     result = surroundings(config, base, trial=trial, seed=seed)
     if "PYTHONPATH" in base:
@@ -82,7 +100,15 @@ def environment(
         [str(SITE), *([base["PYTHONPATH"]] if base.get("PYTHONPATH") else [])]
     )
     result["HOTLAP_ATTACH"] = config.to_text()
+    result.pop("HOTLAP_INSIDE", None)
+    if tell_children is not None:
+        result["HOTLAP_INSIDE"] = tell_children
     return result
+
+
+def trackers_in(temporary: str) -> dict[str, str]:
+    """Return the environment that lets trackers write below a temporary folder."""
+    return {name: text.format(temporary) for name, text in TRACKERS_FOLDERS.items()}
 
 
 def surroundings(
@@ -91,7 +117,9 @@ def surroundings(
     """Return the environment of a process that a plan is applied in, however hotlap gets there."""
     result = dict(base)
     if trial:
-        result |= TRACKERS_OFF
+        result |= TRACKERS_OFF | trackers_in(base.get("TMPDIR") or tempfile.gettempdir())
+        for name in TRACKERS_REMOVED:
+            result.pop(name, None)
     if seed is not None:
         result["PYTHONHASHSEED"] = str(seed)
     _process_seam(config, result)

@@ -9,7 +9,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from hotlap.attach.channel import Channel, Config
+from hotlap.attach import children
+from hotlap.attach.channel import EXIT_CUT, Channel, Config
 
 
 class _AfterTorch(MetaPathFinder):
@@ -44,17 +45,35 @@ class _AfterTorch(MetaPathFinder):
         return spec
 
 
-def install(text: str) -> None:
+def _end() -> None:
+    """End a trial that nobody hears any more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(EXIT_CUT)
+
+
+def install_in_child(address: str) -> None:
+    """Wait for torch in a child of a script that hotlap runs, see `children`.
+
+    Args:
+        address: whom to tell that the child trains.
+    """
+
+    sys.meta_path.insert(0, _AfterTorch(lambda: children.tell(address)))
+
+
+def install(text: str, address: str | None = None) -> None:
     """Say that the process was reached, and wait for torch.
 
     Args:
         text: the configuration as JSON, see `channel.Config`.
+        address: whom children tell that they train, None if nobody wants to know.
     """
     config = Config.from_text(text)
     if config.fd is not None:
         # It was inherited once; a program that the script starts would keep it open.
         os.set_inheritable(config.fd, False)
-    channel = Channel(config.fd)
+    channel = Channel(config.fd, lost=None if config.role == "run" else _end)
     # A forked child may outlive the script: whoever listens waits for the last holder to go.
     os.register_at_fork(after_in_child=channel.close)
     channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
@@ -62,6 +81,10 @@ def install(text: str) -> None:
     def start() -> None:
         from hotlap.attach import session
 
+        if address is not None:
+            children.pass_on(address)
         session.start(config, channel)
 
+    if address is not None:
+        children.pass_on_by_launcher(address)
     sys.meta_path.insert(0, _AfterTorch(start))

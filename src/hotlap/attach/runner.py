@@ -11,13 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotlap.attach import children
 from hotlap.attach.channel import Channel, Config
 from hotlap.attach.entry import Script, environment, is_off, plan_data
+from hotlap.host.control_groups import out_of_memory_kills
+from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
 
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _PR_SET_PDEATHSIG = 1
+_CLOSED_S = 2.0
+"""Seconds that an ending process may take after its end of the socket was closed."""
 
 
 @dataclass
@@ -30,11 +35,24 @@ class Outcome:
     techniques: list[dict[str, str]] = field(default_factory=list)
     failure: str | None = None
     """Why the plan was not applied, if it was not."""
+    steps: int | None = None
+    """Optimizer steps of the script's own process, None if it did not say at its end."""
+    out_of_memory: bool = False
+    """True if a process of this one's control group was killed meanwhile, for its limit."""
+    cut: bool = False
+    """True if the script closed the socket long before its end."""
+    children: list[str] = field(default_factory=list)
+    """What started each child process that trained."""
 
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
         if is_off():
             return []
+        if self.out_of_memory and self.exit_code == 128 + signal.SIGKILL:
+            return [
+                f"`{script}` was killed by the system: the memory of its control group "
+                f"({memory()[0] / 2**20:.0f} MiB) was used up"
+            ]
         if not self.attached:
             return [
                 f"hotlap never got into `{script}`, the run was plain: its Python was started "
@@ -42,9 +60,20 @@ class Outcome:
             ]
         if self.failure:
             return [f"the plan was not applied: {self.failure}"]
+        if self.cut and self.steps is None:
+            return [
+                "what took effect is not known: the script closed the socket over which hotlap "
+                "talks to it (os.closerange, as daemons do)"
+            ]
         if self.torch is None and self.exit_code == 0:
             return [f"`{script}` never imported torch in its own process: nothing was applied"]
-        return []
+        if self.torch is not None and self.steps is None and self.exit_code == 0:
+            return [
+                "what took effect is not known: the script ended without Python's clean-up "
+                "(os._exit)"
+            ]
+        line = children.problem(self.steps, self.exit_code, self.children)
+        return [] if line is None else [line]
 
 
 def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
@@ -71,9 +100,11 @@ def run(
     """
     ours, theirs = socket.socketpair()
     config = Config("run", fd=theirs.fileno(), plan=plan_data(plan), techniques=techniques)
+    heard = children.Listening()
+    killed_before = out_of_memory_kills()
     process = subprocess.Popen(
         script.command(),
-        env=environment(config, os.environ, trial=False),
+        env=environment(config, os.environ, trial=False, tell_children=heard.address),
         cwd=script.folder,
         stdout=stdout,
         pass_fds=(theirs.fileno(),),
@@ -82,17 +113,19 @@ def run(
     theirs.close()
     outcome = Outcome(exit_code=1)
     channel = Channel(ours.detach())
-    listener = threading.Thread(target=_listen, args=(channel, outcome), daemon=True)
+    listener = threading.Thread(target=_listen, args=(channel, outcome, process), daemon=True)
     listener.start()
     with _SignalsTo(process):
         code = process.wait()
     listener.join(timeout=5)
     channel.close()
+    outcome.children = heard.heard()
+    outcome.out_of_memory = out_of_memory_kills() > killed_before
     outcome.exit_code = code if code >= 0 else 128 - code
     return outcome
 
 
-def _listen(channel: Channel, outcome: Outcome) -> None:
+def _listen(channel: Channel, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
     while (message := channel.receive()) is not None:
         kind = message["kind"]
         if kind == "attached":
@@ -103,6 +136,11 @@ def _listen(channel: Channel, outcome: Outcome) -> None:
             outcome.failure = message["error"]
         elif kind == "report":
             outcome.techniques = message["techniques"]
+            outcome.steps = message["steps"]
+    try:
+        process.wait(_CLOSED_S)
+    except subprocess.TimeoutExpired:
+        outcome.cut = True
 
 
 def _dies_with(parent: int) -> Callable[[], None]:

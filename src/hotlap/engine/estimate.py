@@ -10,7 +10,7 @@ import torch
 from hotlap.engine.ledger import Peak
 from hotlap.engine.rehearsal import Largest, Sample, largest_batches, rehearse
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.memory import available_bytes
+from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN, check

@@ -1,10 +1,8 @@
-"""How much memory the feed may take, and memory whose rows are found fast."""
+"""Memory whose rows are found fast."""
 
 import logging
 import math
 import mmap
-import os
-from pathlib import Path
 
 import torch
 
@@ -13,16 +11,6 @@ log = logging.getLogger("hotlap")
 _HUGE_PAGE = 2**21
 _WORTH_HUGE_PAGES = 16 * _HUGE_PAGE
 """Bytes; smaller tables stay in reach of the processor's own table of pages."""
-
-
-def available_bytes() -> int:
-    """Return the bytes of memory that can still be taken without swapping."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def empty_rows(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -1,15 +1,23 @@
 """Where the rows of a resident data set are kept: the host's memory, or the device's."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 
 from hotlap.device import Device
-from hotlap.feed.memory import available_bytes, empty_rows
+from hotlap.feed.memory import empty_rows
+from hotlap.host.memory import available_bytes, transient_bytes
 
 Gather = Callable[[torch.Tensor], Any]
 """`gather(positions) -> batch`; the positions are where the rows are."""
+
+_LOOK_EVERY = 16 * 2**20
+"""Bytes written between two looks at what memory is left."""
+_AT_ONCE = 16 * 2**20
+"""Bytes of samples that are read in one go, beside those that are held."""
+_LEFT = 32 * 2**20
+"""Bytes that are never taken."""
 
 
 class Place(Protocol):
@@ -45,24 +53,54 @@ class Place(Protocol):
 
 
 class HostPlace:
-    """The host's memory."""
+    """The host's memory.
+
+    Pages are taken as rows are written, while the run may take more for itself. Both `keep` and
+    `kept` raise MemoryError where the run would be left with too little.
+    """
 
     name = "the host's memory"
     share = "half"
     gathers_ahead = True
     otherwise: Place | None = None
 
+    def __init__(self) -> None:
+        self._unwritten = 0
+        self._since_look = 0
+
     def free_bytes(self) -> int:
+        """See `Place`."""
+        self._unwritten = 0
         return available_bytes() // 2
 
     def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        return empty_rows(shape, like.dtype)
+        """See `Place`."""
+        rows = empty_rows(shape, like.dtype)
+        self._unwritten += rows.nbytes
+        return rows
 
     def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
+        """See `Place`."""
+        self._since_look += leaf.nbytes
+        if self._since_look >= _LOOK_EVERY:
+            self._look()
         rows.index_copy_(0, index, leaf)
+        self._unwritten = max(0, self._unwritten - leaf.nbytes)
 
     def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """See `Place`."""
+        self._look()
         return rows.index_select(0, index)
+
+    def _look(self) -> None:
+        """Raise MemoryError if the rows would take what the run itself needs."""
+        self._since_look = 0
+        free, needed = available_bytes(), self._unwritten + transient_bytes() + _LEFT
+        if free < needed:
+            raise MemoryError(
+                f"{free / 2**20:.0f} MiB of memory are left, and {needed / 2**20:.0f} MiB are "
+                "needed to hold the data set beside the run"
+            )
 
     def gathering(self, gather: Gather) -> Gather:
         return gather
@@ -121,6 +159,19 @@ def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | No
         f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} (option max_mib, and "
         f"{place.share} of what is free)"
     )
+
+
+def at_once(rows: Sequence[torch.Tensor] | None, most: int) -> int:
+    """Return how many samples may be read in one go beside what is held, `most` or fewer.
+
+    Args:
+        rows: what holds the samples; None while their size is not known.
+        most: where memory is no matter.
+    """
+    if rows is None:
+        return 1
+    size = sum(row[0].numel() * row.element_size() for row in rows if len(row))
+    return max(1, min(most, _AT_ONCE // max(1, size)))
 
 
 class _Orders:

@@ -19,7 +19,7 @@ from hotlap.errors import DIFFERS
 from hotlap.feed import fixed
 from hotlap.feed.first_times import FirstTimes
 from hotlap.feed.gather import Several, flatten, gatherer
-from hotlap.feed.place import HostPlace, Place, no_room
+from hotlap.feed.place import HostPlace, Place, at_once, no_room
 from hotlap.feed.reach import Reach
 
 log = logging.getLogger("hotlap")
@@ -227,10 +227,10 @@ class ResidentRows:
         """Read every sample that is still missing, at once. Only trials do this."""
         missing = (~self._have).nonzero().flatten().tolist()
         states = fixed.global_random_states()
-        for start in range(0, len(missing), _FILL_CHUNK):
-            if self.refused is not None:
-                break
-            chunk = missing[start : start + _FILL_CHUNK]
+        start = 0
+        while start < len(missing) and self.refused is None:
+            chunk = missing[start : start + at_once(self._rows, _FILL_CHUNK)]
+            start += len(chunk)
             try:
                 self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
             except Exception:
@@ -352,7 +352,7 @@ class ResidentRows:
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
         wanted = held[self.served % stride :: stride]
-        for part in wanted.split(_FILL_CHUNK):
+        for part in wanted.split(at_once(self._rows, _FILL_CHUNK)):
             if self.refused is None:
                 self._read_again(read, part)
 

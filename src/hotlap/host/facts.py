@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hotlap.host import probes
+from hotlap.host import control_groups, probes
+from hotlap.host.memory import memory
 
 FEATURES = (
     "avx2",
@@ -90,10 +91,10 @@ class Host:
     def detect(cls) -> "Host":
         """Ask the system. Takes a tenth of a second, more where there is a GPU."""
         busy, stolen = probes.other_load()
-        quota = probes.cpu_quota()
+        quota = control_groups.cpu_quota()
         allowed = probes.affinity()
         compiler = probes.compiler()
-        memory, available = probes.memory()
+        total, available = memory()
         torch_version = probes.version("torch")
         return cls(
             cpu=probes.cpu_name(),
@@ -101,7 +102,7 @@ class Host:
             cores=max(1, min(allowed, int(quota) if quota is not None else allowed)),
             cores_total=probes.core_count(),
             cpu_quota=quota,
-            memory_bytes=memory,
+            memory_bytes=total,
             memory_available_bytes=available,
             shm_bytes=probes.shm_bytes(),
             torch=torch_version,

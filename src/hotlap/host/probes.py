@@ -17,8 +17,6 @@ from typing import Any
 _SAMPLE_S = 0.1
 _TOOL_TIMEOUT_S = 10.0
 _MIB = 1024**2
-_UNLIMITED = 1 << 60
-"""A control group of version 1 without a memory limit says a number near 2**63."""
 _GPU_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
 
 
@@ -49,46 +47,6 @@ def affinity() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return core_count()
-
-
-def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> float | None:
-    """Return the cores' worth of time that this process's control groups allow.
-
-    Args:
-        root: where control groups are mounted.
-        own: content of /proc/self/cgroup, read if None.
-    """
-    quotas: list[float] = []
-    for folder in _groups(root, own, "cpu"):
-        words = read(folder / "cpu.max").split()
-        if len(words) == 2 and words[0].isdecimal():
-            quotas.append(int(words[0]) / int(words[1]))
-        quota, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
-        if quota.isdecimal() and period.isdecimal():
-            quotas.append(int(quota) / int(period))
-    return min(quotas, default=None)
-
-
-def memory(root: Path = Path("/sys/fs/cgroup"), own: str | None = None) -> tuple[int, int]:
-    """Return the bytes of memory there are, and those that are free, limits of groups included."""
-    import psutil
-
-    machine = psutil.virtual_memory()
-    total, available = machine.total, machine.available
-    names = (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    )
-    for folder in _groups(root, own, "memory"):
-        for limit_name, usage_name, cache_name in names:
-            limit, usage = read(folder / limit_name), read(folder / usage_name)
-            if limit.isdecimal() and int(limit) < _UNLIMITED:
-                # Pages of files count as used, though they are given back on demand.
-                cache = re.search(rf"^{cache_name} (\d+)", read(folder / "memory.stat"), re.M)
-                used = int(usage or 0) - (int(cache[1]) if cache else 0)
-                total = min(total, int(limit))
-                available = min(available, max(0, int(limit) - used))
-    return total, available
 
 
 def shm_bytes() -> int | None:
@@ -182,29 +140,6 @@ def _output(command: Sequence[str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
-
-
-def _groups(root: Path, own: str | None, controller: str) -> list[Path]:
-    """Return the folders of this process's control groups, up to the outermost that is seen.
-
-    A limit of any of them holds. Inside a container its own group is mounted as the root, and the
-    path that /proc names may not exist; then the root alone is asked.
-    """
-    folders: list[Path] = []
-    for line in (read(Path("/proc/self/cgroup")) if own is None else own).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            tops = [root, root / "unified"]
-        elif controller in controllers.split(","):
-            tops = [root / controllers, root / controller]
-        else:
-            continue
-        for top in tops:
-            inner = top / path.lstrip("/")
-            chain = [inner, *inner.parents]
-            folders += chain[: chain.index(top) + 1]
-    return list(dict.fromkeys(folder for folder in folders if folder.is_dir()))
 
 
 def _busy_ticks() -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from hotlap.attach.channel import Channel, Config
+from hotlap.attach.channel import EXIT_CUT, Channel, Config
 from hotlap.attach.session import EXIT_STOPPED
 from hotlap.attach.turns import Turns
 from hotlap.engine.build import Built, build
@@ -103,7 +103,7 @@ def main(argv: Sequence[str]) -> None:
     if config.fd is not None:
         # It was inherited once; a worker process would keep it open.
         os.set_inheritable(config.fd, False)
-    channel = Channel(config.fd)
+    channel = Channel(config.fd, lost=lambda: os._exit(EXIT_CUT))
     os.register_at_fork(after_in_child=channel.close)
     channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())

@@ -16,9 +16,12 @@ from typing import Any
 
 import psutil
 
-from hotlap.attach.channel import Channel, Config, Role
-from hotlap.attach.entry import Script, plan_data
+from hotlap.attach.channel import EXIT_CUT, Channel, Config, Role
+from hotlap.attach.entry import TRACKERS_FOLDERS, Script, plan_data
 from hotlap.errors import AttachError, TrialError, UsageError
+from hotlap.host.control_groups import out_of_memory_kills
+from hotlap.host.memory import available_bytes
+from hotlap.lab import family, listening
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
@@ -27,6 +30,15 @@ _OUTPUT_KEPT = 64 * 1024
 _WATCH_S = 0.5
 _ATTACH_S = 60.0
 """Seconds that a script may take until it has imported torch."""
+_MEMORY_SHARE = 0.8
+_LAST_S = 30.0
+"""Seconds that a script may take to end, after its end of the socket was closed."""
+_CUT = (
+    "closed the socket over which hotlap talks to it: it closes descriptors that it has not opened "
+    "(`os.closerange`, as daemons do). Start hotlap on a script that closes only its own"
+)
+_LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+"""Environment in a network of its own, where the script's own choice is not there."""
 _EXCHANGE = "hotlap-lab-"
 
 
@@ -44,7 +56,7 @@ class Lab:
     techniques: tuple[str, ...] = ()
     """Techniques from outside, as `module:NAME`."""
     inject_seed: int | None = None
-    memory_bytes: int = field(default_factory=lambda: int(psutil.virtual_memory().available * 0.8))
+    memory_bytes: int = field(default_factory=lambda: int(available_bytes() * _MEMORY_SHARE))
     """A trial whose processes together hold more resident memory is ended."""
     protection: Protection | None = None
     """How the files are protected; found out if None."""
@@ -57,8 +69,11 @@ class Lab:
             passthrough=(self.exchange,),
             hide=self.hide,
             protection=self.protection,
+            in_temporary=TRACKERS_FOLDERS,
         )
         self.scratch.__enter__()
+        self.listens: str | None = None
+        """What the script was seen to listen on; trials then get a network of their own."""
         self.trials: list[Trial] = []
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="hotlap-watch", daemon=True)
@@ -93,9 +108,24 @@ class Lab:
         self.trials.append(trial)
         return trial
 
+    @property
+    def own_network(self) -> bool:
+        """True if trials get a network of their own: two would want the same address."""
+        return self.listens is not None and self.scratch.why_no_network() is None
+
+    def listens_too(self, error: TrialError) -> bool:
+        """Return True if a trial failed for an address in use, and the next would not."""
+        had_its_own = self.trials[-1].own_network
+        if error.reason != "crashed" or had_its_own or not listening.is_in_use(error.output):
+            return False
+        self.listens = self.listens or "an address that another process has"
+        return self.own_network
+
     def _watch(self) -> None:
         while not self._closed.wait(_WATCH_S):
             for trial in list(self.trials):
+                if trial.alive and self.listens is None:
+                    self.listens = listening.found(trial.pids())
                 if trial.alive and trial.resident_bytes() > self.memory_bytes:
                     trial.end_with(
                         "memory",
@@ -130,9 +160,14 @@ class Trial:
         if role != "observe":
             # Compiled once for all trials; what a run costs from its very start shows without.
             env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(lab.exchange / "compiled"))
+        self._killed_before = out_of_memory_kills()
+        self.own_network = lab.own_network
+        if self.own_network:
+            env |= _LOOPBACK_ONLY
         self._process = lab.scratch.popen(
             lab.script.command(),
             env=env,
+            own_network=self.own_network,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(theirs.fileno(),),
@@ -200,11 +235,16 @@ class Trial:
         self.channel.send(kind, **values)
 
     def pause(self) -> None:
-        """Stop every process of the trial, loader workers too."""
-        self._signal(signal.SIGSTOP)
+        """Stop every process of the trial, whatever session it is in; return when all stand still.
+
+        Raises:
+            TrialError: something goes on starting or continuing them.
+        """
+        family.stop(self._process.pid, keeper_too=self.lab.scratch.is_view)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        """Continue every process of the trial."""
+        family.resume(self._process.pid, keeper_too=self.lab.scratch.is_view)
 
     def kill(self) -> None:
         """End every process of the trial. Does nothing if it has ended."""
@@ -221,17 +261,20 @@ class Trial:
         self._ended_why = (reason, why)
         self._signal(signal.SIGKILL)
 
-    def resident_bytes(self) -> int:
-        """Return the resident memory of all its processes, in bytes."""
+    def pids(self) -> list[int]:
+        """Return the process IDs of the trial, its launcher's first; none if it has ended."""
         try:
             process = psutil.Process(self._process.pid)
-            family = [process, *process.children(recursive=True)]
+            return [each.pid for each in (process, *process.children(recursive=True))]
         except psutil.NoSuchProcess:
-            return 0
+            return []
+
+    def resident_bytes(self) -> int:
+        """Return the resident memory of all its processes, in bytes."""
         total = 0
-        for member in family:
+        for pid in self.pids():
             with contextlib.suppress(psutil.NoSuchProcess):
-                total += member.memory_info().rss
+                total += psutil.Process(pid).memory_info().rss
         return total
 
     def _signal(self, number: int) -> None:
@@ -249,10 +292,19 @@ class Trial:
 
     def ended(self) -> Exception:
         """Wait for the trial's end and return what to raise for it."""
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_LAST_S)
+        except subprocess.TimeoutExpired:
+            # Its end of the socket is closed, and the script goes on.
+            self.kill()
+            code = EXIT_CUT
         self._drain.join(timeout=5)
         if self._ended_why is not None:
             return self._error(*self._ended_why)
+        if code == 128 + signal.SIGKILL and out_of_memory_kills() > self._killed_before:
+            return self._error("memory", "was killed: its control group's memory was used up")
+        if code == EXIT_CUT:
+            return self._error("crashed", _CUT)
         if code != 0:
             return self._error("crashed", f"ended with exit code {code}")
         if not self._attached:
@@ -270,6 +322,11 @@ class Trial:
         tail = self.output.strip()
         lines = "\n".join(tail.splitlines()[-15:])
         text = f"`{self.lab.script}` {why}."
+        if self.own_network:
+            text += (
+                f" It had a network of its own, where nothing else is to be reached, because it "
+                f"listens on {self.lab.listens}."
+            )
         if lines:
             text += f" Its last output:\n{lines}"
         return TrialError(text, reason=reason, output=tail)
@@ -293,7 +350,23 @@ def observe(
         options: what the role needs, and `role` itself.
     """
     role: Role = options.pop("role", "observe")
-    answers = answers or {}
+    try:
+        return _observe_once(lab, plan, role, timeout_s, answers or {}, options)
+    except TrialError as error:
+        # Another one, an earlier trial of this script for one, has the address that it wants.
+        if lab.listens_too(error):
+            return _observe_once(lab, plan, role, timeout_s, answers or {}, options)
+        raise
+
+
+def _observe_once(
+    lab: Lab,
+    plan: Plan | None,
+    role: Role,
+    timeout_s: float,
+    answers: Mapping[str, Callable[[Mapping[str, Any]], None]],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
     trial = lab.start(role, plan, **options)
     try:
         while (message := trial.message(["report", *answers], timeout_s))["kind"] != "report":

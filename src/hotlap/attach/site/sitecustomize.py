@@ -39,10 +39,16 @@ def _run_next_sitecustomize() -> None:
 
 
 _config = os.environ.pop("HOTLAP_ATTACH", None)
+_inside = os.environ.pop("HOTLAP_INSIDE", None)
 _restore_path(os.environ.pop("HOTLAP_PYTHONPATH", None))
 if _config is not None and os.environ.get("HOTLAP_OFF", "0") in ("", "0"):
     _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
     from hotlap.attach import hook
 
-    hook.install(_config)
+    hook.install(_config, _inside)
+elif _inside is not None and sys.version_info >= (3, 11):
+    _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
+    from hotlap.attach import hook
+
+    hook.install_in_child(_inside)
 _run_next_sitecustomize()

@@ -1,0 +1,172 @@
+"""Scripts that train in child processes, or close what is not theirs: hotlap says so."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotlap.attach import children
+from hotlap.attach.channel import Channel
+from hotlap.attach.entry import Script
+from hotlap.errors import TrialError
+from hotlap.lab.observing import watch
+from hotlap.lab.trial import Lab
+
+TRAIN = """
+import os, sys
+import torch
+
+def train(rank=0, steps=3):
+    assert not [name for name in os.environ if "HOTLAP" in name]
+    assert not any("hotlap" in entry for entry in os.environ.get("PYTHONPATH", "").split(":"))
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    print(float(model.weight.sum()), flush=True)
+"""
+SPAWN = (
+    TRAIN
+    + """
+if __name__ == "__main__":
+    import torch.multiprocessing
+    torch.multiprocessing.spawn(train, nprocs=1)
+    sys.exit(int(sys.argv[1]))
+"""
+)
+RANK = TRAIN + "train()\n"
+BOTH = (
+    TRAIN
+    + """
+if __name__ == "__main__":
+    train()
+    import torch.multiprocessing
+    torch.multiprocessing.spawn(train, nprocs=2)
+"""
+)
+CLOSING = (
+    """
+import os, socket, sys
+ours, theirs = socket.socketpair()
+pair = [ours.detach(), theirs.detach()]
+saved = [os.dup2(fd, 200 + at) for at, fd in enumerate(pair)]
+os.closerange(3, 200)
+# The script's own sockets under every number that was free: hotlap's is one of them.
+mine = [os.dup(200) for _ in range(40)]
+"""
+    + TRAIN.replace("import os, sys\n", "import os, sys\n")
+    + """
+train(steps=60)
+os.set_blocking(201, False)
+try:
+    print("READ", os.read(201, 100), flush=True)
+except BlockingIOError:
+    print("nothing was written", flush=True)
+"""
+)
+
+
+def run(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "train.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "hotlap", "run", *args],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+    )
+
+
+def test_a_script_that_trains_in_spawned_processes_is_told_so(tmp_path: Path) -> None:
+    done = run(tmp_path, SPAWN, "train.py", "5")
+    assert done.returncode == 5
+    assert "a child process trains, started by torch.multiprocessing" in done.stderr
+    assert "the plan was applied to nothing" in done.stderr
+    plain = subprocess.run(
+        [sys.executable, "train.py", "5"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+
+
+@pytest.mark.slow
+def test_a_script_under_a_launcher_is_told_so(tmp_path: Path) -> None:
+    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py")
+    done = run(tmp_path, RANK, *launch)
+    assert done.returncode == 0, done.stderr
+    assert "2 child processes train, started by a launcher" in done.stderr
+    assert "the plan was applied to nothing" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_trains_in_its_own_process_too_is_told_of_the_others(tmp_path: Path) -> None:
+    done = run(tmp_path, BOTH, "train.py")
+    assert "2 child processes train" in done.stderr and "they ran plain" in done.stderr
+    done = run(tmp_path, RANK, "train.py")
+    # The negative control: nothing is said where nobody else trains.
+    assert "process" not in done.stderr
+
+
+def test_a_script_that_takes_no_step_is_told_so(tmp_path: Path) -> None:
+    done = run(tmp_path, "import torch\n", "train.py")
+    assert done.returncode == 0
+    assert "no step of a torch optimizer was taken in the script's own process" in done.stderr
+    done = run(tmp_path, "import torch\nraise ValueError('mine')\n", "train.py")
+    assert "no step of" not in done.stderr
+
+
+def test_what_is_said_of_each_case() -> None:
+    assert children.problem(3, 0, []) is None
+    assert children.problem(0, 1, []) is None
+    assert "applied to nothing" in str(children.problem(0, 0, []))
+    assert "applied to nothing" in str(children.problem(None, 0, ["a launcher"]))
+    assert "ran plain" in str(children.problem(3, 0, ["a launcher"]))
+
+
+def test_what_an_address_heard_is_one_message_a_process() -> None:
+    listening = children.Listening()
+    if listening.address is None:
+        pytest.skip("no abstract sockets here")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        for pid in (7, 7, 8):
+            out.sendto(b'{"pid": %d, "by": "a launcher"}' % pid, "\0" + listening.address)
+    assert listening.heard() == ["a launcher"] * 2
+
+
+def test_nothing_goes_into_a_descriptor_that_is_anothers() -> None:
+    theirs, ours = socket.socketpair()
+    lost: list[int] = []
+    channel = Channel(ours.detach(), lost=lambda: lost.append(1))
+    number = channel._socket.fileno()  # type: ignore[union-attr]
+    assert channel.send("first")
+    here, there = socket.socketpair()
+    os.dup2(here.fileno(), number)
+    assert not channel.send("second", text="x")
+    there.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        there.recv(100)
+    assert lost == [1] and channel.receive() is None
+    channel.close()
+    # It is the script's now, and stays open.
+    os.write(number, b"mine")
+    assert there.recv(100) == b"mine"
+    assert b"first" in theirs.recv(100) and theirs.recv(100) == b""
+    os.close(number)
+    for each in (theirs, here, there):
+        each.close()
+
+
+@pytest.mark.slow
+def test_a_script_that_closes_every_descriptor_keeps_its_own(tmp_path: Path) -> None:
+    done = run(tmp_path, CLOSING, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("nothing was written\n")
+    assert "what took effect is not known" in done.stderr
+    script = Script(path="train.py", cwd=str(tmp_path))
+    with Lab(script) as lab, pytest.raises(TrialError, match="closed the socket over which"):
+        watch(lab, seconds=20, epochs=9)

@@ -26,8 +26,8 @@ from benchmarks.__main__ import Result
 from benchmarks.tiny_step import BATCH, EPOCH, data, loss, model, optimizer, raw
 from hotlap.device import Device
 from hotlap.engine.build import build
+from hotlap.engine.clock import EpochClock
 from hotlap.engine.run import steps_of
-from hotlap.engine.train import EpochClock
 from hotlap.host import Host
 from hotlap.lab.statistics import spread
 from hotlap.plan import Plan

@@ -5,10 +5,14 @@ only hotlap's own engine needs is looked for when it is used.
 """
 
 import importlib
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from hotlap.errors import RunError
+
+_PATIENCE_S = 0.5
+"""What an idle worker needs to end is a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -101,3 +105,37 @@ def hide_worker_info() -> None:
             "this torch does not let a worker process hide that it is one. Allowed: streams "
             "without the technique `workers`."
         )
+
+
+def end_workers(batches: Any) -> None:
+    """End the worker processes of a loader's iterator; one that hangs is not waited for.
+
+    torch waits five seconds for each, and as long again.
+    """
+    workers = getattr(batches, "_workers", [])
+    queues = getattr(batches, "_index_queues", [])
+    done = getattr(batches, "_workers_done_event", None)
+    if done is not None and not getattr(batches, "_shutdown", True):
+        done.set()
+        for queue in queues:
+            queue.put(None)
+        until = time.monotonic() + _PATIENCE_S
+        for worker in workers:
+            worker.join(timeout=max(0.0, until - time.monotonic()))
+        hanging = [worker for worker in workers if worker.is_alive()]
+        if hanging:
+            _do_not_watch(batches)
+        for worker in hanging:
+            worker.kill()
+            worker.join()
+    getattr(batches, "_shutdown_workers", lambda: None)()
+
+
+def _do_not_watch(batches: Any) -> None:
+    """Let workers of an iterator be killed without torch raising an error of it."""
+    from torch.utils.data._utils import signal_handling
+
+    forget = getattr(signal_handling, "_remove_worker_pids", None)
+    if forget is not None and getattr(batches, "_worker_pids_set", False):
+        forget(id(batches))
+        batches._worker_pids_set = False

@@ -14,12 +14,12 @@ from typing import Any
 from hotlap.attach import children
 from hotlap.attach.channel import Channel, Config
 from hotlap.attach.entry import Script, environment, is_off, plan_data
+from hotlap.attach.passing import Passing
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
 
-_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT")
 _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0
 """Seconds that an ending process may take after its end of the socket was closed."""
@@ -77,12 +77,16 @@ class Outcome:
 
 
 def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
-    """Return the plan without every technique that claims less than `exact`."""
+    """Return what of a plan may be used where nothing of it was measured.
+
+    That is every technique that claims to be `exact` and does not need a race to show its gain.
+    """
     known = registry() if known is None else known
     kept = {
         name: values
         for name, values in plan.techniques.items()
         if known[name].numerics(known[name].options(values)) is Numerics.EXACT
+        and not known[name].needs_race
     }
     return Plan(kept)
 
@@ -100,22 +104,22 @@ def run(
     """
     ours, theirs = socket.socketpair()
     config = Config("run", fd=theirs.fileno(), plan=plan_data(plan), techniques=techniques)
-    heard = children.Listening()
-    killed_before = out_of_memory_kills()
-    process = subprocess.Popen(
-        script.command(),
-        env=environment(config, os.environ, trial=False, tell_children=heard.address),
-        cwd=script.folder,
-        stdout=stdout,
-        pass_fds=(theirs.fileno(),),
-        preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
-    )
-    theirs.close()
     outcome = Outcome(exit_code=1)
-    channel = Channel(ours.detach())
-    listener = threading.Thread(target=_listen, args=(channel, outcome, process), daemon=True)
-    listener.start()
-    with _SignalsTo(process):
+    heard, killed_before = children.Listening(), out_of_memory_kills()
+    with Passing() as passing:
+        process = subprocess.Popen(
+            script.command(),
+            env=environment(config, os.environ, trial=False, tell_children=heard.address),
+            cwd=script.folder,
+            stdout=stdout,
+            pass_fds=(theirs.fileno(),),
+            preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
+        )
+        passing.to(process)
+        theirs.close()
+        channel = Channel(ours.detach())
+        listener = threading.Thread(target=_listen, args=(channel, outcome, process), daemon=True)
+        listener.start()
         code = process.wait()
     listener.join(timeout=5)
     channel.close()
@@ -153,30 +157,3 @@ def _dies_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return prepare
-
-
-class _SignalsTo:
-    """While entered, hands this process's signals on to another."""
-
-    def __init__(self, process: "subprocess.Popen[Any]") -> None:
-        self.process = process
-        self.previous: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for name in _FORWARDED:
-            number = getattr(signal, name, None)
-            if number is not None:
-                self.previous[number] = signal.signal(number, self._forward)
-        # A terminal's Ctrl-C reaches the script by itself; a second copy would cut its clean-up.
-        handler = signal.SIG_IGN if sys.stdin and sys.stdin.isatty() else self._forward
-        self.previous[signal.SIGINT] = signal.signal(signal.SIGINT, handler)
-
-    def _forward(self, number: int, frame: Any) -> None:
-        del frame
-        self.process.send_signal(number)
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)

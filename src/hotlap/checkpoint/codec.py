@@ -11,6 +11,7 @@ from hotlap.errors import UsageError
 
 _TAG = "__kind__"
 _DTYPES = (torch.float32, torch.float64, torch.int64)
+_NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def encode(value: Any, where: str) -> Any:
@@ -51,18 +52,32 @@ def encode(value: Any, where: str) -> Any:
 
 
 def decode(value: Any) -> Any:
-    """Return what was encoded."""
+    """Return what was encoded.
+
+    Raises:
+        ValueError: it is nothing that `encode` gives.
+    """
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kind = value[_TAG]
-    if kind == "float":
-        return float(value["value"])
-    if kind == "tensor":
-        dtype = {str(each): each for each in _DTYPES}[value["dtype"]]
-        return torch.tensor(decode(value["value"]), dtype=dtype)
-    if kind == "tuple":
-        return tuple(decode(item) for item in value["items"])
-    pairs = {decode(key): decode(item) for key, item in value["pairs"]}
-    return Counter(pairs) if kind == "counter" else pairs
+    kind, rest = value.get(_TAG), {key: item for key, item in value.items() if key != _TAG}
+    if kind == "float" and rest.keys() == {"value"} and rest["value"] in _NOT_FINITE:
+        return float(rest["value"])
+    if kind == "tensor" and rest.keys() == {"value", "dtype"}:
+        number = decode(rest["value"])
+        dtype = {str(each): each for each in _DTYPES}.get(rest["dtype"])
+        if dtype is not None and type(number) in (int, float):
+            return torch.tensor(number, dtype=dtype)
+    if kind == "tuple" and rest.keys() == {"items"} and isinstance(rest["items"], list):
+        return tuple(decode(item) for item in rest["items"])
+    if kind in ("dict", "counter") and rest.keys() == {"pairs"}:
+        pairs = {decode(key): decode(item) for key, item in _pairs(rest["pairs"])}
+        return Counter(pairs) if kind == "counter" else pairs
+    raise ValueError(f"{str(value)[:80]} is no value of a checkpoint")
+
+
+def _pairs(given: Any) -> list[Any]:
+    if not isinstance(given, list) or any(type(e) is not list or len(e) != 2 for e in given):
+        raise ValueError(f"{str(given)[:80]} are no keys and values of a checkpoint")
+    return given

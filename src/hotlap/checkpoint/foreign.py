@@ -6,6 +6,7 @@ torch.compile, `module.` of DataParallel.
 """
 
 import argparse
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,7 +46,10 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         CheckpointCorrupt: it is cut or damaged.
     """
     if not path.is_file():
-        raise MissingFile(f"'{path}' is not there. Allowed: a file {', '.join(SUFFIXES)}.")
+        why = "is no regular file" if path.exists() else "is not there"
+        if path.is_symlink() and not path.exists():
+            why = f"is a link to '{os.readlink(path)}', which is not there"
+        raise MissingFile(f"'{path}' {why}. Allowed: a file {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"'{path}' is no file of weights. Allowed: {', '.join(SUFFIXES)}.")
     if path.suffix == ".safetensors":
@@ -103,15 +107,41 @@ def fitted(
         for what, names in (("it lacks", missing), ("the model lacks", more), ("", shapes))
         if names
     ]
-    broken = [name for name, tensor in found.items() if bool(torch.isnan(tensor).any())]
-    if broken:
-        problems.append(f"it holds NaN in {_some(broken)}")
+    bare = {
+        name: tensor.layout if tensor.layout != torch.strided else tensor.device
+        for name, tensor in found.items()
+        if tensor.is_meta or tensor.layout != torch.strided
+    }
+    if bare:
+        kinds = ", ".join(sorted({str(kind) for kind in bare.values()}))
+        problems.append(f"it holds no plain numbers ({kinds}) in {_some(bare)}")
+    else:
+        broken = [name for name in found if _is_broken(found[name], wanted.get(name))]
+        if broken:
+            problems.append(f"it holds NaN or infinite numbers in {_some(broken)}")
+        complexes = [
+            name
+            for name in found.keys() & wanted.keys()
+            if found[name].is_complex() and not wanted[name].is_complex()
+        ]
+        if complexes:
+            problems.append(f"it holds complex numbers in {_some(complexes)}")
     if problems:
         raise UsageError(
             f"'{path}' is of another model: {'; '.join(problems).strip()}. Allowed: weights of "
             "the recipe's own model, with the same parameters."
         )
     return found
+
+
+def _is_broken(tensor: torch.Tensor, fresh: torch.Tensor | None) -> bool:
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return False
+    if bool(torch.isnan(tensor).any()):
+        return True
+    # A mask is infinite when it is made, a weight is not.
+    is_mask = fresh is not None and bool(torch.isinf(fresh).any())
+    return not is_mask and bool(torch.isinf(tensor).any())
 
 
 def _safetensors(path: Path) -> dict[str, torch.Tensor]:

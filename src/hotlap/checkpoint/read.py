@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,22 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 
-from hotlap.checkpoint.write import MANIFEST, SCHEMA, STATE, STEP, checksum, committed, step_name
+from hotlap.checkpoint.files import read_regular
+from hotlap.checkpoint.write import (
+    MANIFEST,
+    MANIFEST_LIMIT,
+    SCHEMA,
+    STATE,
+    STEP,
+    checksum,
+    committed,
+    step_name,
+)
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
 _FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
-_MANIFEST_LIMIT = 1 << 20
+_OURS = {f"{name}.safetensors" for name in ("model", "optimizer", "random", "buffers")}
+"""Files that a run may write; whatever else lies there is somebody's own."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +40,29 @@ class Checkpoint:
     state: Mapping[str, Any]
 
 
-def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest step that proves itself, and why newer ones were passed over."""
+def newest(
+    root: Path,
+    check: Callable[[Checkpoint], None] = lambda _: None,
+    *,
+    before: str | None = None,
+) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest step that can be used, and why newer ones were passed over.
+
+    Args:
+        root: a run's folder of checkpoints.
+        check: raises `CheckpointCorrupt` for a step that proves itself and is of no use.
+        before: only steps whose folders come before this name.
+    """
     passed: list[str] = []
     for path in reversed(committed(root)):
+        if before is not None and path.name >= before:
+            continue
         try:
-            return read(path), passed
-        except CheckpointCorrupt as error:
+            found = read(path)
+            check(found)
+            return found, passed
+        except (CheckpointCorrupt, MissingFile) as error:
+            # Missing: deleted meanwhile by the run that saves there.
             passed.append(str(error))
     return None, passed
 
@@ -76,10 +103,9 @@ def read(path: Path) -> Checkpoint:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        with (path / MANIFEST).open("rb") as stream:
-            content = stream.read(_MANIFEST_LIMIT + 1)
-        if len(content) > _MANIFEST_LIMIT:
-            raise ValueError(f"larger than {_MANIFEST_LIMIT} bytes")
+        content = read_regular(path / MANIFEST, MANIFEST_LIMIT)
+        if len(content) > MANIFEST_LIMIT:
+            raise ValueError(f"larger than {MANIFEST_LIMIT} bytes")
         manifest = json.loads(content)
         if manifest["schema"] != SCHEMA:
             raise ValueError(f"schema {manifest['schema']} is not known. Known: {SCHEMA}")
@@ -87,9 +113,18 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise ValueError("its checksum is another")
         if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
             raise ValueError(f"it is that of step {manifest['step']}")
+        if type(manifest["step"]) is not int or manifest["step"] < 0:
+            raise ValueError(f"step {manifest['step']!r} is no number of steps")
+        if manifest.get("healthy", True) is not True:
+            raise ValueError("its weights were not finite when it was saved")
         for name, about in manifest["files"].items():
             if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:
                 raise ValueError(f"'{name}' is no file of a checkpoint")
+            if type(about["bytes"]) is not int or about["bytes"] < 0:
+                raise ValueError(f"'{name}' has {about['bytes']!r} bytes")
+        lying = {each.name for each in path.iterdir()} & _OURS
+        for name in sorted(lying - set(manifest["files"])):
+            raise ValueError(f"it does not list '{name}', which lies beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointCorrupt(f"{path / MANIFEST}: {error}") from error
     return manifest
@@ -98,11 +133,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
     file = path / name
     try:
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointCorrupt(f"{file} is not there, or is no regular file")
-        if file.stat().st_size != about["bytes"]:
+        # Never more than it should have: it may be growing.
+        content = read_regular(file, about["bytes"])
+        if len(content) != about["bytes"]:
             raise CheckpointCorrupt(f"{file} has {file.stat().st_size} bytes, not {about['bytes']}")
-        content = file.read_bytes()
     except OSError as error:
         raise CheckpointCorrupt(f"{file}: {error}") from error
     if hashlib.sha256(content).hexdigest() != about["sha256"]:

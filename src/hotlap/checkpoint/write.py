@@ -2,10 +2,9 @@
 
 import hashlib
 import json
+import logging
 import os
 import re
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,17 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from hotlap.checkpoint.files import make_folder, read_regular, sync_folder, write_new
+from hotlap.checkpoint.litter import clear_away, delete, temporary_name, trash_name
 from hotlap.errors import StorageError
+
+log = logging.getLogger("hotlap")
 
 SCHEMA = 1
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 LATEST = "LATEST"
-TEMPORARY = ".tmp-"
-TRASH = ".trash-"
+MANIFEST_LIMIT = 1 << 20
 STEP = re.compile(r"step-\d{12}", re.ASCII)
 
 
@@ -43,6 +45,8 @@ def commit(
     *,
     is_whole: Callable[[Path], bool],
     keep: int,
+    is_healthy: bool = True,
+    notice: Callable[[str], None] = log.warning,
 ) -> Path:
     """Write a step's checkpoint, and return its folder once it is durable.
 
@@ -52,11 +56,14 @@ def commit(
         tensors: name of a file -> its tensors by name.
         state: everything else, as plain data.
         is_whole: True if a committed step is what its manifest says.
-        keep: how many committed steps to keep, this one included, 1 or more.
+        keep: how many committed steps to keep, this one included, 1 or more; where none of them is
+            healthy, the newest healthy one as well.
+        is_healthy: False if nobody should go on from this step.
+        notice: called, in words, with what went wrong though the step is committed.
 
     Raises:
         StorageError: it could not be written, or the step is there with another content; earlier
-            steps are as they were.
+            steps are as they were, and nothing of this one takes space.
     """
     final = root / step_name(step)
     contents = _contents(tensors, state)
@@ -64,35 +71,82 @@ def commit(
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         for name, content in contents.items()
     }
+    temporary = root / temporary_name(str(step))
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        _clear_away(root)
-        if final.exists():
-            # What is committed is never written to; what is damaged is no commit, and is written
-            # again by a run that was resumed before it.
-            if is_whole(final):
-                if json.loads((final / MANIFEST).read_bytes())["files"] == files:
-                    return final
-                raise StorageError(
-                    f"'{final}' is there already, with another content: another run saves into "
-                    "this folder. What is there stays as it is. Allowed: a folder for each run."
-                )
-            os.rename(final, root / f"{TRASH}{final.name}-{uuid.uuid4().hex}")
-        temporary = root / f"{TEMPORARY}{step}-{os.getpid()}-{uuid.uuid4().hex}"
-        temporary.mkdir()
-        _fill(temporary, step, contents, files)
+        make_folder(root)
+        clear_away(root, notice)
+        if _is_committed(final, files, is_whole):
+            return final
+        os.mkdir(temporary)
+        _fill(temporary, step, contents, files, is_healthy)
         os.rename(temporary, final)
-        _sync_folder(root)
-        _write(root / f"{TEMPORARY}latest-{os.getpid()}", final.name.encode())
-        os.replace(root / f"{TEMPORARY}latest-{os.getpid()}", root / LATEST)
-        _sync_folder(root)
-        _retire(final, keep)
+        sync_folder(root)
     except OSError as error:
+        _forget(temporary, notice)
         raise StorageError(
             f"the checkpoint of step {step} could not be written to '{root}': {error}. Earlier "
             "checkpoints are as they were. Free some space, or name another folder."
         ) from error
+    except BaseException:
+        _forget(temporary, notice)
+        raise
+    _name_latest(final, notice)
+    _retire(final, keep, notice)
     return final
+
+
+def _is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path], bool]) -> bool:
+    """Return whether the step is there with the same content; move a damaged one aside.
+
+    What is committed is never written to. What is damaged is no commit, and is written again by a
+    run that was resumed before it.
+    """
+    if not os.path.lexists(final):
+        return False
+    if not final.is_dir():
+        raise StorageError(f"{not_a_step(final)} Earlier checkpoints are as they were.")
+    if not is_whole(final):
+        os.rename(final, final.with_name(trash_name()))
+        return False
+    if json.loads(read_regular(final / MANIFEST, MANIFEST_LIMIT))["files"] == files:
+        sync_folder(final.parent)
+        return True
+    raise StorageError(
+        f"'{final}' is there already, with another content: another run saves into this folder. "
+        "What is there stays as it is. Allowed: a folder for each run."
+    )
+
+
+def not_a_step(path: Path) -> str:
+    """Return the sentence on what is no folder, where a step's should be."""
+    return (
+        f"'{path}' is no folder, and has the name of a checkpoint's. Allowed: to move it away, or "
+        "another folder."
+    )
+
+
+def _forget(temporary: Path, notice: Callable[[str], None]) -> None:
+    """Free the space that a save has taken which failed."""
+    if os.path.lexists(temporary):
+        try:
+            delete(temporary)
+        except OSError as error:
+            notice(f"'{temporary}' was left behind and cannot be deleted: {error}")
+
+
+def _name_latest(final: Path, notice: Callable[[str], None]) -> None:
+    """Write the hint: what it says is never trusted, so that it fails is no failure of the save."""
+    temporary = final.with_name(temporary_name("latest"))
+    try:
+        write_new(temporary, final.name.encode())
+        os.replace(temporary, final.with_name(LATEST))
+        sync_folder(final.parent)
+    except OSError as error:
+        _forget(temporary, notice)
+        notice(
+            f"'{final}' is saved, only the hint '{final.with_name(LATEST)}' could not be written: "
+            f"{error}"
+        )
 
 
 def _contents(
@@ -107,13 +161,20 @@ def _contents(
     return contents
 
 
-def _fill(folder: Path, step: int, contents: Mapping[str, bytes], files: Mapping[str, Any]) -> None:
+def _fill(
+    folder: Path,
+    step: int,
+    contents: Mapping[str, bytes],
+    files: Mapping[str, Any],
+    is_healthy: bool,
+) -> None:
     for name, content in contents.items():
-        _write(folder / name, content)
-    manifest = {"schema": SCHEMA, "step": step, "torch": torch.__version__, "files": files}
+        write_new(folder / name, content)
+    manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
+    manifest |= {"torch": torch.__version__, "healthy": is_healthy}
     manifest["checksum"] = checksum(manifest)
-    _write(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
-    _sync_folder(folder)
+    write_new(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    sync_folder(folder)
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
@@ -128,49 +189,30 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb" if path.name != LATEST else "wb", buffering=0) as stream:
-        view = memoryview(content)
-        while view:
-            view = view[stream.write(view) :]
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _clear_away(root: Path) -> None:
-    """Delete what a writer that is gone has left behind."""
-    for path in root.iterdir():
-        if path.name.startswith(TRASH) or (path.name.startswith(TEMPORARY) and not _lives(path)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _lives(path: Path) -> bool:
-    parts = path.name.split("-")
-    if len(parts) < 3 or not parts[2].isdigit():
-        return False
-    try:
-        os.kill(int(parts[2]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return int(parts[2]) != os.getpid()
-
-
-def _retire(newest: Path, keep: int) -> None:
+def _retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
     """Delete the oldest steps, each hidden by one rename before anything in it goes.
 
     Steps beyond the newest were damaged and passed over: they take no place of whole ones.
     """
     own = [path for path in committed(newest.parent) if not path.is_symlink()]
-    for old in [path for path in own if path.name <= newest.name][:-keep]:
-        trash = newest.parent / f"{TRASH}{uuid.uuid4().hex}"
-        os.rename(old, trash)
-        shutil.rmtree(trash)
+    own = [path for path in own if path.name <= newest.name]
+    old, kept = own[:-keep], own[-keep:]
+    if not any(map(_is_healthy, kept)):
+        last = next((path for path in reversed(old) if _is_healthy(path)), None)
+        old = [path for path in old if path != last]
+    try:
+        for path in old:
+            trash = path.with_name(trash_name())
+            os.rename(path, trash)
+            delete(trash)
+    except OSError as error:
+        notice(f"'{newest}' is saved, but an older step could not be deleted: {error}")
+
+
+def _is_healthy(path: Path) -> bool:
+    """True if a step says of itself that one may go on from it."""
+    try:
+        manifest = json.loads(read_regular(path / MANIFEST, MANIFEST_LIMIT))
+        return manifest.get("healthy", True) is True
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False

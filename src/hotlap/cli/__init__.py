@@ -1,14 +1,13 @@
 """The command line. One file per command, and no logic in any of them."""
 
-import contextlib
 import importlib
 import io
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
+from hotlap.cli.stopping import leave_on_signals
 from hotlap.errors import HotlapError, UnknownName, UsageError, unknown_name
 
 COMMANDS: dict[str, str] = {
@@ -35,11 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the tokens behind `hotlap`, those of this process if None.
 
     Returns:
-        What the command returns; 2 if something that the user gave is wrong, 1 for anything else
-        that went wrong.
+        What the command returns; 2 if something that the user gave is wrong, 130 if Ctrl-C was
+        pressed, 1 for anything else that went wrong.
     """
     _print_whatever_comes()
-    _clean_up_on_signals()
+    leave_on_signals()
     tokens = list(sys.argv[1:] if argv is None else argv)
     name = f"hotlap {tokens[0]}" if tokens and tokens[0] in COMMANDS else "hotlap"
     try:
@@ -52,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         _complain(f"{name}: interrupted.")
-        return 1
+        return 130
     except BrokenPipeError:
         # The reader went away; without this Python complains once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,20 +110,6 @@ def _print_whatever_comes() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _clean_up_on_signals() -> None:
-    """End by an exception where a signal would end this process at once: trials leave nothing."""
-
-    def leave(number: int, frame: object) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    for name in ("SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            with contextlib.suppress(ValueError):  # not in the main thread
-                signal.signal(number, leave)
 
 
 def _complain(text: str) -> None:

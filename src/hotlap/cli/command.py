@@ -10,7 +10,10 @@ from cyclopts import App, CycloptsError, Parameter, Token
 from hotlap.cli.target import Target, parse_duration, split
 from hotlap.errors import UsageError
 
-EXIT_CODES = "0: done. 2: something you gave is wrong, nothing was started. 1: anything else."
+EXIT_CODES = (
+    "0: done. 2: something you gave is wrong, nothing was started. 130, 143, 129: ended by Ctrl-C, "
+    "SIGTERM, SIGHUP. 1: anything else."
+)
 
 JsonFlag = Annotated[
     bool,

@@ -46,6 +46,9 @@ def train(
     used that leave every bit as it was; with a plan that was tuned on another host or torch, its
     exact techniques only. A plan file that was written by hand is taken for what it says.
 
+    Ctrl-C, SIGTERM and SIGHUP save the run where it stands and end it; the second one ends it at
+    once.
+
     Parameters
     ----------
     save_every
@@ -54,6 +57,7 @@ def train(
         A technique from outside that the plan names, as module:NAME; may be given several times.
     """
     from hotlap.attach.choosing import choose
+    from hotlap.cli.stopping import Stopping
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host import Host
@@ -85,24 +89,29 @@ def train(
     say(text.opening(task))
     if run_dir is None and resume is None:
         say("nothing of this run will be kept. Give --run-dir FOLDER to save it")
-    done = train_task(
-        task,
-        chosen.plan,
-        device=device,
-        run_dir=run_dir,
-        resume=resume,
-        weights=weights,
-        save_every=save_every,
-        keep=keep,
-        techniques=technique,
-        progress=lambda epoch: say(text.line(epoch, task)),
-        notice=say,
-    )
+    with Stopping() as stopping:
+        done = train_task(
+            task,
+            chosen.plan,
+            device=device,
+            run_dir=run_dir,
+            resume=resume,
+            weights=weights,
+            save_every=save_every,
+            keep=keep,
+            techniques=technique,
+            progress=lambda epoch: say(text.line(epoch, task)),
+            notice=say,
+            stop=lambda: stopping.is_asked,
+        )
     if json:
         jsonout.write(done.to_json())
     else:
         text.page(done, page_console())
-    return 0
+    if not done.is_stopped:
+        return 0
+    say(text.stopped(done, stopping.name))
+    return stopping.exit_code
 
 
 def _estimate(task: Any, plan: Any, device: str | None, memory: str | None, json: bool) -> int:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -18,7 +18,13 @@ _TAKES_GRADIENTS = ("does not require grad", "Inference tensor")
 """What torch says of a gradient that is asked for in inference mode."""
 
 
-def evaluate(built: Built, *, batches: int | None = None) -> dict[str, float]:
+class Stopped(Exception):
+    """Whoever was asked to stop did, and nothing was measured."""
+
+
+def evaluate(
+    built: Built, *, batches: int | None = None, stop: Callable[[], bool] = lambda: False
+) -> dict[str, float]:
     """Return the loss and the task's metrics on the held-out samples, NaN where none counted.
 
     Modes of the modules and every random state are as they were afterwards. A loss that takes
@@ -27,25 +33,33 @@ def evaluate(built: Built, *, batches: int | None = None) -> dict[str, float]:
     Args:
         built: what is trained.
         batches: only so many of the held-out samples; None for all.
+        stop: asked before every batch.
 
     Raises:
+        Stopped: `stop` said so.
         UsageError: the task's `evaluate` gave no mapping, or a measure no number.
     """
     try:
-        return _evaluate(built, batches)
+        return _evaluate(built, batches, stop)
     except RuntimeError as error:
         if not any(words in str(error) for words in _TAKES_GRADIENTS):
             raise
-        return _evaluate(built, batches, takes_gradients=True)
+        return _evaluate(built, batches, stop, takes_gradients=True)
 
 
 def _evaluate(
-    built: Built, batches: int | None, *, takes_gradients: bool = False
+    built: Built,
+    batches: int | None,
+    stop: Callable[[], bool],
+    *,
+    takes_gradients: bool = False,
 ) -> dict[str, float]:
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
     with quietly(built.model, takes_gradients=takes_gradients):
         for samples, batch in islice(_batches(built), batches):
+            if stop():
+                raise Stopped
             for name, value in _measured(built.task, built.model, batch):
                 total, count = _pair(name, value, samples)
                 sums[name] = sums[name] + total

@@ -5,8 +5,6 @@ import importlib.util
 import inspect
 import logging
 import math
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch.utils import _pytree as pytree
 
+from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
 from hotlap.engine.build import seed_everything
 from hotlap.engine.few import batches_of, first_of, per_sample
+from hotlap.engine.outfile import check_free, replaced, saving
 from hotlap.engine.saving import find
 from hotlap.engine.state import extra_of, load_buffers, load_model
 from hotlap.errors import MissingFile, RunError, UsageError
@@ -88,6 +88,7 @@ class _Found:
 
 def _found(source: str | Path, notice: Callable[[str], None]) -> _Found:
     path = Path(source)
+    check_path(path)
     if is_foreign(path):
         return _Found(path, read_foreign(path))
     if not path.is_dir():
@@ -125,14 +126,12 @@ def export(
         MissingFile: `source`, or a package that the format needs, is not there.
         UsageError: the format is not known, the file exists, or the weights do not fit.
         RunError: the model cannot be exported, or the program gives something else.
+        StorageError: the file could not be written.
     """
     path = Path(to)
     if path.suffix not in FORMATS:
         raise UsageError(f"'{path}' has no known ending. Allowed: {', '.join(FORMATS)}.")
-    if path.exists() and not overwrite:
-        raise UsageError(f"'{path}' exists. Give another name, or --overwrite.")
-    if not path.parent.is_dir():
-        raise MissingFile(f"folder '{path.parent}' is not there. Make it, or give another.")
+    check_free(path, overwrite)
     if path.suffix == ".onnx":
         _need_onnx()
     seed_everything(task.seed)
@@ -142,27 +141,20 @@ def export(
     load_model(model, {**weights, **found.extra})
     load_buffers(model, found.buffers)
     model.eval()
-    checked = _replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
+    checked = replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
     return Exported(path, path.stat().st_size, checked, found.path)
-
-
-def _replaced(path: Path, write: Callable[[Path], str]) -> str:
-    """Write beside the path, and put it there once it is whole."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        aside = Path(folder) / path.name
-        checked = write(aside)
-        os.replace(aside, path)
-    return checked
 
 
 def _state_dict(task: Task, model: Any, path: Path) -> str:
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     if path.suffix == ".pt":
-        torch.save(weights, path)
+        with saving():
+            torch.save(weights, path)
         again = torch.load(path, weights_only=True)
     else:
         # Tied weights share memory, which that format does not hold.
-        save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
+        with saving():
+            save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
         again = read_foreign(path)
     task.model().load_state_dict(again)
     same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
@@ -174,7 +166,8 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
 def _program(task: Task, model: Any, path: Path) -> str:
     example = _example(task, model)
     program = example.exported(model)
-    torch.export.save(program, path)
+    with saving():
+        torch.export.save(program, path)
     again = torch.export.load(path).module()
     return example.compared(model, again)
 

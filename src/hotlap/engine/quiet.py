@@ -1,5 +1,6 @@
 """A look at the model that training does not notice."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,14 +13,44 @@ _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: what is in them is not kept by its forward."""
 
 
-@contextmanager
-def quietly(model: Any, *, takes_gradients: bool = False) -> Iterator[None]:
+_disturbed: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def is_disturbed(model: Any) -> bool:
+    """True if a look at the model has begun, and not everything is back where it was."""
+    return model in _disturbed
+
+
+def quietly(model: Any, *, takes_gradients: bool = False) -> "_Quietly":
     """Put the model into evaluation mode without gradients, and everything back afterwards.
 
     Args:
         model: whose modules may keep what they make, as tables of positions are kept.
         takes_gradients: what runs asks for gradients itself, which inference mode has none of.
     """
+    return _Quietly(model, takes_gradients)
+
+
+class _Quietly:
+    """What is being put back may be interrupted: torch raises in any line if a worker dies."""
+
+    def __init__(self, model: Any, takes_gradients: bool) -> None:
+        self._model = model
+        self._inner = _quietly(model, takes_gradients)
+
+    def __enter__(self) -> None:
+        _disturbed.add(self._model)
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        # It raises if something else than what was raised inside went wrong.
+        is_handled = self._inner.__exit__(*error)
+        _disturbed.discard(self._model)
+        return is_handled
+
+
+@contextmanager
+def _quietly(model: Any, takes_gradients: bool) -> Iterator[None]:
     with in_evaluation(model):
         if takes_gradients:
             # A model that trains takes them for its inputs as well.

@@ -4,23 +4,20 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from hotlap.checkpoint.read import Checkpoint
-from hotlap.device import Device
+from hotlap.checkpoint.files import check_path
+from hotlap.engine.beginning import Beginning, begin
 from hotlap.engine.build import Built, build
-from hotlap.engine.decided import Late
-from hotlap.engine.evaluate import evaluate, wide
+from hotlap.engine.clock import EpochClock
+from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.exporting import weights_of
+from hotlap.engine.quiet import is_disturbed
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
 from hotlap.engine.saving import Every, Saver, check_keep, find, run_of
-from hotlap.engine.state import Position, capture, load_weights, restore
-from hotlap.engine.warm import Warmed
-from hotlap.errors import RunError, UsageError
+from hotlap.engine.state import Position, capture, load_weights
+from hotlap.engine.trained import EpochDone, Trained
+from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
@@ -29,76 +26,6 @@ log = logging.getLogger("hotlap")
 
 _SCALES = 40
 """Steps after which a scaler has halved its scale down to nothing."""
-
-
-@dataclass(frozen=True)
-class EpochDone:
-    """One epoch, or what the run had of its last one."""
-
-    epoch: int
-    steps: int
-    seconds: float
-    """Training alone."""
-    samples_per_s: float
-    loss: float
-    """Mean over the items of the steps that were taken, what the loss counts or else samples; NaN
-    if none was."""
-    held_out: Mapping[str, float]
-    """The loss and the task's metrics on the held-out samples, empty without these."""
-    left_s: float
-    """Training that is still to come, at this epoch's speed; for a stream that does not say how
-    long it is, with epochs as long as this one."""
-    peak_memory_bytes: int
-    """Most that was held at once, since the process began."""
-    skipped_steps: int = 0
-    """Updates of the whole run so far that were left out."""
-    peak_host_memory_bytes: int = 0
-    """The same on the host; equal where the model trains there."""
-    padding: float | None = None
-    """Share of the epoch's tokens that are padding, where the task has `lengths`."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a training gave."""
-
-    model: Any
-    """In evaluation mode; its parameters are those that were trained, in float32."""
-    epochs: tuple[EpochDone, ...]
-    steps: int
-    skipped_steps: int
-    seconds: float
-    samples_per_s: float
-    """Steady: without the first epoch, which may read what later ones have in memory. NaN if
-    nothing was left to train."""
-    plan: Plan
-    techniques: tuple[Mapping[str, str], ...]
-    peak_memory_bytes: int
-    run_dir: str | None = None
-    warmed: tuple[Warmed, ...] = ()
-    """The largest batches, tried before the first step where the task has `lengths`."""
-    held_out: Mapping[str, float] = field(default_factory=dict)
-    """The loss and the task's metrics on the held-out samples at the end, empty without these."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as the JSON that `hotlap train --json` prints."""
-        return {
-            "steps": self.steps,
-            "skipped_steps": self.skipped_steps,
-            "seconds": self.seconds,
-            "samples_per_s": self.samples_per_s,
-            "final": {
-                "loss": self.epochs[-1].loss if self.epochs else None,
-                "metrics": dict(self.held_out),
-            },
-            "epochs": [asdict(epoch) for epoch in self.epochs],
-            "plan": self.plan.techniques,
-            "plan_hash": self.plan.hash,
-            "techniques": [dict(row) for row in self.techniques],
-            "peak_memory_bytes": self.peak_memory_bytes,
-            "run_dir": self.run_dir,
-            "warmed": [asdict(batch) for batch in self.warmed],
-        }
 
 
 def train(
@@ -114,6 +41,7 @@ def train(
     techniques: tuple[str, ...] = (),
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
@@ -133,16 +61,25 @@ def train(
         keep: how many steps are kept, the newest ones.
         techniques: techniques from outside that the plan names, as `module:NAME`.
         progress: called after every epoch.
-        notice: called with what the user should know before the first step, in words.
+        notice: called with what the user should know, in words: before the first step what the run
+            goes on from, later what went wrong with a save that does not end the run.
+        stop: asked after every step, and while held-out samples are looked at; once it says True
+            the run is saved where it stands, and returned. Signal handlers are the caller's: here
+            none is set.
 
     Raises:
         PlanError: the plan holds what no plan holds.
         UsageError: something in the task is not what it says it is, the checkpoint is of another
             task, or the folder holds what this run's steps would be mixed with.
         MissingFile: there is nothing to resume from.
-        StorageError: a checkpoint could not be written.
+        CheckpointCorrupt: the step that is to be resumed is damaged, or no step of a run.
+        StorageError: the last checkpoint could not be written. Of an earlier one that could not,
+            `notice` says so, and the next one is tried.
     """
-    begin = time.monotonic()
+    begun = time.monotonic()
+    for path in (run_dir, weights, None if resume == "auto" else resume):
+        if path is not None:
+            check_path(Path(path))
     folder = Path(run_dir) if run_dir is not None else None
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
@@ -160,80 +97,146 @@ def train(
         notice(f"nothing was saved in '{folder}' yet: the run begins there")
     if folder is None and saved is not None:
         folder = run_of(saved.path)
-    saver = Saver(folder, every, keep) if folder is not None else None
+    saver = Saver(folder, every, keep, notice) if folder is not None else None
     chosen = EXACT_PLAN if plan is None else plan
-    built = build(task, chosen, device=device, techniques=techniques)
+    beginning = None
     try:
-        return _train(built, saved, weights, saver, progress, notice, begin)
-    finally:
-        built.end()
-
-
-def _train(
-    built: Built,
-    saved: Checkpoint | None,
-    weights: str | Path | None,
-    saver: Saver | None,
-    progress: Callable[[EpochDone], None],
-    notice: Callable[[str], None],
-    begin: float,
-) -> Trained:
-    task = built.task
-    position = restore(built, saved) if saved is not None else Position()
-    if weights is not None and saved is None:
-        load_weights(built, weights_of(weights, built.model.state_dict(), notice))
-    is_finished = saved is not None and _is_finished(task, position, saved.path)
-    if saved is not None:
-        end = ", the end of the run" if is_finished else ""
-        notice(f"going on from '{saved.path}', step {position.step}{end}")
-    # Last: nothing is written before everything that was given is known to be right.
-    if saver is not None:
-        # What cannot be saved is said now, not after an epoch.
-        capture(built, position)
-    if built.held_out is not None and not is_finished:
-        _try_measures(built)
-    if saver is not None:
-        saver.prepare(saved)
-    clock = EpochClock(built.hardware, saved.state["clock"] if saved is not None else None)
-    epochs: list[EpochDone] = []
-    total, done = task.total_steps, position.step
-    for step in steps_of(built, position) if not is_finished else ():
-        done = step.number
-        clock.add(step)
-        # Without a number of steps, the last epoch of a stream ends when the stream does.
-        is_last = step.number == total or (
-            total is None and step.ends_epoch and step.epoch == task.epochs
+        if saver is not None:
+            # Before anything that takes long; what is not there yet nobody else saves into.
+            saver.open(makes=False)
+        beginning = begin(
+            lambda: build(task, chosen, device=device, techniques=techniques),
+            saved,
+            resume,
+            folder,
+            notice,
         )
-        if step.ends_epoch or is_last:
-            epochs.append(_end_epoch(built, step, clock, saver))
-            progress(epochs[-1])
-            _check_learning(built, step, epochs[-1])
-            if step.ends_epoch:
-                clock = EpochClock(built.hardware)
-        if saver is not None and saver.is_due(
-            step.after, ends_epoch=step.ends_epoch, is_last=is_last
-        ):
-            saver.save(built, step.after, clock.to_json())
-    if epochs:
-        held_out = epochs[-1].held_out
-    else:
-        held_out = evaluate(built) if built.held_out is not None else {}
+        return _Run(beginning, saver, progress, notice, stop, begun).train(weights)
+    finally:
+        try:
+            if beginning is not None:
+                beginning.built.end()
+        finally:
+            if saver is not None:
+                saver.close()
+
+
+class _Run:
+    """One run from where it begins to its end, or until it is stopped."""
+
+    def __init__(
+        self,
+        beginning: Beginning,
+        saver: Saver | None,
+        progress: Callable[[EpochDone], None],
+        notice: Callable[[str], None],
+        stop: Callable[[], bool],
+        begun: float,
+    ) -> None:
+        self.built, self.saved = beginning.built, beginning.saved
+        self.begin = self.position = beginning.position
+        self.unfit = beginning.unfit
+        self.saver, self.progress, self.notice = saver, progress, notice
+        self.stop, self.begun = stop, begun
+        self.clock = EpochClock(self.built.hardware)
+        self.epochs: list[EpochDone] = []
+
+    def train(self, weights: str | Path | None) -> Trained:
+        """Train, and return what that gave."""
+        is_finished = self._prepare(weights)
+        kept = None if self.saved is None else self.saved.state["clock"]
+        self.clock = EpochClock(self.built.hardware, kept)
+        if not is_finished:
+            return self._trained(is_stopped=self.stop() or self._take_steps())
+        held_out = {}
+        if self.built.held_out is not None:
+            try:
+                held_out = evaluate(self.built, stop=self.stop)
+            except Stopped:
+                return self._trained(is_stopped=True)
+        saver, saved = self.saver, self.saved
         if saver is not None and not (saved is not None and saver.holds(saved)):
-            saver.save(built, position, clock.to_json())
-    return Trained(
-        model=built.model.eval(),
-        epochs=tuple(epochs),
-        steps=done,
-        skipped_steps=built.step.skipped,
-        seconds=time.monotonic() - begin,
-        samples_per_s=_steady(epochs),
-        plan=built.plan,
-        techniques=tuple(built.applied.proofs()) if epochs else (),
-        peak_memory_bytes=built.hardware.peak_bytes(),
-        run_dir=None if saver is None else str(saver.run_dir),
-        warmed=built.warmed,
-        held_out=held_out,
-    )
+            saver.save(self.built, self.position, self.clock.to_json(), must=True)
+        return self._trained(held_out=held_out)
+
+    def _prepare(self, weights: str | Path | None) -> bool:
+        """Do what is done before the first step; return whether nothing is left to train."""
+        built, saved, saver = self.built, self.saved, self.saver
+        if weights is not None and saved is None:
+            found = weights_of(weights, built.model.state_dict(), self.notice)
+            load_weights(built, found)
+        is_finished = saved is not None and _is_finished(built.task, self.position, saved.path)
+        if saved is not None:
+            end = ", the end of the run" if is_finished else ""
+            self.notice(f"going on from '{saved.path}', step {self.position.step}{end}")
+        # Last: nothing is written before everything that was given is known to be right.
+        if saver is not None:
+            # What cannot be saved is said now, not after an epoch.
+            capture(built, self.position)
+        if built.held_out is not None and not is_finished:
+            _try_measures(built)
+        if saver is not None:
+            saver.unfit |= self.unfit
+            saver.prepare(saved)
+        return is_finished
+
+    def _take_steps(self) -> bool:
+        """Take the steps that are left; return whether the run was stopped before its end."""
+        built, saver, task = self.built, self.saver, self.built.task
+        total = task.total_steps
+        for step in steps_of(built, self.position):
+            self.position = step.after
+            self.clock.add(step)
+            # Without a number of steps, the last epoch of a stream ends when the stream does.
+            is_last = step.number == total or (
+                total is None and step.ends_epoch and step.epoch == task.epochs
+            )
+            is_whole = not (step.ends_epoch or is_last) or self._end_epoch(step)
+            is_stopped = not is_whole or (not is_last and self.stop())
+            if saver is not None and (
+                is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
+            ):
+                saver.save(built, step.after, self.clock.to_json(), must=is_last or is_stopped)
+            if is_stopped:
+                return True
+        return False
+
+    def _end_epoch(self, step: StepDone) -> bool:
+        """Measure and report an epoch; return False if the run was stopped before."""
+        try:
+            done = _ended(self.built, step, self.clock, self.saver, self.stop)
+        except Stopped:
+            done = None
+        if step.ends_epoch:
+            self.clock = EpochClock(self.built.hardware)
+        if done is None:
+            return False
+        self.epochs.append(done)
+        self.progress(done)
+        _check_learning(self.built, step, done)
+        return True
+
+    def _trained(
+        self, *, is_stopped: bool = False, held_out: Mapping[str, float] | None = None
+    ) -> Trained:
+        built, epochs, saver = self.built, self.epochs, self.saver
+        if held_out is None:
+            held_out = epochs[-1].held_out if epochs and not is_stopped else {}
+        return Trained(
+            model=built.model.eval(),
+            epochs=tuple(epochs),
+            steps=self.position.step,
+            skipped_steps=built.step.skipped,
+            seconds=time.monotonic() - self.begun,
+            samples_per_s=_steady(epochs),
+            plan=built.plan,
+            techniques=tuple(built.applied.proofs()) if epochs else (),
+            peak_memory_bytes=built.hardware.peak_bytes(),
+            run_dir=None if saver is None else str(saver.run_dir),
+            warmed=built.warmed,
+            held_out=held_out,
+            is_stopped=is_stopped,
+        )
 
 
 def _is_finished(task: Task, position: Position, where: Path) -> bool:
@@ -279,17 +282,26 @@ def _try_measures(built: Built) -> None:
         raise told from error
 
 
-def _end_epoch(built: Built, step: StepDone, clock: "EpochClock", saver: Saver | None) -> EpochDone:
+def _ended(
+    built: Built,
+    step: StepDone,
+    clock: EpochClock,
+    saver: Saver | None,
+    stop: Callable[[], bool],
+) -> EpochDone:
     seconds, loss = clock.read()
-    try:
-        held_out = evaluate(built) if built.held_out is not None else {}
-    except Exception as error:
-        # What was trained is not lost with it; a schedule that waits for the measure goes on
-        # from an earlier step.
-        if saver is not None and not waits_for_measure(built):
-            where = saver.save(built, step.after, EpochClock(built.hardware).to_json())
-            error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
-        raise
+    if waits_for_measure(built):
+        # Without its measure the schedule would go on with another rate.
+        stop = _never
+    held_out: Mapping[str, float] = {}
+    if built.held_out is not None:
+        try:
+            held_out = evaluate(built, stop=stop)
+        except Stopped:
+            raise
+        except Exception as error:
+            _save_trained(built, step, saver, error)
+            raise
     if waits_for_measure(built) and step.ends_epoch:
         built.scheduler.step(_followed(held_out, loss))
     return EpochDone(
@@ -307,6 +319,32 @@ def _end_epoch(built: Built, step: StepDone, clock: "EpochClock", saver: Saver |
     )
 
 
+def _never() -> bool:
+    return False
+
+
+def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exception) -> None:
+    """Save what was trained before evaluation raised: it is not lost with it.
+
+    A schedule that waits for the measure goes on from an earlier step.
+    """
+    if saver is None or waits_for_measure(built):
+        return
+    if is_disturbed(built.model):
+        error.add_note(
+            "hotlap: evaluation raised this while the model was put back, so this state is not "
+            "saved; the last step that was saved is whole"
+        )
+        return
+    try:
+        saver.save(built, step.after, EpochClock(built.hardware).to_json(), must=True)
+    except StorageError as full:
+        error.add_note(f"hotlap: nor could what was trained be saved: {full}")
+    else:
+        where = saver.where(step.after)
+        error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
+
+
 def _followed(held_out: Mapping[str, float], loss: float) -> float:
     """Return what a schedule that waits for a measure is given."""
     if held_out and "loss" not in held_out:
@@ -315,67 +353,6 @@ def _followed(held_out: Mapping[str, float], loss: float) -> float:
             "Allowed: a `loss` among what evaluate() gives, or another schedule."
         )
     return held_out.get("loss", loss)
-
-
-class EpochClock:
-    """Time and loss of one epoch; on a device of its own the loss is summed there, and read once.
-
-    Args:
-        device: that the steps run on.
-        begun: what `to_json` gave, if the epoch was begun before.
-    """
-
-    def __init__(self, device: Device, begun: Mapping[str, Any] | None = None) -> None:
-        self.device = device
-        self.steps = begun["steps"] if begun else 0
-        self._items: Any = begun["items"] if begun else 0
-        """Of the steps that were taken."""
-        self.timed = self.timed_steps = 0
-        """Samples, and steps, since this process took the epoch up."""
-        begun_loss = begun["loss"] if begun else 0.0
-        # Nobody waits for a host's own number, and adding tensors up takes six times as long.
-        self._loss: Any = begun_loss
-        if device.is_apart:
-            self._loss = wide(torch.zeros((), device=device.name)) + begun_loss
-        self._begin = time.perf_counter()
-
-    def add(self, step: StepDone) -> None:
-        """Count a step in."""
-        self.steps += 1
-        self.timed += step.samples
-        self.timed_steps += 1
-        items = step.samples if step.items is None else step.items
-        if not self.device.is_apart:
-            if step.is_taken:
-                self._loss += float(step.loss) * float(items)
-                self._items += float(items)
-            return
-        items = wide(items)
-        if isinstance(step.is_taken, Late):
-            self._loss += step.is_taken.masked(step.loss) * items
-            self._items += step.is_taken.masked(torch.ones_like(step.loss)) * items
-        elif step.is_taken:
-            self._loss += step.loss * items
-            self._items += items
-
-    def read(self) -> tuple[float, float]:
-        """Return seconds, and the mean loss over the items whose updates were taken, else NaN."""
-        items = float(self._items)
-        if items < 0:
-            raise RunError(
-                f"the loss returned counts that add up to {items:g}. Allowed: (sum, count) with a "
-                "count from 0: a negative one turns the gradient round."
-            )
-        loss = float(self._loss) / items if items else math.nan
-        self.device.synchronize()
-        return time.perf_counter() - self._begin, loss
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "items": float(self._items),
-            "loss": float(self._loss),
-        }
 
 
 def _steady(epochs: list[EpochDone]) -> float:

@@ -18,13 +18,14 @@ import numpy.random  # noqa: F401 (a generator is seeded only if it is loaded, i
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
-from hotlap.compat import hide_worker_info
+from hotlap.compat import end_workers, hide_worker_info
 from hotlap.errors import RunError, UsageError
 from hotlap.feed import fixed
 from hotlap.feed.order import mixed, through_buffer
 from hotlap.feed.owned import is_endless, own_generator
 from hotlap.feed.parcel import end_with_parent, parcel
 from hotlap.feed.transform import Stages, as_it_is, takes_generator
+from hotlap.feed.undisturbed import leave_signals_to_parent, starting_workers
 from hotlap.task import samples_in
 
 log = logging.getLogger("hotlap")
@@ -183,7 +184,8 @@ class Stream:
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(self.seed, reader.epoch)),
         )
-        batches = iter(loader)
+        with starting_workers():
+            batches = iter(loader)
         self.notes["worker_processes"] = self.num_workers
         try:
             yield from batches
@@ -192,6 +194,7 @@ class Stream:
             # are found as garbage takes torch 5 s each. The worker's own frames are in the message.
             raise error.with_traceback(None) from None
         finally:
+            end_workers(batches)
             del batches
 
 
@@ -365,6 +368,7 @@ class _Share(IterableDataset[_Micro]):
     def __iter__(self) -> Iterator[_Micro]:
         info = get_worker_info()
         assert info is not None
+        leave_signals_to_parent()
         hide_worker_info()
         end_with_parent()
         for done in self.reader.share(info.id, info.num_workers):

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from hotlap.compat import end_workers
 from hotlap.errors import RunError
 from hotlap.feed.order import mixed
 from hotlap.feed.parcel import Parcels
 from hotlap.feed.reach import Reach
 from hotlap.feed.samples import explained
 from hotlap.feed.transform import Staged, as_it_is
+from hotlap.feed.undisturbed import leave_signals_to_parent, starting_workers
 
 Step = list[tuple[int, Any]]
 """The (samples, micro-batch) of one step."""
@@ -69,7 +71,8 @@ class WorkerProcesses:
             # Not from the global one: the model's own draws must not depend on who reads.
             generator=torch.Generator().manual_seed(mixed(source.seed, number)),
         )
-        self._batches = iter(loader)
+        with starting_workers():
+            self._batches = iter(loader)
         source.notes["worker_processes"] = source.num_workers
 
     def _has_changed(self) -> bool:
@@ -81,8 +84,9 @@ class WorkerProcesses:
 
     def _stop(self) -> None:
         # A traceback that is kept holds the iterator, and so its processes.
-        getattr(self._batches, "_shutdown_workers", lambda: None)()
-        self._batches = None
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            end_workers(batches)
 
     def _next(self) -> Any:
         try:
@@ -126,6 +130,7 @@ class _InEpoch(Dataset[Any]):
         return self.__getitems__([wanted])
 
     def __getitems__(self, wanted: list[tuple[int, int]]) -> Any:
+        leave_signals_to_parent()
         self.samples.epoch = wanted[0][0]
         positions = [position for _, position in wanted]
         together = getattr(self.dataset, "__getitems__", None)

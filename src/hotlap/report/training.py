@@ -42,6 +42,16 @@ def _left(seconds: float) -> str:
     return f", {hours}:{minutes:02}:{rest:02} left" if hours else f", {minutes}:{rest:02} left"
 
 
+def stopped(done: Any, signal: str) -> str:
+    """Return the line on a run that a signal has ended."""
+    if done.run_dir is None:
+        return f"{signal}: ended after step {done.steps}, of which nothing is kept"
+    return (
+        f"{signal}: ended after step {done.steps}, saved in '{done.run_dir}'. --resume auto goes "
+        "on from there"
+    )
+
+
 def page(done: Any, console: Console) -> None:
     """Print what a training gave."""
     if done.epochs:
@@ -50,7 +60,7 @@ def page(done: Any, console: Console) -> None:
             f"samples/s, peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
         )
         console.print(f"loss {done.epochs[-1].loss:.6f}")
-    else:
+    elif not done.is_stopped:
         console.print(f"nothing was left to train: {done.steps} steps were done before")
     for name, value in done.held_out.items():
         console.print(f"held-out {name} {value:.6g}")

@@ -1,0 +1,75 @@
+"""Time and loss of one epoch, over as many processes as it takes."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hotlap.device import Device
+from hotlap.engine.decided import Late
+from hotlap.engine.evaluate import wide
+from hotlap.engine.run import StepDone
+from hotlap.errors import RunError
+
+
+class EpochClock:
+    """Time and loss of one epoch; on a device of its own the loss is summed there, and read once.
+
+    Args:
+        device: that the steps run on.
+        begun: what `to_json` gave, if the epoch was begun before.
+    """
+
+    def __init__(self, device: Device, begun: Mapping[str, Any] | None = None) -> None:
+        self.device = device
+        self.steps = begun["steps"] if begun else 0
+        self._items: Any = begun["items"] if begun else 0
+        """Of the steps that were taken."""
+        self.timed = self.timed_steps = 0
+        """Samples, and steps, since this process took the epoch up."""
+        begun_loss = begun["loss"] if begun else 0.0
+        # Nobody waits for a host's own number, and adding tensors up takes six times as long.
+        self._loss: Any = begun_loss
+        if device.is_apart:
+            self._loss = wide(torch.zeros((), device=device.name)) + begun_loss
+        self._begin = time.perf_counter()
+
+    def add(self, step: StepDone) -> None:
+        """Count a step in."""
+        self.steps += 1
+        self.timed += step.samples
+        self.timed_steps += 1
+        items = step.samples if step.items is None else step.items
+        if not self.device.is_apart:
+            if step.is_taken:
+                self._loss += float(step.loss) * float(items)
+                self._items += float(items)
+            return
+        items = wide(items)
+        if isinstance(step.is_taken, Late):
+            self._loss += step.is_taken.masked(step.loss) * items
+            self._items += step.is_taken.masked(torch.ones_like(step.loss)) * items
+        elif step.is_taken:
+            self._loss += step.loss * items
+            self._items += items
+
+    def read(self) -> tuple[float, float]:
+        """Return seconds, and the mean loss over the items whose updates were taken, else NaN."""
+        items = float(self._items)
+        if items < 0:
+            raise RunError(
+                f"the loss returned counts that add up to {items:g}. Allowed: (sum, count) with a "
+                "count from 0: a negative one turns the gradient round."
+            )
+        loss = float(self._loss) / items if items else math.nan
+        self.device.synchronize()
+        return time.perf_counter() - self._begin, loss
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "items": float(self._items),
+            "loss": float(self._loss),
+        }

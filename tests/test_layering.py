@@ -8,7 +8,7 @@ LAYERS = (
     ("cli",),
     ("demo",),
     ("report",),
-    ("diagnose", "tuning", "search"),
+    ("diagnosis", "tuning", "search"),
     ("lab",),
     ("engine", "attach"),
     ("techniques",),

@@ -10,6 +10,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 
 if TYPE_CHECKING:
+    from hotlap.diagnosis.call import diagnose
     from hotlap.engine.estimate import estimate
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "buckets",
     "chunked_cross_entropy",
+    "diagnose",
     "estimate",
     "export",
     "pad",
@@ -44,6 +46,7 @@ __all__ = [
 _NEEDS_TORCH = {
     "buckets": "hotlap.lengths",
     "chunked_cross_entropy": "hotlap.losses.cross_entropy",
+    "diagnose": "hotlap.diagnosis.call",
     "estimate": "hotlap.engine.estimate",
     "export": "hotlap.engine.exporting",
     "pad": "hotlap.padding",

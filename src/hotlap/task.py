@@ -305,8 +305,7 @@ def _check_call(name: str, function: Any, takes: str) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        # Some that are written in C do not say.
-        return
+        return  # Some that are written in C do not say.
     try:
         signature.bind(*takes.split(", ") if takes else ())
     except TypeError as error:
@@ -359,6 +358,7 @@ class OptimizerFacts:
     """Number of scalars in them."""
     where: str
     """`file:line` of the call to `step`."""
+    sparse: bool = False  # True if a gradient of its first step was a sparse tensor.
 
 
 @dataclass(frozen=True)

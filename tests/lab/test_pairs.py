@@ -60,5 +60,25 @@ def test_an_arm_far_slower_than_the_plain_run_is_not_waited_for(
 def test_a_script_too_short_to_measure_says_so() -> None:
     with Lab(script("--epochs", "2")) as lab:
         arms = [Arm("plain", Plan(), lab), Arm("plain again", Plan(), lab)]
-        with pytest.raises(TrialError, match="32 steps, which is too short"):
-            race(arms, twins=("plain", "plain again"), rounds=8, turn_s=0.1, planned_steps=32)
+        with pytest.raises(TrialError, match="3 steps, too few"):
+            race(arms, twins=("plain", "plain again"), rounds=8, turn_s=0.1, planned_steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planned", [16, None])
+def test_a_script_too_short_for_its_turns_is_started_again(planned: int | None) -> None:
+    # Where nobody knows its length, the third turn finds the script at its end.
+    epochs = "1" if planned else "4"
+    with Lab(script("--epochs", epochs)) as lab:
+        arms = [Arm("plain", Plan(), lab), Arm("plain again", Plan(), lab)]
+        found = race(
+            arms,
+            twins=("plain", "plain again"),
+            rounds=3,
+            turn_s=0.1,
+            planned_steps=planned,
+            step_ms=2.0 if planned else 10.0,
+        )
+        assert len(lab.trials) > 2
+    assert found.rounds == 3
+    assert all(len(arm.turns_ms) == 3 for arm in found.arms.values())

@@ -9,9 +9,10 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.lab.observing import watch
-from hotlap.lab.trial import Lab
+from hotlap.lab.trial import Lab, _last_words
 
 TINY = Path(__file__).parents[1] / "tiny.py"
+LOOPS = TINY.with_name("loops.py")
 
 
 def failing(*args: str, **limits: float) -> TrialError:
@@ -66,3 +67,37 @@ def test_a_script_may_print_100_megabytes() -> None:
         assert lab.trials[0].output_bytes > 100 * 2**20
         assert len(lab.trials[0].output) < 2**20
     assert len(seen.trace.steps) == 16
+
+
+@pytest.mark.parametrize(
+    ("habit", "code", "words"),
+    [("memory", 1, ["Traceback (most", "torch.empty(10**14)", "DefaultCPUAll"]), ("exit", 3, [])],
+)
+def test_a_script_that_dies_after_some_steps_is_no_short_script(
+    habit: str, code: int, words: list[str]
+) -> None:
+    script = Script(path=str(LOOPS), args=(habit, "50"), cwd=str(LOOPS.parent))
+    with Lab(script) as lab, pytest.raises(TrialError) as caught:
+        watch(lab, seconds=30)
+    assert caught.value.reason == "crashed"
+    assert f"ended with exit code {code} after 6 steps" in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_of_a_traceback_is_shown_and_of_other_output_the_end() -> None:
+    chain = [
+        "Traceback (most recent call last):",
+        *[f"  line {n}" for n in range(20)],
+        "KeyError: 1",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        "  last",
+        "ValueError: 2",
+    ]
+    printed = [f"epoch {n}" for n in range(50)]
+    assert _last_words([*printed, *chain])[-len(chain) :] == chain
+    assert len(_last_words([*printed, *chain])) == len(chain)
+    assert _last_words(printed) == printed[-15:]

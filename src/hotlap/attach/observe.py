@@ -1,36 +1,35 @@
 """Watches a run: where the milliseconds of each step go, and which lines they are spent below."""
 
 import collections
-import sys
-import threading
 import time
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
 
 from hotlap.attach import frames
+from hotlap.attach.facts import (
+    WatchedLoader,
+    count_steps_per_epoch,
+    device_of,
+    loader_facts,
+    optimizer_facts,
+    plan_steps,
+)
+from hotlap.attach.lines import LineSampler
 from hotlap.attach.phases import PhaseClock, phase_clock
 from hotlap.attach.session import RunRole
-from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.attach.steppers import Stepper, Steppers
+from hotlap.task import TaskFacts
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
 
-DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
-_SAMPLE_S = 0.002
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 _LOOPS_AT_STEP = 3
-
-
-class _Loader:
-    """What is known of one DataLoader while the run is watched."""
-
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
-        self.where = ""
-        self.function: frames.Function | None = None
-        self.training = False
-        self.starts: list[int] = []
-        self.batches = 0
+_TELLING_STEPS = 2
+"""Without a loader the first step is timed from its forward on only: the second one tells too."""
+SLOW_STEP_S = 0.5
+"""Where a step takes this long, looking at lines now and then costs nothing that could be seen: it
+is done along with the timing, in place of further steps."""
 
 
 class ObserveRole(RunRole):
@@ -45,23 +44,25 @@ class ObserveRole(RunRole):
         self.losses: list[torch.Tensor] = []
         self.lines: tuple[HotLine, ...] = ()
         self.setup_s = 0.0
-        self._loaders: dict[int, _Loader] = {}
-        self._last_loader: _Loader | None = None
+        self._loaders: dict[int, WatchedLoader] = {}
+        self._last_loader: WatchedLoader | None = None
         self._roots: list[Any] = []
-        self._optimizers: dict[int, OptimizerFacts] = {}
-        self._primary: int | None = None
+        self._steppers = Steppers()
         self._open = False
+        self._step_began = 0.0
         self._began = 0.0
         self._backwards = 0
         self._paging = Paging()
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
-        self._naming: _LineSampler | None = None
+        self._line_sampler: LineSampler | None = None
+        self._is_naming = False
+        """True in the window whose steps are sampled, and not timed."""
         self._naming_until = 0.0
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         super().iterator_made(loader, iterator)
-        known = self._loaders.setdefault(id(loader.dataset), _Loader(loader))
+        known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.starts.append(self.steps)
         iterator._hotlap_loader = known
 
@@ -84,7 +85,10 @@ class ObserveRole(RunRole):
     def _training_begins(self) -> None:
         """Everything before the first batch, or the first forward, is set-up."""
         if self.setup_s == 0.0:
-            self.setup_s = time.monotonic() - self.config.options["started"]
+            self._step_began = time.monotonic()
+            self.setup_s = self._step_began - self.config.options["started"]
+            if self.config.options.get("names_from_start"):
+                self._begin_naming(self.config.options["seconds"])
             self.clock.reset()
 
     def root_found(self, module: Any) -> None:
@@ -115,20 +119,21 @@ class ObserveRole(RunRole):
 
     def step_begins(self, optimizer: Any) -> None:
         super().step_begins(optimizer)
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = optimizer_facts(
-                optimizer, frames.where(frames.caller(2))
-            )
-            if self._primary is None:
-                self._primary = id(optimizer)
+        stepper = self._steppers.find(optimizer)
+        if stepper is None:
+            facts = optimizer_facts(optimizer, frames.where(frames.caller(2)))
+            stepper = self._steppers.place(optimizer, facts)
         # With several optimizers an iteration ends at the last step before the first one's next.
-        if self._open and id(optimizer) == self._primary:
+        if self._open and stepper.number == 0:
             self._commit()
         self.clock.enter(OPTIMIZER)
 
     def step_ends(self, optimizer: Any) -> None:
         self.clock.enter(OTHER)
-        if id(optimizer) == self._primary:
+        stepper: Stepper | None = self._steppers.find(optimizer)
+        assert stepper is not None, "a step ended that had not begun"
+        stepper.steps += 1
+        if stepper.number == 0:
             super().step_ends(optimizer)
             self._paging.step_ends()
         else:
@@ -138,22 +143,40 @@ class ObserveRole(RunRole):
         if self.steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.counted_loops(frames.caller(2))
             self._stack = frames.stack(frames.caller(2))
-        if self.steps == 1:
-            self._began = time.monotonic()
-        if len(self._optimizers) == 1:
+        if stepper.number == 0 and stepper.steps <= _TELLING_STEPS:
+            self._tell_step_time()
+        if len(self._steppers.all) == 1:
             self._commit()
         self._check_limits()
 
+    def _tell_step_time(self) -> None:
+        """Tell how long a step takes, so that whoever waits knows what cannot be interrupted."""
+        now = time.monotonic()
+        if self.steps == 1:
+            self._began = now
+        seconds = now - self._step_began
+        self._step_began = now
+        self.channel.send("step_time", seconds=seconds)
+        names = self.config.options.get("naming_s") and self._line_sampler is None
+        if names and seconds >= SLOW_STEP_S:
+            self._line_sampler = LineSampler(self.clock, coarse=True)
+
     def _commit(self) -> None:
-        self.rows.append(self.clock.take())
+        row = self.clock.take()
         self._open = False
+        if not self._is_naming:
+            self.rows.append(row)
+
+    def _begin_naming(self, seconds: float) -> None:
+        self._line_sampler = LineSampler(self.clock)
+        self._is_naming = True
+        self._naming_until = time.monotonic() + seconds
 
     def _check_limits(self) -> None:
         limits = self.config.options
         now = time.monotonic()
-        if self._naming is not None:
+        if self._is_naming:
             if now >= self._naming_until:
-                self.lines = self._naming.stop()
                 self.stop()
             return
         training = [known for known in self._loaders.values() if known.training]
@@ -163,11 +186,17 @@ class ObserveRole(RunRole):
         )
         if settled or now - self._began >= limits["seconds"] or self.steps >= limits["steps"]:
             self.clock.flush(self.rows)
-            self._naming = _LineSampler(self.clock)
-            self._naming_until = now + limits["naming_s"]
+            if self._line_sampler is not None or not limits["naming_s"]:
+                self.stop()
+            else:
+                self._begin_naming(limits["naming_s"])
 
     def report(self) -> dict[str, Any]:
+        if self._open:
+            self._commit()
         self.clock.flush(self.rows)
+        if self._line_sampler is not None:
+            self.lines = self._line_sampler.stop()
         return {"trace": self._trace().to_json()}
 
     def _trace(self) -> Trace:
@@ -188,7 +217,7 @@ class ObserveRole(RunRole):
             steps=rows,
             epoch_starts=sorted(starts),
             facts=self._facts(),
-            anchor=_anchor(votes, len(self._optimizers)),
+            anchor=_anchor(votes, len(self._steppers.all)),
             setup_s=self.setup_s,
             lines=self.lines,
             losses=[float(loss) for loss in self.losses],
@@ -200,15 +229,15 @@ class ObserveRole(RunRole):
             type(module).__name__ for root in self._roots for module in root.modules()
         )
         training = [known for known in self._loaders.values() if known.training]
-        per_epoch = _steps_per_epoch(training, self.steps)
-        planned, why = _planned(self._loops, self._stack, training, per_epoch)
+        per_epoch = count_steps_per_epoch(training, self.steps)
+        planned, why = plan_steps(self._loops, self._stack, training, per_epoch)
         page_faults, system_ms = self._paging.each()
         return TaskFacts(
-            device=_device(self._roots),
+            device=device_of(self._roots),
             threads=torch.get_num_threads(),
             layers=dict(layers),
-            loaders=tuple(_loader_facts(known) for known in self._loaders.values()),
-            optimizers=tuple(self._optimizers.values()),
+            loaders=tuple(loader_facts(known) for known in self._loaders.values()),
+            optimizers=tuple(stepper.facts for stepper in self._steppers.all),
             steps_per_epoch=per_epoch,
             planned_steps=planned,
             planned_why=why,
@@ -226,144 +255,3 @@ def _anchor(votes: dict[str, int], optimizers: int) -> Anchor:
     else:
         confidence = "low"
     return Anchor("optimizer.step", confidence, votes)
-
-
-def _device(roots: list[Any]) -> str:
-    for root in roots:
-        for parameter in root.parameters():
-            return parameter.device.type
-    return "cpu"
-
-
-def _steps_per_epoch(training: list[_Loader], steps: int) -> int | None:
-    if not training:
-        return None
-    known = training[0]
-    if len(known.starts) > 1:
-        return known.starts[-1] - known.starts[-2]
-    length = _length(known.loader)
-    if length is None or known.batches == 0 or steps == 0:
-        return None
-    # Gradient accumulation takes several batches a step.
-    batches_per_step = max(1, round(known.batches / steps))
-    return -(-length // batches_per_step)
-
-
-def _planned(
-    loops: list[frames.Loop],
-    stack: list[frames.Function],
-    training: list[_Loader],
-    per_epoch: int | None,
-) -> tuple[int | None, str]:
-    if not loops:
-        return None, "no counted loop (`for ... in range(...)`) goes around the step"
-    if not training:
-        total = 1
-        for loop in loops:
-            total *= loop.total
-        return total, " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
-    if per_epoch is None:
-        return None, "the number of batches in an epoch is not known"
-    known = training[0]
-    line = int(known.where.rpartition(":")[2] or 0)
-    depth = stack.index(known.function) if known.function in stack else -1
-    outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
-    if not outer:
-        return per_epoch, "one pass over the loader: no counted loop goes around it"
-    total = per_epoch
-    for loop in outer:
-        total *= loop.total
-    rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in outer)
-    return total, f"{rounds}, {per_epoch} steps each"
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
-
-
-def _loader_facts(known: _Loader) -> LoaderFacts:
-    loader = known.loader
-    dataset = loader.dataset
-    inner = dataset
-    while not frames.is_users(_code_file(inner)) and hasattr(inner, "dataset"):
-        inner = inner.dataset
-    return LoaderFacts(
-        dataset=f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        length=len(dataset) if hasattr(dataset, "__len__") else None,
-        batch_size=loader.batch_size,
-        num_workers=loader.num_workers,
-        map_style=not isinstance(dataset, IterableDataset),
-        plain_collate=loader.collate_fn is default_collate,
-        training=known.training,
-        where=known.where,
-        getitem=getitem_of(type(inner)),
-        batches=_length(loader),
-    )
-
-
-def getitem_of(kind: type) -> str:
-    """Return `file:line` of a data set's `__getitem__`, empty if it is no Python function."""
-    code = getattr(getattr(kind, "__getitem__", None), "__code__", None)
-    return f"{frames.short(code.co_filename)}:{code.co_firstlineno}" if code else ""
-
-
-def _code_file(dataset: Any) -> str:
-    getitem = getattr(type(dataset), "__getitem__", None)
-    code = getattr(getitem, "__code__", None)
-    return code.co_filename if code else "<none>"
-
-
-def optimizer_facts(optimizer: Any, where: str) -> OptimizerFacts:
-    """Return what is known of an optimizer that is stepped at `where`."""
-    groups = optimizer.param_groups
-    kind = type(optimizer)
-    if any(group.get("fused") for group in groups):
-        implementation = "fused"
-    elif any(group.get("foreach") for group in groups):
-        implementation = "foreach"
-    else:
-        implementation = "default" if kind.__module__.startswith("torch.optim") else "custom"
-    parameters = [p for group in groups for p in group["params"]]
-    return OptimizerFacts(
-        name=f"{kind.__module__}.{kind.__qualname__}",
-        implementation=implementation,
-        parameters=len(parameters),
-        elements=sum(p.numel() for p in parameters),
-        where=where,
-    )
-
-
-class _LineSampler(threading.Thread):
-    """Looks, some hundred times a second, which of the user's lines the main thread is below."""
-
-    def __init__(self, clock: PhaseClock) -> None:
-        super().__init__(name="hotlap-lines", daemon=True)
-        self.clock = clock
-        self.counts: collections.Counter[tuple[int, str]] = collections.Counter()
-        self._target = threading.get_ident()
-        self._ended = threading.Event()
-        self._interval = sys.getswitchinterval()
-        sys.setswitchinterval(_SAMPLE_S / 4)
-        self.start()
-
-    def run(self) -> None:
-        while not self._ended.wait(_SAMPLE_S):
-            frame = sys._current_frames().get(self._target)
-            line = frames.where(frame)
-            if line:
-                self.counts[(self.clock.current, line)] += 1
-
-    def stop(self) -> tuple[HotLine, ...]:
-        self._ended.set()
-        self.join()
-        sys.setswitchinterval(self._interval)
-        totals: collections.Counter[int] = collections.Counter()
-        for (phase, _), count in self.counts.items():
-            totals[phase] += count
-        return tuple(
-            HotLine(PHASES[phase], line, count / totals[phase])
-            for (phase, line), count in self.counts.most_common(40)
-        )

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import detect_host, lab_of, say, script_of
+from hotlap.cli.script import detect_host, lab_of, say, script_or_recipe
 
 
 def diagnose(
@@ -19,21 +19,28 @@ def diagnose(
 ) -> int:
     """Say why a training script is slow, with the measured cost of each cause.
 
-    The script runs unedited, on a copy-on-write view of your files, several times.
+    The script runs unedited, on a copy-on-write view of your files, several times. A recipe, a file
+    that imports hotlap and has a function `task`, is trained by hotlap's engine instead, under the
+    empty plan.
 
     Parameters
     ----------
     budget
-        How long the plain script is watched at most; trials come on top.
+        How long everything may take together, trials included. A start, and a step that has begun,
+        are not interrupted.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     """
-    from hotlap.diagnose.causes import diagnose as find_causes
+    from hotlap.diagnosis.causes import diagnose as find_causes
+    from hotlap.lab.recipes import RecipeRun
     from hotlap.report import diagnosis as text
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
 
-    with lab_of(script_of(target, python), hide=hide) as lab:
+    script = script_or_recipe(target, python)
+    if isinstance(script, RecipeRun):
+        say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
+    with lab_of(script, hide=hide) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, progress=say)
     if json:
         jsonout.write(found.to_json())
@@ -49,5 +56,6 @@ COMMAND = Command(
     examples=(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
+        "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",
     ),
 )

@@ -1,16 +1,23 @@
 """Observed runs, and what they say of the whole run that the user planned."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from hotlap.lab.trial import Lab, observe
+from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.trace.schema import Trace
+from hotlap.task import TaskFacts
+from hotlap.trace.schema import HotLine, Trace
 
-_LEAST_START_UP_S = 60.0
+LEAST_START_UP_S = 60.0
 """Importing torch and reading a data set may take so long on a slow disk."""
+_LEAST_TIMED = 2
+"""Steps that a watch takes at least: the first one does not count."""
+_LEAST_SILENCE_S = 60.0
+_SLOWEST = 5.0
+"""How many times longer than its first step a step may be before the script is thought to hang."""
 _EXIT_S = 0.2
 """What Python and torch take to go away, after the script's last line."""
 _ENOUGH_STEPS = 30
@@ -32,23 +39,89 @@ def watch(
     seconds: float,
     epochs: int = 1,
     naming_s: float = 0.0,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Observation:
     """Observe the script for whole epochs, as far as `seconds` reach.
+
+    Args:
+        lab: where the trial is held.
+        plan: what is applied to it.
+        seconds: how long steps are timed at most; a step that has begun is not interrupted.
+        epochs: whole epochs that are enough.
+        naming_s: seconds of further steps in which lines are sampled.
+        progress: told how long it takes, where a step is long.
 
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    report: dict[str, Any] = observe(
+
+    report = _observe(
         lab,
         plan,
-        timeout_s=max(_LEAST_START_UP_S, seconds) + 2 * seconds,
+        progress,
+        start_up_s=max(LEAST_START_UP_S, seconds) + 2 * seconds,
         seconds=seconds,
         epochs=epochs,
-        steps=10**9,
         naming_s=naming_s,
     )
     trace = replace(Trace.from_json(report["trace"]), ended=report["ended"])
+    if trace.ended == "script":
+        trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
     return Observation(trace, report["techniques"])
+
+
+def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:
+    """Return the facts of a run that was seen as a whole: its steps were counted."""
+    words = f"the run came to its own end after {steps} steps"
+    return replace(facts, planned_steps=steps, planned_why=words)
+
+
+def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:
+    """Run the script once more and only sample its lines, from its first step on.
+
+    For a run that has ended before there was time for it.
+    """
+    report = _observe(
+        lab,
+        None,
+        lambda _: None,
+        start_up_s=max(LEAST_START_UP_S, seconds) + seconds,
+        seconds=seconds,
+        epochs=10**9,
+        naming_s=seconds,
+        names_from_start=True,
+    )
+    return tuple(HotLine(**row) for row in report["trace"]["lines"])
+
+
+def _observe(
+    lab: Lab,
+    plan: Plan | None,
+    progress: Callable[[str], None],
+    *,
+    start_up_s: float,
+    seconds: float,
+    naming_s: float,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the report of one observed run; how long it may take follows from its first steps."""
+    trial = lab.start("observe", plan, seconds=seconds, naming_s=naming_s, steps=10**9, **options)
+    try:
+        silence_s = start_up_s
+        while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
+            step_s = message["seconds"]
+            silence_s = seconds + naming_s + max(_LEAST_SILENCE_S, _SLOWEST * step_s)
+            if _LEAST_TIMED * step_s > seconds:
+                progress(
+                    f"a step takes {step_s:.1f} s and cannot be interrupted: watching takes about "
+                    f"{_LEAST_TIMED * step_s:.0f} s"
+                )
+        if message["steps"] == 0:
+            raise trial.ended()
+        trial.check_exit()
+        return message
+    finally:
+        trial.kill()
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,19 @@ from typing import Any
 from hotlap.errors import HotlapError, TrialError
 from hotlap.lab.statistics import Ratio, Spread, noise_floor, paired_ratio, spread
 from hotlap.lab.trial import Lab, Trial
+from hotlap.lab.turn_lengths import (
+    WARM_UP,
+    check_length,
+    skipped_steps,
+    turn_length,
+    usable_steps,
+    warm_up_lengths,
+)
 from hotlap.plan import Plan
 
 _READY_S = 180.0
 _LEAST_READY_S = 5.0
 _SLOWEST_STEP_S = 60.0
-_SKIPPED_SHARE = 0.15
-_SKIPPED_AT_LEAST = 2
-_WARM_UP = (5, 30)
-"""Steps of the turns that do not count."""
 _SECOND_CHANCES = 2
 _HOPELESS = 4.0
 """How many times slower than the plain run a plan may be in its warm-up to take part at all."""
@@ -27,8 +31,6 @@ _GIVEN_UP = 20.0
 on the machine, threads that wait for each other may be slower by far more."""
 _GIVEN_UP_S = 30.0
 """Seconds that a turn has on top of that, for what is compiled in it."""
-_SHORTEST_TURN = 4
-_LONGEST_TURN = 2000
 _ENOUGH_ROUNDS = 6
 
 
@@ -49,6 +51,12 @@ class Arm:
     is_slow: bool = False
     """True if it was left out because it is far slower than the plain run."""
     trial: Trial | None = None
+    warm_up: tuple[int, ...] = WARM_UP
+    """Steps of the turns that do not count, in each of its processes."""
+    capacity: int | None = None
+    """Steps that one process has for turns, None if that is not known."""
+    taken: int = 0
+    """Steps that its process has taken in turns."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +115,15 @@ def race(
         TrialError: the plain run itself cannot be measured. An arm of another plan that fails is
             left out and says why in `failed`.
     """
-    _check_length(arms[0].lab.script, rounds, planned_steps)
+    check_length(arms[0].lab.script, planned_steps)
+    for arm in arms:
+        arm.warm_up = warm_up_lengths(planned_steps, step_ms)
+        arm.capacity = None if planned_steps is None else usable_steps(planned_steps)
     _start_all(arms, twins, deadline, progress)
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)
-        steps = _turn_length(turn_s * 1000 / (step_ms or plain_ms), rounds, planned_steps)
+        steps = turn_length(turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up)
         done = _take_rounds(live, twins, steps, plain_ms, rounds, deadline, progress)
     finally:
         for arm in arms:
@@ -224,14 +235,19 @@ def _take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
         steps: of the turn.
         plain_ms: what a step of the plain run takes; None if the turn has to be waited for.
     """
+    if arm.capacity is not None and arm.taken + steps > arm.capacity:
+        _start_again(arm, plain_ms)
     trial = arm.trial
     assert trial is not None
-    skip = min(steps - 1, max(_SKIPPED_AT_LEAST, round(steps * _SKIPPED_SHARE)))
     trial.resume()
-    trial.send("turn", steps=steps, skip=skip)
+    trial.send("turn", steps=steps, skip=skipped_steps(steps))
     try:
         message = trial.message(["turn"], _longest_wait(steps, plain_ms))
     except TrialError as error:
+        if error.reason == "ended_early" and _has_room(arm, steps):
+            # Nobody knew how many steps the script has: now it is known that it has these.
+            arm.capacity = arm.taken
+            return _take_turn(arm, steps, plain_ms)
         if error.reason != "timeout" or plain_ms is None:
             raise
         arm.is_slow = True
@@ -241,8 +257,25 @@ def _take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
             reason="timeout",
         ) from error
     trial.pause()
+    arm.taken += steps
     arm.techniques = message["techniques"]
     return {**message, "ms_per_step": message["ms"] / message["steps"]}
+
+
+def _has_room(arm: Arm, steps: int) -> bool:
+    """True if another process of a script whose length was not known has a turn for sure."""
+    return arm.capacity is None and arm.taken >= sum(arm.warm_up) + steps
+
+
+def _start_again(arm: Arm, plain_ms: float | None) -> None:
+    """Give an arm another process, warmed up: the script is too short for all turns in one."""
+    assert arm.trial is not None
+    arm.trial.kill()
+    arm.taken = 0
+    arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
+    arm.trial.message(["ready"], _READY_S)
+    for steps in arm.warm_up:
+        _take_turn(arm, steps, plain_ms)
 
 
 def _longest_wait(steps: int, plain_ms: float | None) -> float:
@@ -261,7 +294,7 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
         is_plain = arm.name in twins
         known_ms = None if is_plain else max(warm[name] for name in twins)
         try:
-            for number, steps in enumerate(_WARM_UP):
+            for number, steps in enumerate(arm.warm_up):
                 # The first turn may compile.
                 arm_ms = _take_turn(arm, steps, known_ms if number else None)["ms_per_step"]
         except TrialError as error:
@@ -283,36 +316,8 @@ def _is_hopeless(arm: Arm, warm: dict[str, float], plain_ms: float) -> bool:
         if warm[arm.name] <= _HOPELESS * plain_ms:
             return False
         try:
-            again = _take_turn(arm, _WARM_UP[-1], plain_ms)["ms_per_step"]
+            again = _take_turn(arm, arm.warm_up[-1], plain_ms)["ms_per_step"]
         except TrialError:
             return True
         warm[arm.name] = min(warm[arm.name], again)
     return warm[arm.name] > _HOPELESS * plain_ms
-
-
-def _turn_length(wanted: float, rounds: int, planned_steps: int | None) -> int:
-    """Return the steps of a turn.
-
-    Args:
-        wanted: the steps that would be long enough.
-        rounds: turns of each arm.
-        planned_steps: steps of the whole run, if known.
-    """
-    steps = max(_SHORTEST_TURN, min(_LONGEST_TURN, round(wanted)))
-    if planned_steps is None:
-        return steps
-    return min(steps, _steps_that_fit(rounds, planned_steps))
-
-
-def _steps_that_fit(rounds: int, planned_steps: int) -> int:
-    return (planned_steps - sum(_WARM_UP) - 1) // rounds
-
-
-def _check_length(script: object, rounds: int, planned_steps: int | None) -> None:
-    if planned_steps is not None and _steps_that_fit(rounds, planned_steps) < _SHORTEST_TURN:
-        raise TrialError(
-            f"`{script}` takes {planned_steps} steps, which is too short to measure: "
-            f"{sum(_WARM_UP) + 1 + rounds * _SHORTEST_TURN} are needed, for a warm-up and {rounds} "
-            "turns. Give it more epochs.",
-            reason="ended_early",
-        )

@@ -10,15 +10,9 @@ import torch
 from torch.utils.data import default_collate
 
 from hotlap.attach import seams
-from hotlap.attach.observe import (
-    BACKWARD,
-    DATA,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    getitem_of,
-    optimizer_facts,
-)
+from hotlap.attach.facts import getitem_of, optimizer_facts
+from hotlap.attach.lines import LineSampler
+from hotlap.attach.observe import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SLOW_STEP_S
 from hotlap.attach.phases import PhaseClock, phase_clock
 from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
@@ -28,7 +22,7 @@ from hotlap.feed.stream import Stream
 from hotlap.lab.recipe_process import Trial
 from hotlap.task import LoaderFacts, Task, TaskFacts
 from hotlap.trace.paging import Paging
-from hotlap.trace.schema import Anchor, Trace
+from hotlap.trace.schema import Anchor, HotLine, Trace
 
 
 class _Phases(seams.Listener):
@@ -58,7 +52,9 @@ class _Phases(seams.Listener):
 def observe(trial: Trial) -> None:
     """Record a `Trace` of whole epochs, as far as the seconds that were given reach.
 
-    Options: `seconds`, `epochs`, `steps`.
+    Then lines are sampled for a while, in further steps that are not timed.
+
+    Options: `seconds`, `epochs`, `steps`, `naming_s`.
     """
     clock = phase_clock()
     seams.install(_Phases(clock))
@@ -90,6 +86,7 @@ class _Watched:
         self.rows: list[Any] = []
         self.losses: list[Any] = []
         self.starts: list[int] = []
+        self.lines: tuple[HotLine, ...] = ()
         self.setup_s = 0.0
         self.threads = torch.get_num_threads()
         self.paging = Paging()
@@ -125,8 +122,43 @@ class _Watched:
 
     def run(self) -> str:
         """Train as `hotlap train` does, up to a limit; return what ended it."""
-        limits = self.trial.config.options
-        began = time.monotonic()
+        training = self._steps()
+        ended = self._time_steps(training)
+        naming_s = self.trial.config.options.get("naming_s", 0.0)
+        if naming_s and not self.lines:
+            self._name_lines(training, naming_s)
+        return ended
+
+    def _time_steps(self, training: Iterator[None]) -> str:
+        begun = time.monotonic()
+        sampler, ended = None, "script"
+        for _ in training:
+            if len(self.rows) == 1:
+                sampler = self._first_step_ended(time.monotonic() - begun)
+            if self._is_over(begun):
+                ended = "limit"
+                break
+        if sampler is not None:
+            self.lines = sampler.stop()
+        return ended
+
+    def _name_lines(self, training: Iterator[None], seconds: float) -> None:
+        """Sample lines in further steps; a task that came to its end is gone through again."""
+        until = time.monotonic() + seconds
+        timed = len(self.rows)
+        sampler = LineSampler(self.clock)
+        while time.monotonic() < until:
+            for _ in training:
+                if time.monotonic() >= until:
+                    break
+            else:
+                self.built.scheduler = None
+                training = self._steps()
+        self.lines = sampler.stop()
+        del self.rows[timed:], self.losses[timed:]
+
+    def _steps(self) -> Iterator[None]:
+        """Take the run's steps, evaluation between epochs too."""
         for step in steps_of(self.built):
             self.clock.mark_boundary()
             self.rows.append(self.clock.take())
@@ -134,12 +166,20 @@ class _Watched:
             self.paging.step_ends()
             if step.ends_epoch and self.built.held_out is not None:
                 evaluate(self.built)
-            whole = len(self.starts) - 1
-            settled = whole >= limits["epochs"] and len(self.rows) > self.starts[-1]
-            is_long = time.monotonic() - began >= limits["seconds"]
-            if settled or is_long or len(self.rows) >= limits["steps"]:
-                return "limit"
-        return "script"
+            yield
+
+    def _first_step_ended(self, seconds: float) -> LineSampler | None:
+        """Tell how long a step takes; sample lines along with the timing where that is long."""
+        self.trial.channel.send("step_time", seconds=seconds)
+        if seconds >= SLOW_STEP_S and self.trial.config.options.get("naming_s"):
+            return LineSampler(self.clock, coarse=True)
+        return None
+
+    def _is_over(self, begun: float) -> bool:
+        limits = self.trial.config.options
+        settled = len(self.starts) - 1 >= limits["epochs"] and len(self.rows) > self.starts[-1]
+        is_long = time.monotonic() - begun >= limits["seconds"]
+        return settled or is_long or len(self.rows) >= limits["steps"]
 
     def trace(self) -> Trace:
         """Return what was seen."""
@@ -151,6 +191,7 @@ class _Watched:
             facts=self._facts(),
             anchor=Anchor("the engine's own step", "high", {"optimizer_steps": taken}),
             setup_s=self.setup_s,
+            lines=self.lines,
             losses=[float(loss) for loss in self.losses],
             clock=self.clock.name,
         )

@@ -6,12 +6,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,7 +19,8 @@ from hotlap.attach.entry import TRACKERS_FOLDERS, Script, plan_data
 from hotlap.errors import AttachError, TrialError, UsageError
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes
-from hotlap.lab import family, listening
+from hotlap.lab import exchange, family, listening
+from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
@@ -39,7 +38,7 @@ _CUT = (
 )
 _LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 """Environment in a network of its own, where the script's own choice is not there."""
-_EXCHANGE = "hotlap-lab-"
+_EXIT_S = 10.0
 
 
 @dataclass
@@ -62,8 +61,8 @@ class Lab:
     """How the files are protected; found out if None."""
 
     def __enter__(self) -> "Lab":
-        _remove_stale_exchanges()
-        self.exchange = Path(tempfile.mkdtemp(prefix=f"{_EXCHANGE}{os.getpid()}-"))
+        exchange.remove_stale()
+        self.exchange = exchange.make()
         self.scratch = Scratch(
             self.script.folder,
             passthrough=(self.exchange,),
@@ -306,7 +305,8 @@ class Trial:
         if code == EXIT_CUT:
             return self._error("crashed", _CUT)
         if code != 0:
-            return self._error("crashed", f"ended with exit code {code}")
+            after = f" after {self.report['steps']} steps" if self.report is not None else ""
+            return self._error("crashed", f"{exit_in_words(code)}{after}")
         if not self._attached:
             return AttachError(
                 f"hotlap never got into `{self.lab.script}`: its Python was started without the "
@@ -318,9 +318,22 @@ class Trial:
             return self._error("no_training", "ended without a step of a torch optimizer")
         return self._error("ended_early", "came to its own end before the measurement")
 
+    def check_exit(self) -> None:
+        """Wait for the exit of a script that came to its own end, which is reported before it.
+
+        Raises:
+            TrialError: it died, by an exception for one: what it reported is no whole run.
+        """
+        if self.report is None or self.report["ended"] != "script":
+            return
+        # Python tears down after the report; a process that hangs there has trained nonetheless.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process.wait(_EXIT_S) != 0:
+                raise self.ended()
+
     def _error(self, reason: str, why: str) -> TrialError:
         tail = self.output.strip()
-        lines = "\n".join(tail.splitlines()[-15:])
+        lines = "\n".join(last_words(tail.splitlines()))
         text = f"`{self.lab.script}` {why}."
         if self.own_network:
             text += (
@@ -374,14 +387,7 @@ def _observe_once(
             trial.send("go")
         if message["steps"] == 0:
             raise trial.ended()
+        trial.check_exit()
         return message
     finally:
         trial.kill()
-
-
-def _remove_stale_exchanges() -> None:
-    """Remove what a hotlap that was killed could not remove itself."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_EXCHANGE}*"):
-        pid = folder.name.removeprefix(_EXCHANGE).split("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)

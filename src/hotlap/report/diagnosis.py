@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.diagnose.causes import Diagnosis
+from hotlap.diagnosis.findings import Diagnosis
 from hotlap.report.terminal import printable
 
 _BAR = 40
@@ -20,9 +20,16 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
         + (", whole epochs)." if trace.covers_whole_periods else "; no whole epoch was seen).")
     )
     _phases(diagnosis, console)
+    _lines(diagnosis, console)
     _findings(diagnosis, console)
+    _not_measured(diagnosis, console)
     anchor = trace.anchor
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")
+    facts = trace.facts
+    if facts.planned_steps is not None:
+        console.print(f"The run takes {facts.planned_steps:,} steps: {facts.planned_why}.")
+    for note in diagnosis.notes:
+        console.print(f"Note: {printable(note)}.")
     if diagnosis.unprotected:
         console.print("Trials could still have changed: " + "; ".join(diagnosis.unprotected))
 
@@ -39,9 +46,24 @@ def _phases(diagnosis: Diagnosis, console: Console) -> None:
     console.print(table)
 
 
+def _lines(diagnosis: Diagnosis, console: Console) -> None:
+    """Print the lines below which the large phases are spent."""
+    means = diagnosis.trace.phase_means()
+    table = Table(title="The hottest lines", title_justify="left", box=None, show_header=False)
+    for _ in range(4):
+        table.add_column(justify="left")
+    for phase, lines in diagnosis.hot_lines().items():
+        for line in lines:
+            ms = f"{line.share * means[phase]:8.3f} ms"
+            table.add_row(phase, ms, f"{line.share:4.0%}", printable(line.where))
+    if table.row_count:
+        console.print()
+        console.print(table)
+
+
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.findings:
-        console.print("\nNothing was found that costs more than identical runs differ.")
+        console.print(f"\n{_nothing_found(diagnosis)}")
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
             f"\n{number}. {finding.rule} at {printable(finding.where)}: costs "
@@ -56,4 +78,23 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
             f"({row.low:.2f} to {row.high:.2f}). Numerics: {row.numerics}."
         )
     for line in diagnosis.acquitted:
-        console.print(f"\nLooked at, and not to blame: {printable(line)}.")
+        console.print(f"\nChecked, no measurable cost: {printable(line)}.")
+
+
+def _nothing_found(diagnosis: Diagnosis) -> str:
+    if diagnosis.suspects:
+        return "No cause was measured; what is suspected follows."
+    if diagnosis.floor is None or not diagnosis.acquitted:
+        return "No rule applies: no known cause takes a large enough part of the step."
+    return f"Nothing was found that costs more than identical runs differ ({diagnosis.floor:.1%})."
+
+
+def _not_measured(diagnosis: Diagnosis, console: Console) -> None:
+    for row in diagnosis.suspects:
+        console.print(
+            f"\nSuspected, not measured: {row.rule} at {printable(row.where)}: at most "
+            f"{row.at_most_ms:.2f} ms a step"
+        )
+        console.print(f"   {printable(row.evidence)}.")
+        console.print(f"   Not measured: {printable(row.why)}.")
+        console.print(f"   Remedy: {printable(row.remedy)}.")

@@ -5,18 +5,20 @@ One file, one rule, one pure function from `Trace` to nominations. No torch in h
 
 from collections.abc import Callable
 
-from hotlap.rules import per_item_decode, returned_memory, slow_optimizer
+from hotlap.rules import per_item_decode, returned_memory, slow_data, slow_optimizer
 from hotlap.rules.nomination import Nomination
 from hotlap.trace.schema import Trace
 
 RULES: dict[str, Callable[[Trace], list[Nomination]]] = {
     "per_item_decode": per_item_decode.nominate,
+    "slow_data": slow_data.nominate,
     "slow_optimizer": slow_optimizer.nominate,
     "returned_memory": returned_memory.nominate,
 }
 
 DOCS: dict[str, str] = {
     "per_item_decode": per_item_decode.__doc__ or "",
+    "slow_data": slow_data.__doc__ or "",
     "slow_optimizer": slow_optimizer.__doc__ or "",
     "returned_memory": returned_memory.__doc__ or "",
 }

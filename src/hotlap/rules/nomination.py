@@ -25,6 +25,12 @@ class Nomination:
     """Per step; the time that a perfect remedy could take away, as the trace shows it."""
     bound: Plan | None = None
     """A plan that only measures what a perfect remedy would give."""
+    bound_words: str = ""
+    """What that plan does, as in `with a free optimizer`."""
+    bound_share: float = 0.0
+    """Share of the step that the bound must take away to be a finding, where no remedy works."""
+    by_hand: str = ""
+    """What a user could do where no technique helps."""
 
 
 Facts = Mapping[str, Any]

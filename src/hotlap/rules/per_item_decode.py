@@ -7,7 +7,7 @@ Why it costs   decoding, conversions and Python run while the model waits; betwe
 What to do     keep fixed samples in memory (technique `resident`), or read them in worker processes
                (technique `workers`); in the script: decode the whole data set once, index tensors.
 Evidence       the wait per step, the line below which it was spent; convicted by serving the same
-               batches from memory.
+               batches from memory, or, where the samples cannot be kept, one batch again and again.
 """
 
 from hotlap.plan import Plan
@@ -19,6 +19,8 @@ WORTH_A_TRIAL = 0.03
 
 REPLAY = Plan({"replay": {}})
 """Serves one batch again and again: what a perfect feed would give."""
+_WORTH_NAMING = 0.1
+"""Share of the wait below which a line is not where it is spent."""
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -30,6 +32,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         return []
     loader = loaders[0]
     below = [line for line in trace.lines if line.phase == "data" and line.where != loader.where]
+    below = [line for line in below if line.share >= _WORTH_NAMING]
     where = below[0].where if below else loader.getitem or loader.where
     evidence = (
         f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step, in which the "
@@ -51,5 +54,10 @@ def nominate(trace: Trace) -> list[Nomination]:
             },
             at_most_ms=waits,
             bound=REPLAY,
+            bound_words="with one batch served again and again",
+            by_hand=(
+                f"what happens in the data set below {where} for each sample has to become cheaper:"
+                " do it once before training, for a whole batch at a time, or on the device"
+            ),
         )
     ]

@@ -6,7 +6,8 @@ Why it costs   a dozen passes over every parameter, each an operator call of its
 What to do     `fused=True` where rounding may differ, `foreach=True` where no bit may (technique
                `optimizer`).
 Evidence       the share of the step, the number of tensors; convicted by running the same optimizer
-               in the other implementation.
+               in the other implementation, or, where it has none (sparse gradients), by a run whose
+               optimizer finds no gradients and does nothing.
 """
 
 from hotlap.plan import Plan
@@ -14,22 +15,32 @@ from hotlap.rules.nomination import Nomination
 from hotlap.trace.schema import Trace
 
 WORTH_A_TRIAL = 0.03
+FREE_STEP = Plan({"free_step": {}})
+"""Lets the optimizer do nothing: what a perfect one would give."""
+_WORTH_SAYING = 0.2
+"""No optimizer is free; below this share of the step one without a remedy is none to speak of."""
+_OF_SPARSE = (
+    "its gradients are sparse tensors, for which torch has no other implementation: a dense "
+    "embedding (sparse=False) with fused=True is faster where a batch touches a large part of the "
+    "rows, or the table is small; step it less often, or make the table smaller"
+)
 
 
 def nominate(trace: Trace) -> list[Nomination]:
-    """Nominate every optimizer that runs its default implementation."""
+    """Nominate the optimizer that runs its default implementation, or one of the user's own."""
     mean = trace.step_ms()["mean"]
     spent = trace.phase_means()["optimizer"]
     slow = [
         optimizer
         for optimizer in trace.facts.optimizers
-        if optimizer.implementation == "default" and optimizer.name.startswith("torch.optim.")
+        if optimizer.implementation in ("default", "custom")
     ]
     # On a GPU torch's default is `foreach` already.
     if not slow or trace.facts.device != "cpu" or spent < WORTH_A_TRIAL * mean:
         return []
     optimizer = slow[0]
     kind = optimizer.name.rpartition(".")[2]
+    has_other = optimizer.implementation == "default" and not optimizer.sparse
     return [
         Nomination(
             rule="slow_optimizer",
@@ -38,12 +49,22 @@ def nominate(trace: Trace) -> list[Nomination]:
             evidence=(
                 f"{kind}.step takes {spent:.2f} of {mean:.2f} ms a step, for "
                 f"{optimizer.parameters} tensors with {optimizer.elements:,} numbers"
+                + (", with sparse gradients" if optimizer.sparse else "")
             ),
             remedies=(
                 Plan({"optimizer": {"implementation": "fused"}}),
                 Plan({"optimizer": {"implementation": "foreach"}}),
-            ),
+            )
+            if has_other
+            else (),
             advice={"optimizer": f"{kind}(..., fused=True), or foreach=True to keep every bit"},
             at_most_ms=spent,
+            bound=FREE_STEP,
+            bound_words="with an optimizer that does nothing",
+            bound_share=_WORTH_SAYING,
+            by_hand=_OF_SPARSE
+            if optimizer.sparse
+            else f"{kind} has no faster implementation here: use a cheaper optimizer, or larger "
+            "batches and fewer steps",
         )
     ]

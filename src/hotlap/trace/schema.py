@@ -7,12 +7,13 @@ from typing import Any
 
 from hotlap.task import TaskFacts
 
-PHASES = ("data", "h2d", "forward", "backward", "optimizer", "other")
+PHASES = ("data", "forward", "backward", "optimizer", "other")
 """Every instant of a step belongs to exactly one of these.
 
-`data`: waiting for a DataLoader, evaluation's included. `h2d`: copies from host to device.
+`data`: waiting for a DataLoader, evaluation's included.
 `forward`: from the call of the trained model to the start of backward, the loss included.
-`backward`, `optimizer` (`zero_grad` included), `other`: whatever remains.
+`backward`, `optimizer` (`zero_grad` included), `other`: whatever remains, copies to a device too,
+which nothing measures apart.
 """
 
 

@@ -4,6 +4,8 @@ import os
 import sysconfig
 from functools import lru_cache
 
+_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Where libraries lie, also those of another Python than this one."""
 _HOTLAP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARIES = tuple(
     {
@@ -20,6 +22,6 @@ def is_users(filename: str) -> bool:
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
-    if path.startswith(_HOTLAP + os.sep) or f"{os.sep}site-packages{os.sep}" in path:
+    if path.startswith(_HOTLAP + os.sep) or any(f in path for f in _FOLDERS):
         return False
     return not any(path.startswith(root + os.sep) for root in _LIBRARIES)

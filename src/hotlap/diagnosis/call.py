@@ -1,0 +1,76 @@
+"""`hotlap.diagnose`: what `hotlap diagnose SCRIPT-or-RECIPE` does, from Python."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hotlap.attach.entry import Script
+from hotlap.diagnosis.causes import diagnose as find_causes
+from hotlap.diagnosis.findings import Diagnosis
+from hotlap.errors import MissingFile, UsageError
+from hotlap.host import Host
+from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.subjects import as_typed, check_call, recipe_path
+from hotlap.lab.trial import Lab
+from hotlap.recipe import is_recipe
+from hotlap.task import Task
+
+
+def diagnose(
+    subject: str | os.PathLike[str] | Callable[..., Task],
+    *,
+    arguments: Mapping[str, Any] | Sequence[str] = (),
+    budget: float = 60.0,
+    device: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Find out why a training script or a recipe is slow, with the measured cost of each cause.
+
+    It runs several times in processes of its own, on a copy-on-write view of the files. Nothing of
+    it runs in this process.
+
+    Args:
+        subject: the path of a script, which runs as it is, or the path or the function `task` of a
+            recipe, which hotlap's engine trains under the empty plan.
+        arguments: for a script its command line, as in `["--epochs", "10"]`; for a recipe what its
+            function is called with, by name.
+        budget: seconds that everything may take together.
+        device: of a recipe, as torch names it; the first accelerator if None, else the CPU.
+        progress: called with a line now and then.
+
+    Raises:
+        UsageError: what was given is neither, or the recipe is wrong.
+        TrialError: the plain script or recipe itself cannot be measured.
+
+    >>> hotlap.diagnose("train.py", budget=30).findings        # doctest: +SKIP
+    """
+    check_call("hotlap.diagnose", budget)
+    run = _run_of(subject, arguments, device)
+    with Lab(run) as lab:
+        return find_causes(lab, Host.detect(), budget_s=budget, progress=progress)
+
+
+def _run_of(subject: Any, arguments: Any, device: str | None) -> Script | RecipeRun:
+    is_path = isinstance(subject, str | os.PathLike)
+    if is_path and not Path(subject).is_file():
+        raise MissingFile(f"'{subject}' is not there. Allowed: the path of a script or a recipe.")
+    if not is_path or is_recipe(Path(subject)):
+        path = recipe_path(subject, "hotlap.diagnose")
+        if not isinstance(arguments, Mapping) and arguments != ():
+            raise UsageError(
+                f"arguments={arguments!r} for a recipe. Allowed: its parameters by name, as in "
+                "{'epochs': 10}."
+            )
+        typed = as_typed(dict(arguments))
+        return RecipeRun(path=str(path), args=typed, cwd=os.getcwd(), device=device)
+    if isinstance(arguments, Mapping | str):
+        raise UsageError(
+            f"arguments={arguments!r} for a script. Allowed: its command line, as in "
+            "['--epochs', '10']."
+        )
+    if device is not None:
+        raise UsageError(
+            f"device={device!r} for a script, which chooses its device itself. Allowed: None."
+        )
+    return Script(path=str(subject), args=tuple(map(str, arguments)), cwd=os.getcwd())

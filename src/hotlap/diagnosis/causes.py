@@ -1,0 +1,186 @@
+"""The diagnosis: watch, nominate, try each remedy in turns with the plain script, and rank."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotlap.diagnosis.conviction import Trials, conclude, suspect
+from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
+from hotlap.errors import TrialError
+from hotlap.lab.observing import LEAST_START_UP_S, watch, watch_lines
+from hotlap.lab.pairs import Arm, race
+from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.trial import Lab
+from hotlap.lab.turn_lengths import LEAST_STEPS
+from hotlap.plan import Plan
+from hotlap.rules import Nomination, nominate
+from hotlap.techniques import registry
+from hotlap.trace.schema import Trace
+
+INTERVENTIONS = (
+    "hotlap.diagnosis.interventions:REPLAY",
+    "hotlap.diagnosis.interventions:FREE_STEP",
+)
+OPPORTUNITIES = ("threads", "channels_last")
+"""Techniques that change the whole process or model, and blame no line of the script."""
+_TWINS = ("plain", "plain again")
+_WATCH_SHARE = 0.35
+_NAMING_S = 1.0
+_NAMING_SHARE = 0.1
+_NOT_FATAL = ("ended_early", "timeout", "memory")
+"""Reasons for which a race may fail although the script itself is sound."""
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What the parts of one diagnosis share."""
+
+    lab: Lab
+    clock: Clock
+    progress: Callable[[str], None]
+
+    @property
+    def is_recipe(self) -> bool:
+        return isinstance(self.lab.script, RecipeRun)
+
+    @property
+    def plain(self) -> str:
+        return "the plain recipe" if self.is_recipe else "the plain script"
+
+    def planned_steps(self, trace: Trace) -> int | None:
+        """Return the steps that a process of a race has; a recipe is trained as long as needed."""
+        return None if self.is_recipe else trace.facts.planned_steps
+
+
+def diagnose(
+    lab: Lab,
+    host: Any,
+    *,
+    budget_s: float = 60.0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Diagnosis:
+    """Find out why the lab's script or recipe is slow.
+
+    A run that is too short for trials, or a budget that is, still gives what was watched: where the
+    time goes, and the hottest lines.
+
+    Args:
+        lab: an entered `Lab`.
+        host: the `Host` it runs on.
+        budget_s: seconds that everything may take together. A start, and a step that has begun,
+            are not interrupted.
+        progress: called with a line now and then.
+
+    Raises:
+        TrialError: the script crashed, hung, or never trained.
+    """
+    subject = _Subject(lab, Clock(budget_s), progress)
+    seconds = budget_s * _WATCH_SHARE
+    progress(
+        f"watching {subject.plain}: up to {seconds:.0f} s of its training, behind a start that "
+        f"cannot be interrupted and may take {max(LEAST_START_UP_S, seconds) + 2 * seconds:.0f} s"
+    )
+    naming_s = min(_NAMING_S, _NAMING_SHARE * budget_s)
+    seen = watch(lab, seconds=seconds, naming_s=naming_s, progress=progress)
+    trace, notes = _with_lines(subject, seen.trace)
+    known = Diagnosis(
+        str(lab.script), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
+    )
+    nominations = nominate(trace)
+    lab.techniques = (*lab.techniques, *INTERVENTIONS)
+    switches = _switches(trace, host, registry(lab.techniques))
+    return _try(subject, known, nominations, switches)
+
+
+def _with_lines(subject: _Subject, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
+    """Return the trace with its lines: a run that ended before there was time is watched again."""
+    run_s = sum(map(sum, trace.steps)) / 1000
+    if trace.lines or subject.is_recipe:
+        return trace, ()
+    if subject.clock.left < trace.setup_s + min(run_s, 1.0):
+        return trace, ("no lines were sampled: the budget was used up",)
+    subject.progress(f"once more, for its lines: about {trace.setup_s + min(run_s, 3):.0f} s")
+    try:
+        lines = watch_lines(subject.lab, seconds=max(1.0, min(run_s, subject.clock.left / 4)))
+    except TrialError as error:
+        return trace, (f"no lines were sampled: {str(error).splitlines()[0]}",)
+    return replace(trace, lines=lines), ()
+
+
+def _switches(trace: Trace, host: Any, known: Mapping[str, Any]) -> list[Plan]:
+    found = []
+    for name in OPPORTUNITIES:
+        technique = known[name]
+        for values in technique.candidates(trace.facts, host):
+            if technique.why_not(trace.facts, host, technique.options(values)) is None:
+                found.append(Plan({name: dict(values)}))
+    return found
+
+
+def _plans_to_try(nominations: Sequence[Nomination], switches: Sequence[Plan]) -> dict[str, Plan]:
+    """Return the plans by name, those first that decide most: a budget may not reach the last."""
+    firsts, others = [], []
+    for nomination in nominations:
+        bound = () if nomination.bound is None else (nomination.bound,)
+        firsts += [*nomination.remedies[:1], *bound]
+        others += nomination.remedies[1:]
+    return {str(plan): plan for plan in (*firsts, *others, *switches)}
+
+
+def _try(
+    subject: _Subject,
+    known: Diagnosis,
+    nominations: Sequence[Nomination],
+    switches: Sequence[Plan],
+) -> Diagnosis:
+    plans = _plans_to_try(nominations, switches)
+    if not plans:
+        why = "no trial of hotlap's can measure it"
+        return _without_trials(known, nominations, why) if nominations else known
+    planned = subject.planned_steps(known.trace)
+    if planned is not None and planned < LEAST_STEPS:
+        why = f"a run of {planned} steps is too short to be compared with another"
+        return _without_trials(known, nominations, why)
+    needs = RaceTime(known.trace, planned)
+    fits = needs.arms_that_fit(len(plans), subject.clock.left)
+    if not fits:
+        total = subject.clock.seconds - subject.clock.left + needs.least_s
+        why = f"the budget was used up: use --budget {total:.0f}s or more"
+        return _without_trials(known, nominations, why)
+    tried = dict(list(plans.items())[:fits])
+    if fits < len(plans):
+        missing = ", ".join(list(plans)[fits:])
+        words = f"not tried within the budget: {missing}"
+        known = replace(known, notes=(*known.notes, words))
+    try:
+        trials = _race(subject, known.trace, tried, needs)
+    except TrialError as error:
+        if error.reason not in _NOT_FATAL:
+            raise
+        return _without_trials(known, nominations, str(error).splitlines()[0])
+    return conclude(known, nominations, switches, trials)
+
+
+def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: RaceTime) -> Trials:
+    seconds = min(needs.seconds(len(plans)), max(needs.least_s, subject.clock.left))
+    subject.progress(f"{len(plans)} changes, in turns with {subject.plain}: about {seconds:.0f} s")
+    arms = [Arm(name, plan, subject.lab) for name, plan in plans.items()]
+    twins = [Arm(name, Plan({}), subject.lab) for name in _TWINS]
+    result = race(
+        [twins[0], *arms, twins[1]],
+        twins=_TWINS,
+        rounds=ROUNDS,
+        turn_s=TURN_S,
+        deadline=subject.clock.deadline,
+        planned_steps=needs.planned_steps,
+        step_ms=trace.step_ms()["median"],
+        progress=subject.progress,
+    )
+    return Trials(result, {arm.name: arm for arm in arms})
+
+
+def _without_trials(known: Diagnosis, nominations: Sequence[Nomination], why: str) -> Diagnosis:
+    """Return what is known where nothing could be raced."""
+    suspects = tuple(suspect(nomination, why) for nomination in nominations)
+    return replace(known, suspects=suspects, notes=(*known.notes, f"nothing was tried: {why}"))

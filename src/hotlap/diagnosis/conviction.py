@@ -1,0 +1,215 @@
+"""What a race says of each suspicion: how much the remedy took off a step, or its bound."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity, Suspect
+from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.statistics import Ratio, is_gain
+from hotlap.plan import Plan
+from hotlap.rules import Nomination
+from hotlap.techniques import numerics_of
+
+_NO_PLAN = "depends on the remedy"
+"""Numerics of a finding whose remedy is an edit of the script."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One plan, and what came of it."""
+
+    plan: Plan
+    ratio: Ratio | None
+    """How many times faster it was; None if it could not be measured."""
+    words: str
+    is_gain: bool = False
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A race, and the arms that were in it, those that failed too."""
+
+    race: Race
+    arms: Mapping[str, Arm]
+
+    def of(self, plan: Plan) -> Tried | None:
+        """Return what came of a plan, None if it was not tried."""
+        arm = self.arms.get(str(plan))
+        if arm is None:
+            return None
+        if arm.failed is not None or arm.name not in self.race.arms:
+            return Tried(plan, None, f"{plan}: {arm.failed or 'not in the race'}")
+        idle = [row for row in arm.techniques if row["state"] != "applied"]
+        if idle:
+            return Tried(plan, None, f"{plan}: {idle[0]['state']}, {idle[0]['why']}")
+        ratio = self.race.ratio(arm.name)
+        words = f"{plan} gave {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+        return Tried(plan, ratio, words, is_gain(ratio, self.race.floor))
+
+    def of_all(self, plans: Sequence[Plan]) -> list[Tried]:
+        """Return what came of those plans that were tried."""
+        return [tried for plan in plans if (tried := self.of(plan)) is not None]
+
+
+def conclude(
+    known: Diagnosis,
+    nominations: Sequence[Nomination],
+    switches: Sequence[Plan],
+    trials: Trials,
+) -> Diagnosis:
+    """Return the diagnosis with what the trials say.
+
+    Args:
+        known: what the watched run has shown.
+        nominations: what the rules suspect.
+        switches: plans of one technique each that blame no line.
+        trials: what was tried, as far as the budget allowed.
+    """
+    mean = known.trace.step_ms()["mean"]
+    findings, acquitted, suspects = [], [], []
+    for nomination in nominations:
+        remedies = trials.of_all(nomination.remedies)
+        bound = trials.of(nomination.bound) if nomination.bound is not None else None
+        finding = _convict(nomination, remedies, bound, mean, trials.race.floor, known.is_recipe)
+        if finding is not None:
+            findings.append(finding)
+        elif any(tried.ratio is not None for tried in (*remedies, bound) if tried):
+            words = _in_words([*remedies, *([bound] if bound is not None else [])])
+            acquitted.append(
+                f"{nomination.rule} at {nomination.where}: {words}; identical runs differ by up "
+                f"to {trials.race.floor:.1%}"
+            )
+        else:
+            why = _in_words(remedies) or "no trial of hotlap's can measure it"
+            suspects.append(suspect(nomination, why))
+    return replace(
+        known,
+        findings=tuple(sorted(findings, key=lambda finding: -finding.cost_ms)),
+        opportunities=tuple(_opportunities(switches, trials, mean)),
+        acquitted=tuple(acquitted),
+        suspects=tuple(suspects),
+        floor=trials.race.floor,
+    )
+
+
+def suspect(nomination: Nomination, why: str) -> Suspect:
+    """Return a nomination that was not measured."""
+    plans = " or ".join(str(plan) for plan in nomination.remedies)
+    by_hand = "; ".join(nomination.advice.values())
+    remedy = f"try {plans}. In the script: {by_hand}" if plans else nomination.by_hand
+    return Suspect(
+        nomination.rule,
+        nomination.where,
+        nomination.evidence,
+        nomination.at_most_ms,
+        remedy,
+        why,
+    )
+
+
+def _in_words(tried: Sequence[Tried]) -> str:
+    return "; ".join(one.words for one in tried)
+
+
+def _saved(mean_ms: float, ratio: float) -> float:
+    return mean_ms * (1 - 1 / ratio)
+
+
+def _convict(
+    nomination: Nomination,
+    remedies: Sequence[Tried],
+    bound: Tried | None,
+    mean: float,
+    floor: float,
+    is_recipe: bool,
+) -> Finding | None:
+    gains = [tried for tried in remedies if tried.is_gain and tried.ratio is not None]
+    if gains:
+        best = max(gains, key=lambda tried: tried.ratio.median if tried.ratio else 0.0)
+        return _by_remedy(nomination, best, remedies, bound, mean, floor, is_recipe)
+    if bound is not None and bound.is_gain:
+        return _by_bound(nomination, remedies, bound, mean, floor)
+    return None
+
+
+def _by_remedy(
+    nomination: Nomination,
+    best: Tried,
+    remedies: Sequence[Tried],
+    bound: Tried | None,
+    mean: float,
+    floor: float,
+    is_recipe: bool,
+) -> Finding:
+    assert best.ratio is not None
+    cost = _saved(mean, best.ratio.median)
+    at_most = nomination.at_most_ms
+    if bound is not None and bound.ratio is not None:
+        at_most = _saved(mean, bound.ratio.median)
+    (name,) = best.plan.techniques
+    numerics = numerics_of(best.plan).value
+    remedy = best.words
+    if numerics != "exact":
+        exact = [t for t in remedies if t.ratio and numerics_of(t.plan).value == "exact"]
+        remedy += f"; keeping every bit: {exact[0].words}" if exact else ""
+    if not is_recipe:
+        remedy += f". In the script: {nomination.advice[name]}"
+    return Finding(
+        rule=nomination.rule,
+        kind=nomination.kind,
+        cost_ms=cost,
+        at_most_ms=max(cost, at_most),
+        where=nomination.where,
+        evidence=nomination.evidence,
+        remedy=remedy,
+        plan=best.plan.techniques,
+        numerics=numerics,
+        confidence=_confidence(best.ratio, floor),
+    )
+
+
+def _by_bound(
+    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, mean: float, floor: float
+) -> Finding | None:
+    """Return a cause that no technique removes: what a perfect remedy would save is measured."""
+    assert bound.ratio is not None
+    cost = _saved(mean, bound.ratio.median)
+    if cost < nomination.bound_share * mean:
+        return None
+    tried = _in_words(remedies) or "hotlap has no technique against it"
+    return Finding(
+        rule=nomination.rule,
+        kind=nomination.kind,
+        cost_ms=cost,
+        at_most_ms=cost,
+        where=nomination.where,
+        evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
+        f"{bound.ratio.median:.2f}x as fast ({bound.ratio.low:.2f} to {bound.ratio.high:.2f})",
+        remedy=f"{nomination.by_hand} ({tried})",
+        plan={},
+        numerics=_NO_PLAN,
+        confidence=_confidence(bound.ratio, floor),
+    )
+
+
+def _confidence(ratio: Ratio, floor: float) -> str:
+    return "high" if ratio.low > 1 + 2 * floor else "medium"
+
+
+def _opportunities(switches: Sequence[Plan], trials: Trials, mean: float) -> list[Opportunity]:
+    found = []
+    for tried in trials.of_all(switches):
+        if tried.ratio is None or not tried.is_gain:
+            continue
+        ((name, options),) = tried.plan.techniques.items()
+        found.append(
+            Opportunity(
+                technique=name,
+                options=options,
+                saves_ms=_saved(mean, tried.ratio.median),
+                low=_saved(mean, tried.ratio.low),
+                high=_saved(mean, tried.ratio.high),
+                numerics=numerics_of(tried.plan).value,
+            )
+        )
+    return sorted(found, key=lambda row: -row.saves_ms)

@@ -1,0 +1,104 @@
+"""What a diagnosis says: findings, suspects, opportunities, and what is known without any trial."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hotlap.trace.schema import PHASES, HotLine, Trace
+
+_LARGE = 0.1
+"""Share of the step from which on a phase's lines are shown."""
+_LINES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause, convicted: trying a remedy, or its bound, took this much off a step."""
+
+    rule: str
+    kind: str
+    cost_ms: float
+    at_most_ms: float
+    where: str
+    evidence: str
+    remedy: str
+    plan: Mapping[str, Any]
+    """The plan that removes the cost; empty where only an edit of the script does."""
+    numerics: str
+    confidence: str
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """What a rule suspects, and no trial has measured."""
+
+    rule: str
+    where: str
+    evidence: str
+    at_most_ms: float
+    remedy: str
+    why: str
+    """Why it was not measured."""
+
+
+@dataclass(frozen=True)
+class Opportunity:
+    """A switch that is nobody's fault."""
+
+    technique: str
+    options: Mapping[str, Any]
+    saves_ms: float
+    low: float
+    high: float
+    numerics: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a script or a recipe is slow."""
+
+    script: str
+    trace: Trace
+    unprotected: tuple[str, ...]
+    is_recipe: bool = False
+    findings: tuple[Finding, ...] = ()
+    opportunities: tuple[Opportunity, ...] = ()
+    acquitted: tuple[str, ...] = ()
+    """What was nominated and cost nothing that could be told from noise, in words."""
+    suspects: tuple[Suspect, ...] = ()
+    floor: float | None = None
+    """How far identical runs differ; None where no trial was made."""
+    notes: tuple[str, ...] = ()
+    """What could not be done, and why."""
+
+    def hot_lines(self) -> dict[str, tuple[HotLine, ...]]:
+        """Return phase -> its hottest lines, for each phase that takes a large part of the step."""
+        means = self.trace.phase_means()
+        large = [name for name in PHASES if means[name] >= _LARGE * sum(means.values())]
+        found = {}
+        for name in large:
+            lines = [line for line in self.trace.lines if line.phase == name]
+            found[name] = tuple(sorted(lines, key=lambda line: -line.share)[:_LINES])
+        return {name: lines for name, lines in found.items() if lines}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as the JSON that `hotlap diagnose --json` prints."""
+        trace = self.trace
+        return {
+            "script": self.script,
+            "is_recipe": self.is_recipe,
+            "step_ms": trace.step_ms(),
+            "phases": trace.phase_means(),
+            "findings": [asdict(finding) for finding in self.findings],
+            "opportunities": [asdict(opportunity) for opportunity in self.opportunities],
+            "mistakes": [],
+            "suspects": [asdict(suspect) for suspect in self.suspects],
+            "lines": [asdict(line) for lines in self.hot_lines().values() for line in lines],
+            "anchor": asdict(trace.anchor),
+            "acquitted": list(self.acquitted),
+            "noise_floor": self.floor,
+            "covers_whole_epochs": trace.covers_whole_periods,
+            "planned_steps": trace.facts.planned_steps,
+            "unprotected": list(self.unprotected),
+            "notes": list(self.notes),
+        }

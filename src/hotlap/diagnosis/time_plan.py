@@ -1,0 +1,81 @@
+"""The seconds of a diagnosis: what is left, and how many trials fit into it."""
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+
+from hotlap.lab.turn_lengths import turn_length, usable_steps, warm_up_lengths
+from hotlap.trace.schema import Trace
+
+TURN_S = 0.4
+ROUNDS = 10
+_LEAST_ROUNDS = 3
+"""Fewer say nothing."""
+_START_S = 0.7
+"""What a process takes on top of the set-up that was watched: its view of the files, its end."""
+
+
+@dataclass
+class Clock:
+    """A budget that runs out.
+
+    Args:
+        seconds: how long everything may take together.
+    """
+
+    seconds: float
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        return self.seconds - (time.monotonic() - self.started)
+
+    @property
+    def deadline(self) -> float:
+        """The end, as `time.monotonic()` counts."""
+        return self.started + self.seconds
+
+
+@dataclass(frozen=True)
+class RaceTime:
+    """What races of a script take.
+
+    Args:
+        trace: the plain run.
+        planned_steps: steps of the whole run; None if that is not known, or does not matter.
+    """
+
+    trace: Trace
+    planned_steps: int | None
+
+    def seconds(self, arms: int, rounds: int = ROUNDS) -> float:
+        """Return about how long a race of so many arms takes, beside the plain run's two."""
+        arms += 2
+        step_ms = self.trace.step_ms()["median"]
+        warm_up = warm_up_lengths(self.planned_steps, step_ms)
+        steps = turn_length(TURN_S, ROUNDS, self.planned_steps, step_ms, warm_up)
+        start_s = self.trace.setup_s + _START_S
+        again_s = start_s + sum(warm_up) * step_ms / 1000
+        again = 0
+        if self.planned_steps is not None:
+            turns = max(1, (usable_steps(self.planned_steps) - sum(warm_up)) // steps)
+            again = math.ceil(rounds / turns) - 1
+        # The first processes start side by side; those that take the place of others one by one.
+        starts_s = math.ceil(arms / _cores()) * start_s
+        turns_s = arms * (sum(warm_up) + rounds * steps) * self.trace.step_ms()["mean"] / 1000
+        return starts_s + turns_s + arms * again * again_s
+
+    def arms_that_fit(self, wanted: int, left_s: float) -> int:
+        """Return how many of the wanted arms can take the fewest rounds in what is left."""
+        fitting = [n for n in range(1, wanted + 1) if self.seconds(n, _LEAST_ROUNDS) <= left_s]
+        return max(fitting, default=0)
+
+    @property
+    def least_s(self) -> float:
+        """What the smallest race takes."""
+        return self.seconds(1, _LEAST_ROUNDS)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,73 @@
+"""What a caller from Python may give as the script or recipe that trials are made of."""
+
+import inspect
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hotlap.errors import MissingFile, UsageError
+from hotlap.lab.recipes import IN_TRIAL
+from hotlap.recipe import is_recipe
+from hotlap.task import Task
+
+
+def check_call(name: str, budget: Any) -> None:
+    """Refuse a call from inside a trial, and a budget that is none.
+
+    Args:
+        name: the function that was called, as in `hotlap.tune`.
+        budget: seconds, as the caller gave them.
+
+    Raises:
+        UsageError: either is wrong.
+    """
+    if os.environ.get(IN_TRIAL):
+        raise UsageError(
+            f"{name} was called while a trial imports the recipe, and would go on so. Allowed: "
+            "below `if __name__ == '__main__':`."
+        )
+    is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
+    if not is_number or not 0 < budget < math.inf:
+        raise UsageError(f"budget={budget!r} is not allowed. Allowed: seconds, above 0.")
+
+
+def recipe_path(task: Any, name: str) -> Path:
+    """Return the file of a recipe that is given as a path, or as its function.
+
+    Args:
+        task: what the caller gave.
+        name: the function that was called, as in `hotlap.tune`.
+
+    Raises:
+        UsageError: it is no recipe.
+        MissingFile: there is no such file.
+    """
+    forms = (
+        f"Allowed: the path of a recipe, or its function: `{name}(task)`, where `def task(...) -> "
+        "hotlap.Task` stands at the top level of a file that imports hotlap."
+    )
+    if isinstance(task, Task):
+        raise UsageError(
+            f"a Task was given: its functions live in this process only, and a trial is a fresh "
+            f"one. {forms}"
+        )
+    if inspect.isfunction(task):
+        file = inspect.getsourcefile(task)
+        if task.__qualname__ != "task" or file is None or not is_recipe(file):
+            raise UsageError(f"the function '{task.__qualname__}' was given. {forms}")
+        return Path(file)
+    if not isinstance(task, str | os.PathLike):
+        raise UsageError(f"{type(task).__name__} was given. {forms}")
+    path = Path(task)
+    if not path.is_file():
+        raise MissingFile(f"recipe '{path}' is not there. {forms}")
+    if not is_recipe(path):
+        raise UsageError(f"'{path}' is no recipe. {forms}")
+    return path
+
+
+def as_typed(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a recipe's arguments as a command line gives them."""
+    return tuple(f"--{name.replace('_', '-')}={value}" for name, value in arguments.items())

@@ -1,0 +1,48 @@
+"""The loop waits for data that are a stream, or that worker processes read.
+
+What it sees   a DataLoader over an iterable data set, or with worker processes, whose `next` takes
+               a share of the step: what per_item_decode says of other loaders.
+Why it costs   the model waits while a batch is made, or while the workers fall behind.
+What to do     more worker processes, as far as there are cores; less work per sample; the work done
+               once before training, or for a whole batch on the device.
+Evidence       the wait per step, as a clock around `next` shows it. No trial measures it: a stream
+               cannot be told to serve one batch for ever, and workers read in other processes.
+"""
+
+from hotlap.rules.nomination import Nomination
+from hotlap.trace.schema import Trace
+
+WORTH_SAYING = 0.1
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the first training loader, if it is none that per_item_decode looks at."""
+    mean = trace.step_ms()["mean"]
+    waits = trace.phase_means()["data"]
+    loaders = trace.facts.training_loaders
+    if not loaders or waits < WORTH_SAYING * mean:
+        return []
+    loader = loaders[0]
+    if loader.map_style and loader.num_workers == 0:
+        return []
+    if loader.num_workers:
+        source = f"{loader.num_workers} worker processes make the batches"
+        by_hand = f"more workers than {loader.num_workers} at {loader.where}, up to the free cores"
+    else:
+        source = "a stream makes the batches in the training process"
+        by_hand = f"num_workers at {loader.where}, with a stream that gives each its own part"
+    below = [line for line in trace.lines if line.phase == "data" and line.where != loader.where]
+    where = below[0].where if below else loader.getitem or loader.where
+    return [
+        Nomination(
+            rule="slow_data",
+            kind="speed",
+            where=where,
+            evidence=f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step; "
+            f"{source}",
+            remedies=(),
+            advice={},
+            at_most_ms=waits,
+            by_hand=f"{by_hand}; or less work for each sample",
+        )
+    ]

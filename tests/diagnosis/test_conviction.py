@@ -1,0 +1,138 @@
+"""What a race says of a suspicion, and what a page says where there was none."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from hotlap.attach.entry import Script
+from hotlap.diagnosis.conviction import Trials, conclude
+from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.time_plan import RaceTime
+from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.report.diagnosis import page
+from hotlap.rules import nominate
+from hotlap.rules.slow_optimizer import FREE_STEP
+from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.trace.schema import Anchor, HotLine, Trace
+
+LOADER = LoaderFacts("d", 100, 10, 0, True, True, True, "a.py:3", "a.py:9", 10)
+SPARSE = OptimizerFacts("torch.optim.sparse_adam.SparseAdam", "default", 1, 99, "a.py:5", True)
+LINES = (HotLine("data", "a.py:11", 0.7), HotLine("other", "a.py:20", 1.0))
+APPLIED = [{"name": "x", "state": "applied", "why": ""}]
+
+
+def trace_of(data: float, optimizer: float, other: float = 0.6, **facts: object) -> Trace:
+    rows = [(data, 1.0, 1.0, optimizer, other)] * 20
+    known = TaskFacts(loaders=(LOADER,), **facts)  # pyright: ignore[reportArgumentType]
+    return Trace(rows, (0,), known, Anchor("optimizer.step", "high", {}), 1.0, lines=LINES)
+
+
+def known(trace: Trace) -> Diagnosis:
+    return Diagnosis("train.py", trace, ())
+
+
+def trials(plain_ms: float, **arms_ms: float | str) -> Trials:
+    """Return a race of 10 rounds without noise; a text is why an arm failed."""
+    lab = Lab(Script(path="train.py"))
+    plans = {
+        "resident": Plan({"resident": {}}),
+        "workers": Plan({"workers": {"count": 2}}),
+        "replay": Plan({"replay": {}}),
+        "free_step": FREE_STEP,
+    }
+    arms = {}
+    for name, ms in arms_ms.items():
+        arm = Arm(str(plans[name]), plans[name], lab, techniques=APPLIED)
+        if isinstance(ms, str):
+            arm.failed = ms
+        else:
+            arm.turns_ms = [ms] * 10
+            arm.means_ms = [ms] * 10  # pyright: ignore[reportAttributeAccessIssue]
+        arms[arm.name] = arm
+    twins = {}
+    for name in ("plain", "plain again"):
+        twins[name] = Arm(name, Plan({}), lab, [plain_ms] * 10)
+        twins[name].means_ms = [plain_ms] * 10  # pyright: ignore[reportAttributeAccessIssue]
+    alive = {name: arm for name, arm in arms.items() if arm.failed is None}
+    return Trials(Race({**twins, **alive}, tuple(twins), 10, 20), arms)
+
+
+def printed(diagnosis: Diagnosis) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    page(diagnosis, console)
+    return console.export_text()
+
+
+def test_a_cause_that_no_technique_removes_is_a_finding_with_what_the_bound_measured() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    refused = trials(15.0, resident="the data set draws numbers", workers=15.5, replay=3.0)
+    found = conclude(known(trace), nominate(trace), (), refused)
+    (finding,) = found.findings
+    assert (finding.rule, finding.where) == ("per_item_decode", "a.py:11")
+    assert finding.cost_ms == finding.at_most_ms == pytest.approx(12.0)
+    assert finding.plan == {} and finding.numerics != "exact"
+    assert "the data set draws numbers" in finding.remedy and "cheaper" in finding.remedy
+    assert "5.00x as fast" in finding.evidence
+    assert found.acquitted == ()
+
+
+def test_a_remedy_that_works_goes_before_its_bound() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    (finding,) = conclude(
+        known(trace), nominate(trace), (), trials(15.0, resident=5.0, workers=9.0, replay=3.0)
+    ).findings
+    assert finding.plan == {"resident": {}}
+    assert finding.cost_ms == pytest.approx(10.0) and finding.at_most_ms == pytest.approx(12.0)
+
+
+def test_a_bound_that_gains_nothing_acquits() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    found = conclude(known(trace), nominate(trace), (), trials(15.0, workers=15.0, replay=15.0))
+    assert found.findings == () and len(found.acquitted) == 1
+    assert "identical runs differ" in printed(found)
+
+
+def test_an_optimizer_with_sparse_gradients_is_measured_by_one_that_does_nothing() -> None:
+    trace = trace_of(0.1, 9.3, optimizers=(SPARSE,))
+    (nomination,) = nominate(trace)
+    assert nomination.remedies == () and nomination.bound == FREE_STEP
+    (finding,) = conclude(known(trace), [nomination], (), trials(12.0, free_step=2.0)).findings
+    assert finding.cost_ms == pytest.approx(10.0)
+    assert "sparse" in finding.evidence and "sparse" in finding.remedy
+    # No optimizer is free: what takes little is no cause.
+    small = conclude(known(trace), [nomination], (), trials(12.0, free_step=10.5))
+    assert small.findings == ()
+
+
+def test_where_nothing_was_tried_no_noise_is_claimed_and_the_lines_are_shown() -> None:
+    quiet = known(trace_of(0.01, 0.01, 20.0))
+    text = printed(quiet)
+    assert "No rule applies" in text and "identical runs" not in text
+    assert "a.py:20" in text
+    assert quiet.to_json()["noise_floor"] is None
+    assert {"phase": "other", "where": "a.py:20", "share": 1.0} in quiet.to_json()["lines"]
+
+
+def test_a_loader_that_is_a_stream_is_suspected() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    stream = replace(trace.facts, loaders=(replace(LOADER, map_style=False),))
+    (nomination,) = nominate(replace(trace, facts=stream))
+    assert (nomination.rule, nomination.where) == ("slow_data", "a.py:11")
+    found = conclude(known(trace), [nomination], (), trials(15.0, replay=3.0))
+    (suspect,) = found.suspects
+    assert suspect.at_most_ms == 12.0
+    assert "Suspected, not measured: slow_data at a.py:11" in printed(found)
+
+
+def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:
+    short = RaceTime(trace_of(12.0, 0.2, 0.8), 10_000)
+    assert short.arms_that_fit(5, 3.0) == 0
+    assert short.arms_that_fit(5, short.least_s) == 1
+    assert short.arms_that_fit(5, 300.0) == 5
+    slow = RaceTime(replace(short.trace, steps=[(900.0, 50.0, 50.0, 0.0, 0.0)] * 20), 90)
+    assert slow.seconds(3) < 90
+    assert slow.arms_that_fit(3, 40.0) >= 1

@@ -1,0 +1,51 @@
+"""Turns count seconds: what is short, slow, or both."""
+
+import pytest
+
+from hotlap.errors import TrialError
+from hotlap.lab.turn_lengths import (
+    LEAST_STEPS,
+    WARM_UP,
+    check_length,
+    skipped_steps,
+    turn_length,
+    usable_steps,
+    warm_up_lengths,
+)
+
+
+def test_a_long_run_of_short_steps_gets_turns_of_the_seconds_that_were_asked_for() -> None:
+    warm_up = warm_up_lengths(10_000, 5.0)
+    assert warm_up == WARM_UP
+    assert turn_length(0.4, 10, 10_000, 5.0, warm_up) == 80
+
+
+def test_steps_of_a_second_are_taken_one_at_a_time() -> None:
+    warm_up = warm_up_lengths(90, 1000.0)
+    assert warm_up == (1, 1)
+    assert turn_length(0.4, 10, 90, 1000.0, warm_up) == 1
+    assert skipped_steps(1) == 0
+
+
+@pytest.mark.parametrize("step_ms", [0.2, 5.0, 80.0, 3000.0])
+def test_a_turn_fits_into_a_process_behind_its_warm_up(step_ms: float) -> None:
+    for steps in range(LEAST_STEPS, 200):
+        warm_up = warm_up_lengths(steps, step_ms)
+        turn = turn_length(0.4, 10, steps, step_ms, warm_up)
+        assert turn >= 1 and all(length >= 1 for length in warm_up), steps
+        assert sum(warm_up) + turn <= usable_steps(steps), steps
+        assert 0 <= skipped_steps(turn) < turn, steps
+
+
+def test_a_short_run_is_started_again_rather_than_timed_for_a_moment() -> None:
+    warm_up = warm_up_lengths(60, 5.0)
+    turn = turn_length(0.4, 10, 60, 5.0, warm_up)
+    assert turn * 5.0 >= 100
+    assert 10 * turn > usable_steps(60)
+
+
+def test_a_run_of_three_steps_cannot_be_compared() -> None:
+    with pytest.raises(TrialError, match="takes 3 steps, too few"):
+        check_length("a.py", 3)
+    check_length("a.py", LEAST_STEPS)
+    check_length("a.py", None)

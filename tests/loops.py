@@ -1,0 +1,80 @@
+"""Training loops with habits that real ones have: short, slow, dying, made again in each epoch."""
+
+import random
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+HABIT, STEPS = sys.argv[1], int(sys.argv[2])
+
+
+class Made(Dataset):
+    """Samples that are made up each time, with numbers drawn: nobody can keep them."""
+
+    def __len__(self) -> int:
+        return 16 * STEPS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.0005)
+        return torch.rand(8) + random.random(), index % 4
+
+
+def build() -> nn.Module:
+    if HABIT == "sparse":
+        table = nn.Embedding(100_000, 64, sparse=True)
+        return nn.Sequential(table, nn.Linear(64, 4))
+    return nn.Linear(8, 4)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    if HABIT == "sparse":
+        return torch.optim.SparseAdam(model[0].parameters())
+    return torch.optim.Adam(model.parameters(), lr=0.01)
+
+
+def take_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor
+) -> None:
+    if HABIT == "slow":
+        time.sleep(1.0)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.step()
+
+
+def fault(step: int) -> None:
+    if step == 6 and HABIT == "memory":
+        torch.empty(10**14)
+    if step == 6 and HABIT == "exit":
+        sys.exit(3)
+
+
+def main() -> None:
+    model = build()
+    optimizer = optimizer_of(model)
+    inputs, labels = torch.randn(16, 8), torch.randint(0, 4, (16,))
+    if HABIT == "sparse":
+        inputs, labels = torch.randint(0, 100_000, (2048,)), torch.randint(0, 4, (2048,))
+    if HABIT == "made":
+        for inputs, labels in DataLoader(Made(), batch_size=16):
+            take_step(model, optimizer, inputs, labels)
+    elif HABIT == "renewed":
+        for _ in range(4):
+            optimizer = optimizer_of(model)
+            for _ in range(STEPS // 4):
+                take_step(model, optimizer, inputs, labels)
+    elif HABIT == "while":
+        done = 0
+        while done < STEPS:
+            take_step(model, optimizer, inputs, labels)
+            done += 1
+    else:
+        for step in range(STEPS):
+            fault(step)
+            take_step(model, optimizer, inputs, labels)
+
+
+main()

@@ -13,7 +13,6 @@ from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
 from hotlap.host import Host
 from hotlap.lab.pairs import Arm, race
-from hotlap.lab.statistics import is_gain
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.tuning.search import tune
@@ -53,11 +52,11 @@ def _duels(script: Script, duels: int, result: Result) -> None:
     done = claims = 0
     while done < duels:
         count = min(_CONTENDERS, duels - done)
-        races = [_race(script, count) for _ in range(2)]
+        races = [_race(script, count, done + seed) for seed in range(2)]
         floor = max(one.floor for one in races)
         for k in range(count):
             ratios = [one.ratio(f"contender {k}") for one in races]
-            claimed = all(is_gain(ratio, floor) for ratio in ratios)
+            claimed = all(one.gains(f"contender {k}", floor) for one in races)
             claims += claimed
             row = {"duel": done + k + 1, "floor": f"{floor:.1%}", "claimed": claimed}
             for number, ratio in enumerate(ratios, 1):
@@ -69,13 +68,13 @@ def _duels(script: Script, duels: int, result: Result) -> None:
     result.figures |= {"duels": done, "duels that claimed a gain": claims}
 
 
-def _race(script: Script, contenders: int):
+def _race(script: Script, contenders: int, seed: int):
     with Lab(script) as lab:
         names = [f"contender {k}" for k in range(contenders)]
         twins = ["plain", "plain again", "plain once more"]
         order = [twins[0], *names[::2], twins[1], *names[1::2], twins[2]]
         arms = [Arm(name, Plan(), lab) for name in order]
-        return race(arms, twins=twins, rounds=8, turn_s=0.25)
+        return race(arms, twins=twins, rounds=8, turn_s=0.25, seed=seed)
 
 
 def _say(text: str) -> None:

@@ -1,5 +1,6 @@
 """Plans, and the files that they are kept in."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,27 @@ def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
 def test_a_note_on_a_technique_that_is_not_in_the_plan_is_refused() -> None:
     with pytest.raises(PlanError, match="residant"):
         PlanFile(PLAN, notes={"residant": "x"})
+
+
+def test_a_plan_file_is_replaced_as_a_whole_and_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, same = tmp_path / "x.toml", tmp_path / "same.toml"
+    FILE.write(path)
+    before = path.read_bytes()
+    os.link(path, same)
+    other = PlanFile(plan=Plan({"resident": {}}))
+    other.write(path)
+    # Who has the old file open reads the old one to its end.
+    assert same.read_bytes() == before
+    assert PlanFile.read(path).plan == other.plan
+    assert path.stat().st_mode & 0o777 == 0o644
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        FILE.write(path)
+    assert PlanFile.read(path).plan == other.plan
+    assert {file.name for file in tmp_path.iterdir()} == {"x.toml", "same.toml"}

@@ -1,17 +1,21 @@
 """Races of real processes."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.lab import pairs
-from hotlap.lab.pairs import Arm, race
+from hotlap.lab.pairs import Arm, Race, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
+LAB: Any = SimpleNamespace(script="train.py")
 TINY = Path(__file__).parents[1] / "tiny.py"
 
 
@@ -30,6 +34,7 @@ def test_arms_take_turns_and_a_failing_plan_is_left_out_with_its_reason() -> Non
         found = race(arms, twins=("plain", "plain again"), rounds=4, turn_s=0.05)
     assert set(found.arms) == {"plain", "plain again", "resident"}
     assert all(len(arm.turns_ms) == found.rounds == 4 for arm in found.arms.values())
+    assert all(len(arm.means_ms) == 4 for arm in found.arms.values())
     assert found.floor >= 0.02
     assert found.arms["resident"].techniques[0]["state"] == "applied"
     assert arms[2].failed is not None
@@ -82,3 +87,80 @@ def test_a_script_too_short_for_its_turns_is_started_again(planned: int | None) 
         assert len(lab.trials) > 2
     assert found.rounds == 3
     assert all(len(arm.turns_ms) == 3 for arm in found.arms.values())
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the arms in the order of their turns, in races without processes."""
+    names: list[str] = []
+
+    def turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
+        names.append(arm.name)
+        if len(arm.turns_ms) >= ENDS_AFTER.get(arm.name, 10**9):
+            raise TrialError("came to its own end", reason="ended_early")
+        return {"median_ms": 1.0, "ms_per_step": 1.1, "techniques": []}
+
+    monkeypatch.setattr(pairs, "_start_all", lambda *_: None)
+    monkeypatch.setattr(pairs, "_warm_up", lambda *_: 1.0)
+    monkeypatch.setattr(pairs, "_take_turn", turn)
+    ENDS_AFTER.clear()
+    return names
+
+
+ENDS_AFTER: dict[str, int] = {}
+NAMES = ("plain", "plain again", "a", "b", "c")
+
+
+def faked(seed: int = 0, **options: Any) -> Race:
+    arms = [Arm(name, Plan(), LAB) for name in NAMES]
+    given: dict[str, Any] = {"rounds": 40, "turn_s": 0.1, "seed": seed, **options}
+    return race(arms, twins=NAMES[:2], **given)
+
+
+def rounds(taken: list[str]) -> list[tuple[str, ...]]:
+    return [tuple(taken[k : k + len(NAMES)]) for k in range(0, len(taken), len(NAMES))]
+
+
+def test_every_round_has_an_order_of_its_own_that_a_seed_repeats(taken: list[str]) -> None:
+    found = faked()
+    orders = rounds(taken)
+    assert found.rounds == len(orders) == 40
+    assert all(sorted(order) == sorted(NAMES) for order in orders)
+    # Forwards and backwards there would be two.
+    assert len(set(orders)) > 20
+    for place in range(len(NAMES)):
+        assert {order[place] for order in orders} == set(NAMES)
+    taken.clear()
+    faked()
+    assert rounds(taken) == orders
+    taken.clear()
+    faked(seed=1)
+    assert rounds(taken) != orders
+
+
+def test_a_race_goes_on_until_it_is_settled_or_its_time_or_rounds_are_over(
+    taken: list[str],
+) -> None:
+    def after(count: int) -> Callable[[Race], bool]:
+        return lambda so_far: so_far.rounds >= count
+
+    later = time.monotonic() + 60
+    assert faked(rounds=7, most_rounds=20, deadline=later, settled=after(9)).rounds == 9
+    assert faked(rounds=7, most_rounds=20, deadline=later, settled=after(99)).rounds == 20
+    assert faked(rounds=7, most_rounds=20, deadline=time.monotonic()).rounds == 2
+    long = {"rounds": 7, "most_rounds": 20, "deadline": later, "settled": after(99)}
+    # 35 steps of warm-up, and 10 turns of 10 steps: ten rounds fit.
+    short = faked(**long, turn_s=0.01, planned_steps=136)
+    assert (short.rounds, short.steps_per_turn) == (10, 10)
+
+
+def test_the_end_of_the_script_ends_the_race_and_throws_nobody_out(taken: list[str]) -> None:
+    ENDS_AFTER.update(dict.fromkeys(NAMES, 8))
+    found = faked()
+    assert found.rounds == 8
+    assert set(found.arms) == set(NAMES)
+    ENDS_AFTER.clear()
+    ENDS_AFTER["b"] = 3
+    found = faked()
+    assert set(found.arms) == set(NAMES) - {"b"}
+    assert found.rounds == 40

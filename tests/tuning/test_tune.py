@@ -16,6 +16,8 @@ from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations, nominate
+from hotlap.tuning.noting import STATES
+from hotlap.tuning.result import OUTCOMES
 from hotlap.tuning.schedule import schedule
 
 TINY = Path(__file__).parents[1] / "tiny.py"
@@ -159,10 +161,16 @@ def test_a_real_tuning_says_all_that_it_promises(tmp_path: Path) -> None:
     states = {row["name"]: row for row in found["techniques"]}
     assert set(states) == set(ORDER)
     assert "hotlap train" in states["master_weights"]["why"]
-    assert all(row["state"] in ("applied", "no_effect", "refused") for row in states.values())
+    assert all(row["state"] in STATES for row in states.values())
     assert all(row["why"] for row in states.values())
     for rung in found["ladder"]:
         assert rung["speedup"]["low"] > 1 + found["noise_floor"]
-    written = PlanFile.read(tmp_path / "plan.toml")
+    assert all(states[name]["state"] == "applied" for name in found["plan"])
+    assert found["outcome"] in OUTCOMES
+    if found["outcome"] != "gain":
+        assert found["plan_file"] is None
+        assert found["reason"]
+        return
+    written = PlanFile.read(found["plan_file"])
     assert written.plan == Plan(found["plan"])
     assert written.is_as_measured

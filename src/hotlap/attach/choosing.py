@@ -6,7 +6,6 @@ from typing import Protocol
 
 from hotlap.attach.entry import is_off
 from hotlap.attach.runner import exact_part
-from hotlap.errors import MissingFile
 from hotlap.plan import Plan, PlanFile
 from hotlap.techniques import EXACT_PLAN, check, registry
 
@@ -50,7 +49,8 @@ def choose(
 
     Args:
         script: what will be run.
-        wanted: a plan file, `auto` for the tuned one, None for bit-exact techniques only.
+        wanted: a plan file, `auto` for the tuned one, None for bit-exact techniques only; these
+            too if nothing was tuned.
         cpu: this host's CPU.
         torch: this host's torch.
         by_hand: take a file that claims nothing, as people write one, for what it says.
@@ -66,10 +66,9 @@ def choose(
         return Chosen(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
     path = plan_path(script) if wanted == "auto" else Path(wanted)
     if wanted == "auto" and not path.exists():
-        raise MissingFile(
-            f"--plan auto: there is no '{path}'. `hotlap tune {script}` writes it; or leave "
-            "--plan out."
-        )
+        # Tuning writes no file where nothing is gained.
+        words = f"exact techniques only: no '{path}'; `hotlap tune {script}` writes it on a gain"
+        return Chosen(EXACT_PLAN, _line(EXACT_PLAN, words))
     file = PlanFile.read(path)
     known = registry(techniques)
     check(file.plan, known)

@@ -1,7 +1,10 @@
 """Taking turns: a process trains some steps, reports their time, and waits for its next turn."""
 
 import time
+import weakref
 from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import torch
@@ -9,9 +12,15 @@ import torch
 from hotlap.attach.channel import Channel
 from hotlap.attach.session import RunRole
 
+_REPLACED_AFTER = 20
+"""Steps of other optimizers without one of the first: the script trains with another one now."""
+
 
 class Turns:
     """Waits at a gate, then lets as many steps through as each turn is told to take.
+
+    A turn reports the time of all its steps together, and the median of their times: what else
+    runs on the machine lengthens a few steps by far, and the median is not moved by them.
 
     Args:
         channel: to whoever holds the race.
@@ -36,6 +45,9 @@ class Turns:
         self._counted = 0
         self._turn_began = 0
         self._count_began = 0
+        self._ends: list[int] = []
+        """When each counted step ended; empty where steps are queued on a device."""
+        self._is_queued = False
 
     def gate(self) -> None:
         """Say that everything is ready, and wait for the first turn."""
@@ -53,15 +65,21 @@ class Turns:
                 _synchronize()
                 self._count_began = time.perf_counter_ns()
             return
+        if not self._is_queued:
+            self._ends.append(time.perf_counter_ns())
         if self._left == 0:
             self._end_turn()
 
     def _end_turn(self) -> None:
         _synchronize()
         now = time.perf_counter_ns()
+        ms = (now - self._count_began) / 1e6
+        each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
         self._channel.send(
             "turn",
-            ms=(now - self._count_began) / 1e6,
+            ms=ms,
+            # The host runs ahead of a device, and waiting in every step would slow it down.
+            median_ms=ms / self._counted if self._is_queued else median(each),
             steps=self._counted,
             whole_ms=(now - self._turn_began) / 1e6,
             techniques=self._proofs(),
@@ -76,6 +94,8 @@ class Turns:
         self._left = message["steps"]
         self._skip = message["skip"]
         self._counted = message["steps"] - message["skip"]
+        self._ends.clear()
+        self._is_queued = _is_queued()
         self._turn_began = self._count_began = time.perf_counter_ns()
 
 
@@ -86,6 +106,8 @@ class RaceRole(RunRole):
         super().__init__(*args)
         started = self.config.options["started"]
         self._turns = Turns(self.channel, started, self.plan.proofs, self.stop)
+        self._first: weakref.ref[Any] | None = None
+        self._others = 0
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         super().iterator_made(loader, iterator)
@@ -94,13 +116,33 @@ class RaceRole(RunRole):
 
     def step_ends(self, optimizer: Any) -> None:
         super().step_ends(optimizer)
-        if self._turns.is_open:
-            self._turns.step_done()
-        else:
+        ends_iteration = self._ends_iteration(optimizer)
+        if not self._turns.is_open:
             self._turns.gate()
+        elif ends_iteration:
+            self._turns.step_done()
+
+    def _ends_iteration(self, optimizer: Any) -> bool:
+        """True at a step of the first optimizer: with several, a step is one of each of them.
+
+        A script that makes a new optimizer now and then goes on with the new one.
+        """
+        first = None if self._first is None else self._first()
+        if optimizer is not first:
+            self._others += 1
+            if first is not None and self._others <= _REPLACED_AFTER:
+                return False
+            self._first = weakref.ref(optimizer)
+        self._others = 0
+        return True
+
+
+def _is_queued() -> bool:
+    """True if steps are queued on a device: when one ends on the host says nothing then."""
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
 
 
 def _synchronize() -> None:
     # A turn is timed as a whole; inside it nothing waits for the device.
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if _is_queued():
         torch.cuda.synchronize()

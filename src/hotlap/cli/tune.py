@@ -23,19 +23,24 @@ def tune(
     hide: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
     exit_code: bool = False,
+    every: Annotated[
+        bool, Parameter(name="--all", help="List the techniques that are not applicable, too.")
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Find the fastest plan by measured trials, prove it, and write the plan file.
 
     The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
-    beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it. A recipe, a file
+    beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it; if nothing is
+    gained, no file is written. A recipe, a file
     that imports hotlap and has a function `task`, is trained by hotlap's engine instead; its plan
     is found by `hotlap train --plan auto`.
 
     Parameters
     ----------
     budget
-        How long everything may take together.
+        How long everything may take together, trials included. The script is started and watched
+        for a moment whatever the budget is.
     accept
         The weakest verdict that is good enough: exact, rounding or statistical.
     only
@@ -45,7 +50,8 @@ def tune(
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     exit_code
-        End with 3 if there is nothing to gain, and with 4 if a gain could not be proven.
+        End with 3 if there is nothing to gain, and with 4 if a gain could not be proven or ruled
+        out.
     """
     from pathlib import Path
 
@@ -63,12 +69,18 @@ def tune(
     host = detect_host()
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = search(lab, host, budget_s=budget, accept=accept, only=only or None, progress=say)
-    plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
-    if json:
-        jsonout.write({**found.to_json(), "plan_file": str(path)})
+    if found.gained:
+        plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
+        said = f"Plan {found.plan.hash} written to {path}."
     else:
-        text.page(found, page_console())
-        page_console().print(f"\nPlan {found.plan.hash} written to {path}.")
+        said = "No plan file was written: a run without one uses exact techniques only."
+        if path.exists():
+            said += f" {path}, from an earlier tuning, was left as it is."
+    if json:
+        jsonout.write({**found.to_json(), "plan_file": str(path) if found.gained else None})
+    else:
+        text.page(found, page_console(), every=every)
+        page_console().print(f"\n{said}")
     if exit_code and not found.gained:
         return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
     return 0

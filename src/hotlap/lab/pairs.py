@@ -1,6 +1,7 @@
 """Races: live processes that train in turns, each pair of neighbours under the same conditions."""
 
 import os
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +9,16 @@ from statistics import median
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError
-from hotlap.lab.statistics import Ratio, Spread, noise_floor, paired_ratio, spread
+from hotlap.lab.statistics import (
+    Ratio,
+    Spread,
+    holds_by_means,
+    is_gain,
+    noise_floor,
+    paired_ratio,
+    ratio_of_means,
+    spread,
+)
 from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.turn_lengths import (
     WARM_UP,
@@ -32,6 +42,7 @@ on the machine, threads that wait for each other may be slower by far more."""
 _GIVEN_UP_S = 30.0
 """Seconds that a turn has on top of that, for what is compiled in it."""
 _ENOUGH_ROUNDS = 6
+_LEAST_ROUNDS = 2
 
 
 @dataclass
@@ -42,7 +53,12 @@ class Arm:
     plan: Plan
     lab: Lab
     turns_ms: list[float] = field(default_factory=list)
-    """ms per step, one a round; the first steps of each turn are left out (cold caches)."""
+    """Median ms of a step, one a round; the first steps of each turn are left out (cold caches).
+    On a GPU, where steps are queued, the mean."""
+    means_ms: list[float] = field(default_factory=list)
+    """Mean ms of a step, one a round, of the same steps."""
+    is_awaited: bool = False
+    """True if its start is waited for whatever is left until the deadline."""
     setup_s: float = 0.0
     """From process start to the gate, filling included."""
     techniques: list[dict[str, str]] = field(default_factory=list)
@@ -50,6 +66,8 @@ class Arm:
     """Why it was left out of the race."""
     is_slow: bool = False
     """True if it was left out because it is far slower than the plain run."""
+    is_late: bool = False
+    """True if it was left out because it was not ready in time."""
     trial: Trial | None = None
     warm_up: tuple[int, ...] = WARM_UP
     """Steps of the turns that do not count, in each of its processes."""
@@ -72,6 +90,25 @@ class Race:
     def ratio(self, name: str) -> Ratio:
         """Return how many times faster that arm is than the plain run, round by round."""
         return paired_ratio(self.base_ms, self.arms[name].turns_ms)
+
+    def ratio_of_means(self, name: str) -> float:
+        """Return the same by the means of all turns, in which a few long steps count too."""
+        return ratio_of_means(self.twins_means_ms, self.arms[name].means_ms)
+
+    def gains(self, name: str, floor: float) -> bool:
+        """True if that arm is faster by more than `floor`, and its means do not say otherwise."""
+        return is_gain(self.ratio(name), floor) and holds_by_means(
+            self.twins_means_ms, self.arms[name].means_ms
+        )
+
+    def took_effect(self, name: str) -> bool:
+        """True if every technique of that arm's plan was applied."""
+        return all(row["state"] == "applied" for row in self.arms[name].techniques)
+
+    @property
+    def twins_means_ms(self) -> list[list[float]]:
+        """Mean ms per step of the plain run, by twin and round."""
+        return [self.arms[name].means_ms for name in self.twins]
 
     @property
     def base_ms(self) -> list[float]:
@@ -97,9 +134,15 @@ def race(
     deadline: float | None = None,
     planned_steps: int | None = None,
     step_ms: float | None = None,
+    seed: int = 0,
+    most_rounds: int | None = None,
+    settled: Callable[[Race], bool] = lambda _: True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Race:
-    """Let the arms train in turns, forwards and backwards through their list.
+    """Let the arms train in turns, each round in an order of its own.
+
+    The order is drawn at random: with a fixed one, a line that a script logs every 20 steps falls
+    into the turns of the same arm again and again.
 
     Args:
         arms: what takes part; the twins among them are the baseline.
@@ -109,6 +152,9 @@ def race(
         deadline: stop after the round in which `time.monotonic()` passes this; None for never.
         planned_steps: steps of the whole run, if known: turns are made to fit.
         step_ms: what a plain step takes, if known.
+        seed: of the order.
+        most_rounds: go on up to so many, until the deadline, while the race is not `settled`.
+        settled: True if more rounds of this race would tell nothing more.
         progress: called with a short text now and then.
 
     Raises:
@@ -124,42 +170,54 @@ def race(
     try:
         plain_ms = _warm_up(live, twins)
         steps = turn_length(turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up)
-        done = _take_rounds(live, twins, steps, plain_ms, rounds, deadline, progress)
+        most = rounds if most_rounds is None or deadline is None else max(rounds, most_rounds)
+        done, orders = 0, random.Random(seed)
+        while done < most and _take_round(live, twins, steps, plain_ms, done, orders):
+            done += 1
+            progress(f"round {done} of {rounds}" if done <= rounds else f"round {done}")
+            if deadline is not None and done >= _LEAST_ROUNDS and time.monotonic() > deadline:
+                break
+            if done >= rounds and settled(_outcome(live, twins, done, steps)):
+                break
     finally:
         for arm in arms:
             if arm.trial is not None:
                 arm.trial.kill()
     for arm in live:
         # A round that not everybody finished pairs nothing.
-        del arm.turns_ms[done:]
+        del arm.turns_ms[done:], arm.means_ms[done:]
+    return _outcome(live, twins, done, steps)
+
+
+def _outcome(live: Sequence[Arm], twins: Sequence[str], rounds: int, steps: int) -> Race:
     kept = {arm.name: arm for arm in live if arm.failed is None}
-    return Race(kept, tuple(twins), done, steps)
+    return Race(kept, tuple(twins), rounds, steps)
 
 
-def _take_rounds(
+def _take_round(
     live: Sequence[Arm],
     twins: Sequence[str],
     steps: int,
     plain_ms: float,
-    rounds: int,
-    deadline: float | None,
-    progress: Callable[[str], None],
-) -> int:
-    """Return the number of rounds that every arm finished."""
-    for number in range(rounds):
-        order = live if number % 2 == 0 else list(reversed(live))
-        for arm in order:
-            if arm.failed is None:
-                try:
-                    _turn(arm, steps, plain_ms, must=arm.name in twins)
-                except TrialError as error:
-                    if error.reason == "ended_early" and number >= _ENOUGH_ROUNDS:
-                        return number
-                    raise
-        progress(f"round {number + 1} of {rounds}")
-        if deadline is not None and number >= 1 and time.monotonic() > deadline:
-            return number + 1
-    return rounds
+    number: int,
+    orders: random.Random,
+) -> bool:
+    """Let every arm take a turn; False if the script came to its end, after enough rounds."""
+    for arm in orders.sample(live, len(live)):
+        if arm.failed is not None:
+            continue
+        must = arm.name in twins
+        try:
+            message = _take_turn(arm, steps, None if must else plain_ms)
+        except HotlapError as error:
+            ended = isinstance(error, TrialError) and error.reason == "ended_early"
+            if ended and number >= _ENOUGH_ROUNDS:
+                return False
+            _fail(arm, error, must=must)
+            continue
+        arm.turns_ms.append(message["median_ms"])
+        arm.means_ms.append(message["ms_per_step"])
+    return True
 
 
 def _start_all(
@@ -192,7 +250,7 @@ def _await_gate(
     if arm.trial is None or arm.failed is not None:
         return
     wait_s = _READY_S
-    if deadline is not None and arm.name not in twins:
+    if deadline is not None and arm.name not in twins and not arm.is_awaited:
         wait_s = min(_READY_S, max(_LEAST_READY_S, (deadline - time.monotonic()) / 2))
     try:
         arm.setup_s = arm.trial.message(["ready"], wait_s)["setup_s"]
@@ -202,6 +260,7 @@ def _await_gate(
         if error.reason == "timeout" and wait_s < _READY_S:
             words = f"it was not ready after {wait_s:.0f} s: give a larger --budget"
             error = TrialError(words, reason="timeout")
+            arm.is_late = True
         _fail(arm, error, must=arm.name in twins)
     except HotlapError as error:
         _fail(arm, error, must=arm.name in twins)
@@ -217,14 +276,6 @@ def _fail(arm: Arm, error: HotlapError, *, must: bool) -> None:
     arm.failed = str(error).splitlines()[0]
     if arm.trial is not None:
         arm.trial.kill()
-
-
-def _turn(arm: Arm, steps: int, plain_ms: float, *, must: bool) -> None:
-    try:
-        message = _take_turn(arm, steps, None if must else plain_ms)
-        arm.turns_ms.append(message["ms_per_step"])
-    except HotlapError as error:
-        _fail(arm, error, must=must)
 
 
 def _take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:

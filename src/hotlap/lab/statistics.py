@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 BLOCK = 2
 """Neighbouring rounds that are drawn together: on shared hosts they are alike, and drawing single
@@ -14,6 +14,12 @@ up to 14 % on a shared host. Of three such values a fourth lies outside the span
 eight, outside one and a half spans in one of fifteen; a claim needs two races, with fresh processes
 in each."""
 SMALLEST_FLOOR = 0.02
+LEAST_BY_MEANS = 1.01
+"""What a gain must come to by the means of all turns. Medians do not show what lengthens few steps:
+a collector of garbage, a reader that stalls."""
+MOST_NOISE_OF_MEANS = 0.05
+"""How far below that the means may fall because identical runs differ by as much in theirs. Where
+means are noisier than this they could hide a loss, and a gain near it is not claimed."""
 RESAMPLES = 2000
 COVERAGE = 0.95
 
@@ -102,3 +108,20 @@ def noise_floor(twins_ms: Sequence[Sequence[float]]) -> float:
 def is_gain(ratio: Ratio, floor: float) -> bool:
     """True if even the lower end of the interval lies above what identical runs differ by."""
     return ratio.low > 1 + floor
+
+
+def ratio_of_means(twins_ms: Sequence[Sequence[float]], other_ms: Sequence[float]) -> float:
+    """Return how many times faster the other is than the twins, all turns together.
+
+    Args:
+        twins_ms: per twin, mean ms per step by round.
+        other_ms: the same of the other.
+    """
+    return fmean(fmean(twin) for twin in twins_ms) / fmean(other_ms)
+
+
+def holds_by_means(twins_ms: Sequence[Sequence[float]], other_ms: Sequence[float]) -> bool:
+    """True if a gain by medians shows in the means too, as far as twins agree in theirs."""
+    means = [fmean(twin) for twin in twins_ms]
+    noise = min(MOST_NOISE_OF_MEANS, max(means) / min(means) - 1)
+    return ratio_of_means(twins_ms, other_ms) * (1 + noise) > LEAST_BY_MEANS

@@ -7,12 +7,25 @@ from hotlap.lab.statistics import Ratio
 from hotlap.report.terminal import printable
 from hotlap.tuning.result import Tuning
 
+_NOTHING = {
+    "nothing_to_gain": "Nothing to gain",
+    "could_not_tell": "Could not tell whether there is anything to gain",
+    "not_proven": "Nothing that could be proven",
+}
 
-def page(tuning: Tuning, console: Console) -> None:
-    """Print what was found, what it gives, and what it rests on."""
+
+def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
+    """Print what was found, what it gives, and what it rests on.
+
+    Args:
+        tuning: what was found.
+        console: where it goes.
+        every: list the techniques that are not applicable here, too.
+    """
     _headline(tuning, console)
+    _hints(tuning, console)
     _ladder(tuning, console)
-    _techniques(tuning, console)
+    _techniques(tuning, console, every=every)
     if tuning.not_reached:
         console.print("\nNot reached within the budget:")
         for line in tuning.not_reached:
@@ -23,10 +36,7 @@ def page(tuning: Tuning, console: Console) -> None:
 def _headline(tuning: Tuning, console: Console) -> None:
     console.print(f"\n{printable(tuning.script)}")
     if not tuning.gained:
-        console.print(
-            f"Nothing to gain: no plan was faster than {tuning.plain} by more than identical runs "
-            f"differ ({tuning.floor:.1%})."
-        )
+        console.print(f"{_NOTHING[tuning.outcome]}: {printable(tuning.reason)}.")
         return
     base, best = tuning.baseline_ms, tuning.best_ms
     console.print(
@@ -40,16 +50,19 @@ def _headline(tuning: Tuning, console: Console) -> None:
             f"The whole run of {tuning.planned_steps:,} steps: {before:.0f} s -> {after:.0f} s "
             f"predicted, set-up included."
         )
-        if after > before:
-            console.print(
-                "In a run of this length the plan costs more, at its start, than it saves."
-            )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
     console.print(
         f"Verdict: {tuning.verdict.tier} over {tuning.verdict.horizon_steps} steps. "
         f"{printable(tuning.verdict.evidence)}."
     )
+
+
+def _hints(tuning: Tuning, console: Console) -> None:
+    """Print what became of what a diagnosis found: the two must not contradict each other."""
+    for hint in tuning.hints:
+        words = "" if hint.agrees or hint.raced is None else "; the two do not agree"
+        console.print(f"{printable(hint.why)}{words}.")
 
 
 def _ladder(tuning: Tuning, console: Console) -> None:
@@ -64,14 +77,23 @@ def _ladder(tuning: Tuning, console: Console) -> None:
     console.print(table)
 
 
-def _techniques(tuning: Tuning, console: Console) -> None:
+def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
+    hidden = () if every else tuning.inapplicable
     table = Table(title="Techniques", title_justify="left", box=None)
     for name in ("name", "state", "why"):
         table.add_column(name)
     for row in tuning.techniques:
-        table.add_row(row["name"], row["state"], printable(row["why"]))
+        if row["name"] not in hidden:
+            table.add_row(row["name"], row["state"], printable(row["why"]))
     console.print()
-    console.print(table)
+    if table.row_count:
+        console.print(table)
+    if hidden:
+        plural = "s are" if len(hidden) > 1 else " is"
+        console.print(
+            f"{len(hidden)} technique{plural} not applicable to this script on this host; "
+            "`hotlap tune --all` lists them with the reasons."
+        )
 
 
 def _protection(unprotected: tuple[str, ...], console: Console) -> None:

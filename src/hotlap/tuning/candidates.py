@@ -11,7 +11,8 @@ from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
 
 _RANKS = list(Numerics)
-_LOOKS_FASTER = 1.02
+LOOKS_FASTER = 1.02
+"""Above this median a plan is worth another race, though it cannot be told from noise yet."""
 _HARMFUL = 0.9
 """A plan whose whole interval lies below this slows the run down."""
 _ACTS_ON = {
@@ -162,7 +163,7 @@ def combinations(
 
 def promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
     """Return the candidates that looked faster alone, above the noise or not, the best first."""
-    faster = [c for c, ratio in singles.items() if ratio.median > _LOOKS_FASTER]
+    faster = [c for c, ratio in singles.items() if ratio.median > LOOKS_FASTER]
     return sorted(faster, key=lambda c: singles[c].median, reverse=True)
 
 

@@ -1,16 +1,25 @@
 """Which of the plans that gained comes first."""
 
 from hotlap.lab.pairs import Race
-from hotlap.lab.statistics import is_gain, paired_ratio
+from hotlap.lab.statistics import paired_ratio
 
 _CLEAR_LEAD = 1.02
 """How much faster, at the median, a plan must be to be preferred to a simpler one."""
 
 
-def fastest_first(final: Race, floor: float) -> list[str]:
-    """Return the arms that gained, the fastest first; of two that tie, the one with less in it."""
+def fastest_first(final: Race, floor: float, before: Race | None = None) -> list[str]:
+    """Return the arms that gained, the fastest first; of two that tie, the one with less in it.
+
+    Args:
+        final: the last race.
+        floor: what a gain must exceed.
+        before: the race before it, with other processes; whatever was in it must have gained there
+            too. Processes differ for as long as they live, and one race does not show that.
+    """
     names = [name for name in final.arms if name not in final.twins]
-    names = [name for name in names if is_gain(final.ratio(name), floor)]
+    names = [name for name in names if final.gains(name, floor) and final.took_effect(name)]
+    if before is not None:
+        names = [n for n in names if n not in before.arms or before.gains(n, floor)]
     names.sort(key=lambda name: final.ratio(name).median, reverse=True)
     ordered: list[str] = []
     for name in names:

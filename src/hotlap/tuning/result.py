@@ -9,8 +9,12 @@ from hotlap.lab.statistics import Ratio, Spread
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
+from hotlap.tuning.hints import HintAnswer
 
 _EVIDENCE_KEPT = 600
+OUTCOMES = ("gain", "nothing_to_gain", "could_not_tell", "not_proven")
+"""`nothing_to_gain` rests on measurements that rule out a gain worth having; `could_not_tell` is
+said where they do not, `not_proven` where what was faster may not learn the same."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +23,14 @@ class TrialRow:
 
     plan: Plan
     race: int
-    """1: alone; 2: in combination."""
+    """1: alone; 2: in combination; more: once more, in fresh processes."""
     speedup: Ratio | None
     ms: Spread | None
     note: str = ""
+    by_means: float | None = None
+    """How many times faster it was by the mean of all its steps."""
+    took_effect: bool = True
+    """False if a technique of the plan was not applied."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +50,16 @@ class Tuning:
     script: str
     plain: str
     """What it is measured against, in words."""
+    outcome: str
+    """One of `OUTCOMES`."""
+    reason: str
+    """Why there is no gain, in words; empty if there is one."""
     plan: Plan
     verdict: Verdict
     speedup: Ratio
+    """By the medians of steps."""
+    speedup_by_means: float | None
+    """The same by the means, None if nothing was gained."""
     baseline_ms: Spread
     best_ms: Spread
     floor: float
@@ -53,6 +68,10 @@ class Tuning:
     ladder: tuple[Rung, ...]
     trials: tuple[TrialRow, ...]
     techniques: tuple[Mapping[str, str], ...]
+    """{name, state, why}; the state is one of `noting.STATES`."""
+    not_tried: tuple[str, ...]
+    """Candidates that were in no race."""
+    hints: tuple[HintAnswer, ...]
     not_reached: tuple[str, ...]
     unprotected: tuple[str, ...]
     seconds: float
@@ -64,18 +83,31 @@ class Tuning:
 
     @property
     def unproven(self) -> bool:
-        """True if something was faster, and could not be proven to learn the same."""
-        return not self.gained and any("verdict" in row["why"] for row in self.techniques)
+        """True if something was, or may be, faster, and that could not be proven."""
+        return self.outcome in ("could_not_tell", "not_proven")
+
+    @property
+    def inapplicable(self) -> tuple[str, ...]:
+        """Techniques that were not even started: they cannot serve this script on this host."""
+        started = {name for row in self.trials for name in row.plan.techniques}
+        return tuple(
+            row["name"]
+            for row in self.techniques
+            if row["state"] == "refused" and row["name"] not in started
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap tune --json` prints."""
         return {
             "script": self.script,
+            "outcome": self.outcome,
+            "reason": self.reason,
             "plan": self.plan.techniques,
             "plan_hash": self.plan.hash,
             "baseline_ms": asdict(self.baseline_ms),
             "best_ms": asdict(self.best_ms),
             "speedup": asdict(self.speedup),
+            "speedup_by_means": self.speedup_by_means,
             "noise_floor": self.floor,
             "whole_run": {
                 "baseline_s": self.whole_run["baseline"].seconds,
@@ -101,11 +133,23 @@ class Tuning:
                     "race": row.race,
                     "speedup": None if row.speedup is None else asdict(row.speedup),
                     "ms": None if row.ms is None else asdict(row.ms),
+                    "by_means": row.by_means,
+                    "took_effect": row.took_effect,
                     "note": row.note,
                 }
                 for row in self.trials
             ],
             "techniques": [dict(row) for row in self.techniques],
+            "not_tried": list(self.not_tried),
+            "hints": [
+                {
+                    "plan": hint.plan.techniques,
+                    "measured": hint.measured,
+                    "raced": None if hint.raced is None else asdict(hint.raced),
+                    "why": hint.why,
+                }
+                for hint in self.hints
+            ],
             "not_reached": list(self.not_reached),
             "unprotected": list(self.unprotected),
             "seconds": self.seconds,

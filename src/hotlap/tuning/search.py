@@ -2,68 +2,40 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hotlap import rules
-from hotlap.errors import HotlapError, UsageError, unknown_name
-from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
+from hotlap.errors import UsageError, unknown_name
+from hotlap.lab.observing import Observation, watch
 from hotlap.lab.pairs import Arm, Race, race
-from hotlap.lab.proving import Prover
-from hotlap.lab.recipes import RecipeRun
-from hotlap.lab.statistics import Ratio, Spread, is_gain, spread
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
-from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
-from hotlap.techniques import Numerics, Technique, numerics_of, registry
+from hotlap.techniques import Technique, registry
 from hotlap.tuning.budget import Budget
-from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
+from hotlap.tuning.candidates import LOOKS_FASTER, Candidate, combinations, nominate, promising
+from hotlap.tuning.concluding import conclude
+from hotlap.tuning.hints import Hint, put_first
+from hotlap.tuning.proofs import prove
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.result import Rung, TrialRow, Tuning
-from hotlap.tuning.schedule import TURN_S, Schedule, schedule
+from hotlap.tuning.result import TrialRow, Tuning
+from hotlap.tuning.schedule import TURN_S, schedule
+from hotlap.tuning.tuner import ACCEPT, WEAKEST, Progress, Tuner
 
-ACCEPT = ("exact", "rounding", "statistical")
-_WEAKEST = {
-    "exact": Numerics.EXACT,
-    "rounding": Numerics.ROUNDING,
-    "statistical": Numerics.STREAM,
-}
-_TWINS = ("plain", "plain again", "plain once more")
+TWINS = ("plain", "plain again", "plain once more")
 _OBSERVE_SHARE = 0.2
 _MOST_PLANS = 6
-_LEAST_WATCH_S = 3.0
 _RACING_SHARE = 0.2
 """About what share of a budget the first race gets."""
-
-
-Progress = Callable[[str], None]
-
-
-@dataclass
-class _Tuner:
-    """What the parts of one tuning share."""
-
-    lab: Lab
-    host: Any
-    known: Mapping[str, Technique]
-    accept: str
-    budget: Budget
-    progress: Progress
-    trials: list[TrialRow] = field(default_factory=list)
-    states: dict[str, dict[str, str]] = field(default_factory=dict)
-    floor: float = 0.0
-    schedule: Schedule = field(init=False)
-
-    @property
-    def is_recipe(self) -> bool:
-        return isinstance(self.lab.script, RecipeRun)
-
-    @property
-    def plain(self) -> str:
-        return "the plain recipe" if self.is_recipe else "the plain script"
+_ROUNDS = (7, 12)
+"""Turns of each arm in the first race, and in later ones, which decide."""
+_MORE_ROUNDS = 2
+"""How many times as many there may be where more turns may tell more."""
+_MOST_RACES = 4
+_MOST_UNDECIDED = 3
 
 
 def tune(
@@ -73,6 +45,7 @@ def tune(
     budget_s: float,
     accept: str = "rounding",
     only: Sequence[str] | None = None,
+    hints: Sequence[Hint] = (),
     progress: Progress = lambda _: None,
 ) -> Tuning:
     """Find the fastest plan for the lab's script or recipe whose verdict is at least `accept`.
@@ -80,9 +53,11 @@ def tune(
     Args:
         lab: an entered `Lab`.
         host: the `Host` it runs on.
-        budget_s: seconds that everything may take together.
+        budget_s: seconds that everything may take together. The script is started once and takes
+            some steps whatever the budget is.
         accept: `exact`, `rounding` or `statistical`.
         only: names of the techniques that may be used, all if None.
+        hints: what a diagnosis measured: tried first, whatever is left of the budget.
         progress: called with a line now and then.
 
     Raises:
@@ -92,8 +67,7 @@ def tune(
     known = check_request(accept, only or (), lab.techniques)
     if only is not None:
         known = {name: known[name] for name in known if name in only}
-    tuner = _Tuner(lab, host, known, accept, Budget(budget_s), progress)
-    return _tune(tuner)
+    return _tune(Tuner(lab, host, known, accept, Budget(budget_s), progress, hints))
 
 
 def check_request(
@@ -123,72 +97,101 @@ def check_request(
     return known
 
 
-def _tune(tuner: _Tuner) -> Tuning:
+def _tune(tuner: Tuner) -> Tuning:
     budget = tuner.budget
-    tuner.progress(f"watching {tuner.plain}")
+    tuner.progress(
+        f"watching {tuner.plain}; its start is waited for whatever the budget, for up to 60 s"
+    )
     seen = watch(tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1)
+    facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
     candidates, refused = nominate(
-        seen.trace.facts,
+        facts,
         tuner.host,
         tuner.known,
-        _WEAKEST[tuner.accept],
+        weakest,
         rules.nominate(seen.trace),
         seen.trace.phase_means(),
         own_step=tuner.is_recipe,
     )
-    for name, reason in refused.items():
-        tuner.states[name] = {"name": name, "state": "refused", "why": reason}
+    tuner.notes.inapplicable(refused)
+    candidates, hinted, tuner.unhinted = put_first(
+        candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
+    )
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     tuner.schedule = schedule(seen.trace, budget, narrow=narrow)
-    first = _first_race(tuner, seen, candidates)
-    second = _second_race(tuner, seen, candidates, first) if first else None
-    rungs = _prove(tuner, second) if second else []
-    return _conclude(tuner, seen, first, second, rungs)
+    first = _first_race(tuner, seen, candidates, hinted)
+    final, rungs = None, []
+    if first is not None:
+        final, before = _later_races(tuner, seen, candidates, first)
+        rungs = prove(tuner, final, before) if final else []
+    return conclude(tuner, seen, final or first, rungs)
 
 
-def _first_race(tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate]) -> Race | None:
-    """Race every candidate alone against the plain run."""
+def _first_race(
+    tuner: Tuner, seen: Observation, candidates: Sequence[Candidate], hinted: int
+) -> Race | None:
+    """Race every candidate alone against the plain run, the first `hinted` in any case."""
     if not candidates:
         return None
-    tuner.progress(f"{len(candidates)} techniques alone, in turns with {tuner.plain}")
-    affordable = _arms_that_fit(tuner, len(candidates), tuner.schedule.first_until)
-    missing = len(candidates) - affordable
-    for left_out in candidates[affordable:]:
-        tuner.budget.not_reached.append(
-            f"{left_out.name} alone: the budget is too short, by some "
-            f"{missing * tuner.schedule.arm_s / _RACING_SHARE:.0f} s for all that are missing"
+    fits = _arms_that_fit(tuner, tuner.schedule.first_until)
+    # One at least, if the budget allows for it at all: it may be all that was asked for.
+    least = min(1, _arms_that_fit(tuner, tuner.budget.deadline(0.0)))
+    count = min(len(candidates), max(fits, least, hinted))
+    if count < len(candidates):
+        missing = len(candidates) - count
+        more_s = (missing if count else missing + len(TWINS)) * tuner.schedule.arm_s
+        tuner.notes.not_tried(
+            candidates[count:],
+            f"the budget is too short, by about {more_s / _RACING_SHARE:.0f} s for all that "
+            "are missing",
         )
-    arms = [Arm(candidate.name, candidate.plan(), tuner.lab) for candidate in candidates]
-    until = tuner.schedule.first_until
-    result = _race(tuner, seen, arms[:affordable], rounds=7, until=until, number=1)
-    for candidate in candidates:
-        arm = next(arm for arm in arms if arm.name == candidate.name)
-        _note_state(tuner, candidate, arm, result)
+    if not count:
+        return None
+    tuner.progress(f"{count} techniques alone, in turns with {tuner.plain}")
+    arms = [
+        Arm(candidate.name, candidate.plan(), tuner.lab, is_awaited=position < hinted)
+        for position, candidate in enumerate(candidates[:count])
+    ]
+    result = _race(tuner, seen, arms, until=tuner.schedule.first_until, number=1)
+    tuner.floor = result.floor
+    for candidate, arm in zip(candidates, arms, strict=False):
+        tuner.notes.raced(candidate, arm, result)
     return result
 
 
-def _arms_that_fit(tuner: _Tuner, wanted: int, until: float) -> int:
+def _arms_that_fit(tuner: Tuner, until: float) -> int:
     """Return how many arms beside the twins can start and take some turns until then."""
-    fits = int((until - time.monotonic()) / tuner.schedule.arm_s) - len(_TWINS)
-    return max(1, min(wanted, fits))
+    return max(0, int((until - time.monotonic()) / tuner.schedule.arm_s) - len(TWINS))
 
 
 def _race(
-    tuner: _Tuner,
+    tuner: Tuner,
     seen: Observation,
     arms: Sequence[Arm],
     *,
-    rounds: int,
     until: float,
     number: int,
+    floor: float = 0.0,
 ) -> Race:
-    plain = [Arm(name, Plan({}), tuner.lab) for name in _TWINS]
-    # The twins stand between the others, not beside each other: neighbours are alike.
-    mixed = _spread_out(plain, list(arms))
+    """Race the arms against the plain run.
+
+    Args:
+        tuner: what the tuning shares.
+        seen: the watched plain run.
+        arms: the plans.
+        until: when to stop.
+        number: of the race, from 1.
+        floor: that of the race before, which a gain must exceed as well.
+    """
+    plain = [Arm(name, Plan({}), tuner.lab) for name in TWINS]
+    rounds = _ROUNDS[number > 1]
     result = race(
-        mixed,
-        twins=_TWINS,
+        [*plain, *arms],
+        twins=TWINS,
         rounds=rounds,
+        most_rounds=_MORE_ROUNDS * rounds,
+        settled=lambda so_far: not _more_may_tell(so_far, floor),
+        seed=number,
         turn_s=TURN_S,
         deadline=until,
         # A recipe is trained for as long as there are turns.
@@ -196,7 +199,6 @@ def _race(
         step_ms=seen.trace.step_ms()["median"],
         progress=tuner.progress,
     )
-    tuner.floor = max(tuner.floor, result.floor) if number > 1 else result.floor
     for arm in arms:
         done = arm.name in result.arms
         tuner.trials.append(
@@ -206,179 +208,85 @@ def _race(
                 result.ratio(arm.name) if done else None,
                 result.spread(arm.name) if done else None,
                 arm.failed or "",
+                result.ratio_of_means(arm.name) if done else None,
+                done and result.took_effect(arm.name),
             )
         )
     return result
 
 
-def _spread_out(plain: list[Arm], others: list[Arm]) -> list[Arm]:
-    mixed = list(others)
-    gap = max(1, (len(others) + len(plain) - 1) // max(1, len(plain) - 1))
-    for position, twin in enumerate(plain):
-        mixed.insert(min(len(mixed), position * gap), twin)
-    return mixed
-
-
-def _note_state(tuner: _Tuner, candidate: Candidate, arm: Arm, result: Race) -> None:
-    name = candidate.technique
-    proof = next((row for row in arm.techniques if row["name"] == name), None)
-    if arm.failed is not None:
-        state = "no_effect" if arm.is_slow else "refused"
-        row = {"name": name, "state": state, "why": f"{candidate.name}: {arm.failed}"}
-    elif arm.name not in result.arms or proof is None:
-        row = {"name": name, "state": "no_effect", "why": "not tried: out of budget"}
-    elif proof["state"] != "applied":
-        row = dict(proof)
-    else:
-        ratio = result.ratio(arm.name)
-        words = f"{candidate.name} alone: {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
-        if not is_gain(ratio, result.floor):
-            words += f", not above what identical runs differ by ({result.floor:.1%})"
-        row = {"name": name, "state": "no_effect", "why": words}
-    known = tuner.states.get(name)
-    # Of two options of one technique the better-looking one speaks, here the first that worked.
-    if known is None or known["state"] == "refused":
-        tuner.states[name] = row
-
-
-def _second_race(
-    tuner: _Tuner, seen: Observation, candidates: Sequence[Candidate], first: Race
-) -> Race | None:
-    """Race the combinations that the first race suggests."""
-    raced = {c: first.ratio(c.name) for c in candidates if c.name in first.arms}
-    effective = {
-        c: ratio
-        for c, ratio in raced.items()
-        if all(row["state"] == "applied" for row in first.arms[c.name].techniques)
-    }
-    gains = sorted(
-        (c for c, ratio in effective.items() if is_gain(ratio, first.floor)),
-        key=lambda c: effective[c].median,
-        reverse=True,
+def _more_may_tell(so_far: Race, floor: float) -> bool:
+    """True if something looks faster than `floor`, and more turns may show that it is."""
+    names = [name for name in so_far.arms if name not in so_far.twins]
+    return any(
+        _looks_faster(so_far, name)
+        and so_far.ratio(name).median > 1 + floor
+        and not so_far.gains(name, max(floor, so_far.floor))
+        for name in names
     )
-    # Several small gains may be one that can be told from noise; a single one may not.
-    if not gains and len({c.technique for c in promising(effective)}) < 2:
-        return None
-    until = tuner.schedule.second_until
-    fits = _arms_that_fit(tuner, _MOST_PLANS, until)
-    plans = combinations(effective, gains, limit=fits)
-    tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")
-    arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()]
-    return _race(tuner, seen, arms, rounds=12, until=until, number=2)
 
 
-def _prove(tuner: _Tuner, final: Race) -> list[Rung]:
-    """Give verdicts to the fastest plan of each tier, and to the next one where it fails."""
-    horizon = tuner.schedule.horizon
-    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.schedule.fill_ahead)
-    tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
-    prover.run_plain()
-    rungs: list[Rung] = []
-    for tier in ("exact", "rounding", "statistical"):
-        if TIERS.index(tier) > TIERS.index(tuner.accept):
+def _later_races(
+    tuner: Tuner, seen: Observation, candidates: Sequence[Candidate], first: Race
+) -> tuple[Race | None, Race]:
+    """Race what the first race suggests, and once more, in fresh processes, what is undecided.
+
+    Returns:
+        The last race, None if there was no second one, and the one before it: whatever is claimed
+        must have won in both.
+    """
+    plans = _second_plans(tuner, candidates, first)
+    before, final = first, None
+    for number in range(2, _MOST_RACES + 1):
+        fits = _arms_that_fit(tuner, _until(tuner))
+        if plans and not fits:
+            tuner.budget.not_reached.append(f"another race of {', '.join(plans)}")
+        if not plans or not fits:
             break
-        rung = _prove_tier(tuner, prover, final, tier, rungs)
-        if rung is not None:
-            rungs.append(rung)
-    return rungs
+        tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")
+        arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()][:fits]
+        before = final or first
+        final = _race(tuner, seen, arms, until=_until(tuner), number=number, floor=before.floor)
+        tuner.floor = max(before.floor, final.floor)
+        plans = _still_open(final, before, tuner.floor)
+    return final, before
 
 
-def _prove_tier(
-    tuner: _Tuner, prover: Prover, final: Race, tier: str, rungs: Sequence[Rung]
-) -> Rung | None:
-    for name in fastest_first(final, tuner.floor):
-        plan = final.arms[name].plan
-        claimed = numerics_of(plan, tuner.known)
-        if not plan.techniques or claimed.best_verdict != tier:
-            continue
-        best = max((rung.speedup.median for rung in rungs), default=0.0)
-        if final.ratio(name).median <= best:
-            return None
-        is_narrow = tier == "statistical"
-        needed_s = tuner.schedule.prove_narrow_s if is_narrow else tuner.schedule.prove_s
-        if not tuner.budget.affords(f"a verdict on {name}", needed_s):
-            return None
-        tuner.progress(f"proving {name}")
-        try:
-            verdict = prover.prove(plan)
-        except HotlapError as error:
-            verdict = Verdict("unproven", str(error).splitlines()[0], 0)
-        if TIERS.index(verdict.tier) <= TIERS.index(tier):
-            return Rung(verdict.tier, plan, final.ratio(name), verdict)
-        for technique in plan.techniques:
-            tuner.states[technique] = {
-                "name": technique,
-                "state": "refused",
-                "why": f"verdict `{verdict.tier}` on {name}: {verdict.evidence}",
-            }
-    return None
+def _still_open(last: Race, before: Race, floor: float) -> dict[str, Plan]:
+    """Return what another race may decide, by name; nothing if something has gained already."""
+    if fastest_first(last, floor, before):
+        return {}
+    names = [name for name in last.arms if name not in last.twins and _looks_faster(last, name)]
+    names.sort(key=lambda name: last.ratio(name).median, reverse=True)
+    return {name: last.arms[name].plan for name in names[:_MOST_UNDECIDED]}
 
 
-def _conclude(
-    tuner: _Tuner,
-    seen: Observation,
-    first: Race | None,
-    second: Race | None,
-    rungs: Sequence[Rung],
-) -> Tuning:
-    final = second or first
-    accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
-    best = max(accepted, key=lambda rung: rung.speedup.median, default=None)
-    baseline = _baseline(seen, final)
-    planned = seen.trace.facts.planned_steps
-    raced_ms = None if final is None else baseline.median
-    whole = {"baseline": predict_whole_run(seen.trace, planned, raced_ms)}
-    if best is None:
-        plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
-        ratio, best_ms = Ratio(1.0, 1.0, 1.0, baseline.n), baseline
-        whole["best"] = whole["baseline"]
-    else:
-        assert final is not None
-        plan, verdict, ratio = best.plan, best.verdict, best.speedup
-        best_ms = next(final.spread(n) for n, arm in final.arms.items() if arm.plan == plan)
-        whole["best"] = _whole_run_under(tuner, seen, best, whole["baseline"], best_ms.median)
-    return Tuning(
-        script=str(tuner.lab.script),
-        plain=tuner.plain,
-        plan=plan,
-        verdict=verdict,
-        speedup=ratio,
-        baseline_ms=baseline,
-        best_ms=best_ms,
-        floor=tuner.floor,
-        whole_run=whole,
-        planned_steps=planned,
-        ladder=tuple(rungs),
-        trials=tuple(tuner.trials),
-        techniques=tuple(tuner.states[name] for name in tuner.known if name in tuner.states),
-        not_reached=tuple(tuner.budget.not_reached),
-        unprotected=tuner.lab.unprotected,
-        seconds=tuner.budget.spent,
-        trace=seen.trace,
+def _looks_faster(race: Race, name: str) -> bool:
+    return race.took_effect(name) and race.ratio(name).median > LOOKS_FASTER
+
+
+def _until(tuner: Tuner) -> float:
+    """Return when the next race ends: as planned, or later if one plan could still be proven."""
+    planned = tuner.schedule
+    least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
+    if planned.second_until >= least or least > tuner.budget.deadline(3 * planned.prove_s):
+        return planned.second_until
+    return least
+
+
+def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) -> Mapping[str, Plan]:
+    """Return the combinations that the first race suggests, by name; none if it suggests none."""
+    raced = {c: first.ratio(c.name) for c in candidates if c.name in first.arms}
+    effective = {c: ratio for c, ratio in raced.items() if first.took_effect(c.name)}
+    gains = gained(effective, first)
+    if not gains and not promising(effective):
+        return {}
+    return combinations(
+        effective, gains, limit=max(1, min(_MOST_PLANS, _arms_that_fit(tuner, _until(tuner))))
     )
 
 
-def _baseline(seen: Observation, final: Race | None) -> Spread:
-    if final is not None:
-        return spread(final.base_ms)
-    step = seen.trace.step_ms()
-    return Spread(step["median"], step["low"], step["high"], int(step["n"]))
-
-
-def _whole_run_under(
-    tuner: _Tuner, seen: Observation, best: Rung, plain: WholeRun, steady_ms: float
-) -> WholeRun:
-    """Run the plan as a user would, from its very start, and predict from that."""
-    spare = max(0.0, tuner.budget.left - 1.0)
-    if spare < seen.trace.setup_s + _LEAST_WATCH_S:
-        tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
-        if plain.seconds is None:
-            return plain
-        return WholeRun(
-            plain.seconds / best.speedup.median, "the plain run's, divided by the speed-up"
-        )
-    tuner.progress("watching the plan from its very start")
-    own = watch(tuner.lab, best.plan, seconds=spare - seen.trace.setup_s - 0.5, epochs=2)
-    for row in own.techniques:
-        tuner.states[row["name"]] = dict(row)
-    return predict_whole_run(own.trace, seen.trace.facts.planned_steps, steady_ms)
+def gained(raced: Mapping[Candidate, Ratio], first: Race) -> list[Candidate]:
+    """Return the candidates whose gain alone lies above the noise, the largest first."""
+    found = [candidate for candidate in raced if first.gains(candidate.name, first.floor)]
+    return sorted(found, key=lambda candidate: raced[candidate].median, reverse=True)

@@ -1,0 +1,231 @@
+"""What a tuning may claim: a proven plan, nothing to gain, or that it could not tell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hotlap.errors import HotlapError
+from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
+from hotlap.lab.pairs import Race
+from hotlap.lab.statistics import Ratio, Spread, spread
+from hotlap.lab.verdict import TIERS, Verdict
+from hotlap.plan import Plan
+from hotlap.tuning.hints import HintAnswer, answer
+from hotlap.tuning.noting import figures
+from hotlap.tuning.result import Rung, TrialRow, Tuning
+from hotlap.tuning.tuner import Tuner
+
+_LEAST_WATCH_S = 3.0
+BASELINES_AGREE = 1.5
+"""How many times the plain step of the race may take what the watched plain step took, or the other
+way round. What is further apart was not measured under the same conditions."""
+WORTH_CALLING = 0.05
+"""A larger gain must be ruled out before "nothing to gain" is said."""
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A plan as it would be claimed, and why it is not, if it is not."""
+
+    whole: Mapping[str, WholeRun]
+    techniques: Sequence[Mapping[str, str]] = ()
+    """What the plan's own whole run proved of its techniques."""
+    doubt: str = ""
+
+
+def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequence[Rung]) -> Tuning:
+    """Return what was found.
+
+    Args:
+        tuner: what the tuning shares.
+        seen: the watched plain run.
+        final: the last race, None if there was none.
+        rungs: what was proven in it.
+    """
+    accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
+    best = max(accepted, key=lambda rung: rung.speedup.median, default=None)
+    baseline = _baseline(seen, final)
+    claim = _claim(tuner, seen, final, best)
+    if best is not None and claim.doubt:
+        tuner.notes.not_claimed(best.plan, claim.doubt)
+        # The others were measured against the same baseline, or gain less.
+        best, rungs = None, ()
+    plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
+    ratio, best_ms, by_means = Ratio(1.0, 1.0, 1.0, baseline.n), baseline, None
+    whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
+    if best is not None:
+        assert final is not None
+        plan, verdict, ratio, whole = best.plan, best.verdict, best.speedup, claim.whole
+        name = _arm_of(final, plan)
+        best_ms, by_means = final.spread(name), final.ratio_of_means(name)
+        tuner.notes.chosen(plan, final.arms[name].techniques, claim.techniques)
+    outcome, reason = _outcome(tuner, best, claim.doubt)
+    return Tuning(
+        script=str(tuner.lab.script),
+        plain=tuner.plain,
+        outcome=outcome,
+        reason=reason,
+        plan=plan,
+        verdict=verdict,
+        speedup=ratio,
+        speedup_by_means=by_means,
+        baseline_ms=baseline,
+        best_ms=best_ms,
+        floor=tuner.floor,
+        whole_run=whole,
+        planned_steps=seen.trace.facts.planned_steps,
+        ladder=tuple(rungs),
+        trials=tuple(tuner.trials),
+        techniques=tuner.notes.rows(tuner.known),
+        not_tried=tuple(tuner.notes.untried),
+        hints=_answers(tuner),
+        not_reached=tuple(tuner.budget.not_reached),
+        unprotected=tuner.lab.unprotected,
+        seconds=tuner.budget.spent,
+        trace=seen.trace,
+    )
+
+
+def _baseline(seen: Observation, final: Race | None) -> Spread:
+    if final is not None:
+        return spread(final.base_ms)
+    step = seen.trace.step_ms()
+    return Spread(step["median"], step["low"], step["high"], int(step["n"]))
+
+
+def _arm_of(final: Race, plan: Plan) -> str:
+    return next(name for name, arm in final.arms.items() if arm.plan == plan)
+
+
+def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: Rung | None) -> _Claim:
+    """Predict the whole run with and without the plan, and look for what speaks against it."""
+    planned = seen.trace.facts.planned_steps
+    raced_ms = None
+    if final is not None:
+        raced_ms = fmean(fmean(twin) for twin in final.twins_means_ms)
+    plain = predict_whole_run(seen.trace, planned, raced_ms)
+    if best is None or final is None:
+        return _Claim({"baseline": plain, "best": plain})
+    doubt = baselines_differ(
+        seen.trace.step_ms()["median"], spread(final.base_ms).median, tuner.plain
+    )
+    if doubt:
+        return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
+    name = _arm_of(final, best.plan)
+    try:
+        under, rows = _whole_run_under(tuner, seen, final, name, plain)
+    except HotlapError as error:
+        words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
+        return _Claim({"baseline": plain, "best": plain}, doubt=words)
+    doubt = _is_not_what_was_raced(best, rows) or saves_nothing(plain, under, figures(best.speedup))
+    return _Claim({"baseline": plain, "best": under}, rows, doubt)
+
+
+def baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:
+    """Return, in words, that a plain step took far longer in one measurement, else nothing.
+
+    Args:
+        watched_ms: what it took while the plain run was watched.
+        raced_ms: what it took in the race.
+        plain: what is meant by plain.
+    """
+    apart = max(watched_ms / raced_ms, raced_ms / watched_ms)
+    if apart <= BASELINES_AGREE:
+        return ""
+    return (
+        f"a step of {plain} took {watched_ms:.2f} ms while it was watched alone and "
+        f"{raced_ms:.2f} ms in the race, {apart:.1f} times apart: the race did not measure what a "
+        "user would see"
+    )
+
+
+def saves_nothing(plain: WholeRun, under: WholeRun, gain: str) -> str:
+    """Return, in words, that the whole run is predicted to be no shorter, else nothing."""
+    if plain.seconds is None or under.seconds is None or under.seconds < plain.seconds:
+        return ""
+    return (
+        f"{gain} in a race, but the whole run is predicted to take {under.seconds:.1f} s and "
+        f"{plain.seconds:.1f} s without the plan"
+    )
+
+
+def _is_not_what_was_raced(best: Rung, rows: Sequence[Mapping[str, str]]) -> str:
+    for row in rows:
+        if row["state"] == "refused" and row["name"] in best.plan.techniques:
+            return f"{row['name']} was applied in the race and not in a whole run: {row['why']}"
+    return ""
+
+
+def _whole_run_under(
+    tuner: Tuner, seen: Observation, final: Race, name: str, plain: WholeRun
+) -> tuple[WholeRun, Sequence[Mapping[str, str]]]:
+    """Run the plan as a user would, from its very start, and predict from that."""
+    spare = max(0.0, tuner.budget.left - 1.0)
+    if spare < seen.trace.setup_s + _LEAST_WATCH_S:
+        tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
+        if plain.seconds is None:
+            return plain, ()
+        seconds = plain.seconds / final.ratio_of_means(name)
+        return WholeRun(seconds, "the plain run's, divided by the speed-up"), ()
+    tuner.progress("watching the plan from its very start")
+    seconds = spare - seen.trace.setup_s - 0.5
+    own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2)
+    steady_ms = fmean(final.arms[name].means_ms)
+    planned = seen.trace.facts.planned_steps
+    return predict_whole_run(own.trace, planned, steady_ms), own.techniques
+
+
+def _outcome(tuner: Tuner, best: Rung | None, doubt: str) -> tuple[str, str]:
+    """Return what the tuning comes to, and why, in words."""
+    if best is not None:
+        return "gain", ""
+    if doubt:
+        return "could_not_tell", doubt
+    if tuner.notes.unproven:
+        return "not_proven", tuner.notes.unproven
+    tried = _last_of_each(tuner.trials)
+    open_ = [row for row in tried if row.speedup and row.speedup.high > 1 + WORTH_CALLING]
+    reasons = []
+    if open_:
+        top = max(open_, key=lambda row: row.speedup.median if row.speedup else 0.0)
+        assert top.speedup is not None
+        reasons.append(
+            f"{top.plan} gave {figures(top.speedup)}, which neither shows a gain nor rules one "
+            f"out; identical runs differ by up to {tuner.floor:.1%} here"
+        )
+    elif tried and tuner.floor > WORTH_CALLING:
+        reasons.append(f"identical runs differ by up to {tuner.floor:.1%} here")
+    untried = tuner.notes.untried
+    if untried:
+        reasons.append(f"not tried: {', '.join(untried)}")
+    if reasons:
+        return "could_not_tell", "; ".join(reasons)
+    if not tried:
+        return "nothing_to_gain", "no technique could be applied to it here"
+    count = len(tried)
+    return "nothing_to_gain", (
+        f"{count} plan{'s' * (count != 1)} tried, and none can be more than {WORTH_CALLING:.0%} "
+        f"faster than {tuner.plain}"
+    )
+
+
+def _last_of_each(trials: Sequence[TrialRow]) -> list[TrialRow]:
+    """Return of every plan that took effect the race that it was in last."""
+    last = {str(row.plan): row for row in trials if row.speedup is not None and row.took_effect}
+    return list(last.values())
+
+
+def _answers(tuner: Tuner) -> tuple[HintAnswer, ...]:
+    found: list[HintAnswer] = []
+    for hint in tuner.hints:
+        if not hint.plan.techniques:
+            continue
+        rows = [row for row in tuner.trials if row.plan == hint.plan]
+        raced = next((row.speedup for row in reversed(rows) if row.speedup is not None), None)
+        found.append(answer(hint, raced, _why_not_raced(tuner, hint.plan, rows)))
+    return tuple(found)
+
+
+def _why_not_raced(tuner: Tuner, plan: Plan, rows: Sequence[TrialRow]) -> str:
+    notes = [row.note for row in rows if row.note]
+    return notes[0] if notes else tuner.unhinted.get(str(plan), "out of budget")

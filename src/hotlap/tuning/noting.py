@@ -1,0 +1,127 @@
+"""The state of each technique in a tuning: what speaks for it in the report, and why."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.statistics import Ratio
+from hotlap.plan import Plan
+from hotlap.tuning.candidates import Candidate
+
+STATES = ("refused", "not_tried", "no_effect", "applied")
+"""From what says least to what says most."""
+Row = dict[str, str]
+
+
+class Notes:
+    """What is known of each technique so far.
+
+    A technique may have several options, each tried in several races: the one that says most
+    speaks for it, among equals the fastest. What the proof of the plan says that is chosen
+    overrules everything.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self._speed: dict[str, float] = {}
+        self.untried: dict[str, str] = {}
+        """Candidate that was not tried -> why."""
+        self.unproven = ""
+        """Why something that was faster is not proven to learn the same; empty if nothing was."""
+
+    def inapplicable(self, reasons: Mapping[str, str]) -> None:
+        """Note techniques that cannot serve here, with the reason."""
+        for name, why in reasons.items():
+            self._note(name, "refused", why)
+
+    def not_tried(self, candidates: Iterable[Candidate], why: str) -> None:
+        """Note candidates that were in no race."""
+        for candidate in candidates:
+            self.untried[candidate.name] = why
+            self._note(candidate.technique, "not_tried", f"{candidate.name}: not tried, {why}")
+
+    def raced(self, candidate: Candidate, arm: Arm, race: Race) -> None:
+        """Note what came out for a candidate that was started alone."""
+        name = candidate.technique
+        proof = next((row for row in arm.techniques if row["name"] == name), None)
+        if arm.is_late:
+            self.not_tried([candidate], arm.failed or "")
+        elif arm.failed is not None:
+            state = "no_effect" if arm.is_slow else "refused"
+            self._note(name, state, f"{candidate.name}: {arm.failed}")
+        elif arm.name not in race.arms or proof is None:
+            self.not_tried([candidate], "no turn of it was finished")
+        elif proof["state"] != "applied":
+            self._note(name, proof["state"], proof["why"])
+        else:
+            ratio = race.ratio(arm.name)
+            self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
+
+    def failed_its_proof(self, plan: Plan, name: str, tier: str, evidence: str) -> None:
+        """Note that a plan was faster, and not proven to learn the same."""
+        self.unproven = f"{name} was faster, and its verdict is `{tier}`: {evidence}"
+        for technique in plan.techniques:
+            self._overrule(technique, "refused", f"verdict `{tier}` on {name}: {evidence}")
+
+    def not_claimed(self, plan: Plan, why: str) -> None:
+        """Note that a plan's gain contradicts other measurements."""
+        for technique in plan.techniques:
+            self._overrule(technique, "no_effect", f"could not tell: {why}")
+
+    def chosen(
+        self, plan: Plan, in_race: Sequence[Mapping[str, str]], whole: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Note the techniques of the plan that won, as their own proofs say.
+
+        Args:
+            plan: the plan.
+            in_race: the proofs in the race that it won.
+            whole: those of the run that was watched from its start; such a run may end before a
+                technique takes effect, within the first epoch for example.
+        """
+        rows = {row["name"]: row for row in in_race}
+        rows |= {row["name"]: row for row in whole if row["state"] == "applied"}
+        for name in plan.techniques:
+            self._overrule(name, rows[name]["state"], rows[name]["why"])
+
+    def rows(self, order: Iterable[str]) -> tuple[Row, ...]:
+        """Return {name, state, why} of every technique that is known, in that order."""
+        found = []
+        for name in order:
+            if name not in self._rows:
+                continue
+            row = dict(self._rows[name])
+            others = [one for one in self.untried if one.partition("(")[0] == name]
+            if others and row["state"] != "not_tried":
+                row["why"] += f"; not tried: {', '.join(others)}"
+            found.append(row)
+        return tuple(found)
+
+    def _note(self, name: str, state: str, why: str, *, speed: float = 0.0) -> None:
+        known = self._rows.get(name)
+        if known is not None:
+            said = (STATES.index(known["state"]), self._speed[name])
+            if said >= (STATES.index(state), speed):
+                return
+        self._rows[name] = {"name": name, "state": state, "why": why}
+        self._speed[name] = speed
+
+    def _overrule(self, name: str, state: str, why: str) -> None:
+        self._rows[name] = {"name": name, "state": state, "why": why}
+        self._speed[name] = float("inf")
+
+
+def in_words(candidate: Candidate, race: Race) -> str:
+    """Return what a candidate gave alone, and whether that is a gain."""
+    ratio = race.ratio(candidate.name)
+    words = f"{candidate.name} alone: {figures(ratio)}"
+    if race.gains(candidate.name, race.floor):
+        return words
+    if ratio.low <= 1 + race.floor:
+        return f"{words}, not above what identical runs differ by ({race.floor:.1%})"
+    means = race.ratio_of_means(candidate.name)
+    return f"{words}, but {means:.2f}x by the mean of all steps: few steps take much longer"
+
+
+def figures(ratio: Ratio) -> str:
+    """Return `1.06x (1.04 to 1.10)`."""
+    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"

@@ -1,0 +1,81 @@
+"""The verdicts on the plans that gained, the fastest of each tier first."""
+
+from collections.abc import Sequence
+
+from hotlap.errors import HotlapError
+from hotlap.lab.pairs import Race
+from hotlap.lab.proving import Prover
+from hotlap.lab.verdict import TIERS, Verdict
+from hotlap.techniques import numerics_of
+from hotlap.tuning.ranking import fastest_first
+from hotlap.tuning.result import Rung
+from hotlap.tuning.tuner import ACCEPT, Tuner
+
+
+def prove(tuner: Tuner, final: Race, before: Race) -> list[Rung]:
+    """Give verdicts to the fastest plan of each tier, and to the next one where it fails.
+
+    Args:
+        tuner: what the tuning shares.
+        final: the last race.
+        before: the race before it.
+    """
+    names = fastest_first(final, tuner.floor, before)
+    if not names:
+        return []
+    horizon = tuner.schedule.horizon
+    # The plain run twice, and one plan.
+    if not tuner.budget.affords(f"the proof of {names[0]}", 3 * tuner.schedule.prove_s):
+        tuner.notes.unproven = f"no time was left to prove {names[0]}"
+        return []
+    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.schedule.fill_ahead)
+    tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
+    prover.run_plain()
+    rungs: list[Rung] = []
+    for tier in ACCEPT[: ACCEPT.index(tuner.accept) + 1]:
+        rung = prove_tier(tuner, prover, final, names, tier, rungs)
+        if rung is not None:
+            rungs.append(rung)
+    return rungs
+
+
+def prove_tier(
+    tuner: Tuner,
+    prover: Prover,
+    final: Race,
+    names: Sequence[str],
+    tier: str,
+    rungs: Sequence[Rung],
+) -> Rung | None:
+    """Return the fastest plan whose verdict is `tier` or better, None if there is none.
+
+    Args:
+        tuner: what the tuning shares.
+        prover: has followed the plain run.
+        final: the last race.
+        names: the arms that gained, the fastest first.
+        tier: plans that claim less, or more, have a turn of their own.
+        rungs: what was proven before; a slower plan of a weaker tier is worth no proof.
+    """
+    for name in names:
+        plan = final.arms[name].plan
+        claimed = numerics_of(plan, tuner.known)
+        if not plan.techniques or claimed.best_verdict != tier:
+            continue
+        best = max((rung.speedup.median for rung in rungs), default=0.0)
+        if final.ratio(name).median <= best:
+            return None
+        is_narrow = tier == "statistical"
+        needed_s = tuner.schedule.prove_narrow_s if is_narrow else tuner.schedule.prove_s
+        if not tuner.budget.affords(f"a verdict on {name}", needed_s):
+            tuner.notes.unproven = f"no time was left to prove {name}"
+            return None
+        tuner.progress(f"proving {name}")
+        try:
+            verdict = prover.prove(plan)
+        except HotlapError as error:
+            verdict = Verdict("unproven", str(error).splitlines()[0], 0)
+        if TIERS.index(verdict.tier) <= TIERS.index(tier):
+            return Rung(verdict.tier, plan, final.ratio(name), verdict)
+        tuner.notes.failed_its_proof(plan, name, verdict.tier, verdict.evidence)
+    return None

@@ -1,0 +1,49 @@
+"""What the parts of one tuning share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.trial import Lab
+from hotlap.techniques import Numerics, Technique
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.hints import Hint
+from hotlap.tuning.noting import Notes
+from hotlap.tuning.result import TrialRow
+from hotlap.tuning.schedule import Schedule
+
+ACCEPT = ("exact", "rounding", "statistical")
+WEAKEST = {
+    "exact": Numerics.EXACT,
+    "rounding": Numerics.ROUNDING,
+    "statistical": Numerics.STREAM,
+}
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Tuner:
+    """What the parts of one tuning share."""
+
+    lab: Lab
+    host: Any
+    known: Mapping[str, Technique]
+    accept: str
+    budget: Budget
+    progress: Progress
+    hints: Sequence[Hint] = ()
+    trials: list[TrialRow] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
+    unhinted: dict[str, str] = field(default_factory=dict)
+    """Plan of a hint -> why it is no candidate."""
+    floor: float = 0.0
+    schedule: Schedule = field(init=False)
+
+    @property
+    def is_recipe(self) -> bool:
+        return isinstance(self.lab.script, RecipeRun)
+
+    @property
+    def plain(self) -> str:
+        return "the plain recipe" if self.is_recipe else "the plain script"

@@ -1,0 +1,108 @@
+"""What a turn reports: the median of its steps, and their mean."""
+
+import gc
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.attach import turns
+from hotlap.attach.channel import Config
+from hotlap.attach.turns import RaceRole, Turns
+
+
+class Line:
+    """A channel on which turns are asked for and reported."""
+
+    def __init__(self, *lengths: tuple[int, int]) -> None:
+        self.asked = [{"kind": "turn", "steps": s, "skip": k} for s, k in lengths]
+        self.said: list[dict[str, Any]] = []
+
+    def receive(self) -> dict[str, Any] | None:
+        return self.asked.pop(0) if self.asked else None
+
+    def send(self, kind: str, **values: Any) -> None:
+        self.said.append({"kind": kind, **values})
+
+    @property
+    def reported(self) -> list[dict[str, Any]]:
+        return [message for message in self.said if message["kind"] == "turn"]
+
+
+def made(line: Line) -> Turns:
+    return Turns(line, 0.0, list, lambda: None)  # pyright: ignore[reportArgumentType]
+
+
+def take(steps: int, made: Turns, stall: int | None = None) -> None:
+    for step in range(steps):
+        time.sleep(0.2 if step == stall else 0.001)
+        made.step_done()
+
+
+def test_one_long_step_moves_the_mean_and_not_the_median() -> None:
+    line = Line((12, 2), (12, 2))
+    turn = made(line)
+    turn.gate()
+    take(12, turn, stall=6)
+    take(12, turn)
+    stalled, calm = line.reported
+    assert stalled["steps"] == calm["steps"] == 10
+    assert stalled["ms"] / stalled["steps"] > 20
+    assert stalled["median_ms"] < 20
+    assert 0.9 < calm["median_ms"] < 20
+    assert stalled["whole_ms"] > stalled["ms"] > 200
+
+
+def test_on_a_device_that_steps_are_queued_on_a_turn_is_timed_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(turns, "_is_queued", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    line = Line((12, 2))
+    turn = made(line)
+    turn.gate()
+    take(12, turn, stall=6)
+    (report,) = line.reported
+    assert report["median_ms"] == pytest.approx(report["ms"] / report["steps"])
+    # At the count's beginning and at the end, and in no step.
+    assert len(waits) == 2
+
+
+class Plan:
+    """A plan that holds nothing."""
+
+    def wants(self, seam: str) -> bool:
+        return False
+
+    def proofs(self) -> list[Any]:
+        return []
+
+
+def role() -> RaceRole:
+    config = Config("race", fd=None, plan={}, options={"started": 0.0})
+    return RaceRole(config, Line(), Plan())  # pyright: ignore[reportArgumentType]
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def test_with_two_optimizers_a_step_is_one_of_each() -> None:
+    playing, first, second = role(), optimizer(), optimizer()
+    ended = [playing._ends_iteration(one) for _ in range(4) for one in (first, second)]
+    assert ended == [True, False] * 4
+
+
+def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -> None:
+    playing, first = role(), optimizer()
+    assert playing._ends_iteration(first)
+    del first
+    gc.collect()
+    kept = optimizer()
+    assert playing._ends_iteration(kept)
+    later = optimizer()
+    ended = [playing._ends_iteration(later) for _ in range(30)]
+    assert not ended[0]
+    assert all(ended[turns._REPLACED_AFTER :])

@@ -1,0 +1,55 @@
+"""Techniques that are faster and learn something else, or only say that they do something."""
+
+from typing import Any
+
+from hotlap.techniques import Numerics
+from tests.lab.planted import _drop_every_20th_batch, _technique
+
+
+def _freeze_the_second_layer(target: Any, options: Any) -> Any:
+    from torch import nn
+
+    layers = [module for module in target.module.modules() if isinstance(module, nn.Linear)]
+    for parameter in layers[1].parameters():
+        parameter.requires_grad_(False)
+    return target
+
+
+def _scale_and_skip(target: Any, options: Any) -> Any:
+    """Twice the rate in every second step, in place of the rate in each."""
+    step, calls = target.optimizer.step, [0]
+
+    def every_second(closure: Any = None) -> Any:
+        calls[0] += 1
+        if calls[0] % 2:
+            return None
+        for group in target_optimizer.param_groups:
+            group["lr"] *= 2
+        try:
+            return step(closure)
+        finally:
+            for group in target_optimizer.param_groups:
+                group["lr"] /= 2
+
+    target_optimizer = target.optimizer
+    target_optimizer.step = every_second
+    return target
+
+
+def _scale_the_gradient(target: Any, options: Any) -> Any:
+    for parameter in target.module.parameters():
+        parameter.register_hook(lambda gradient: gradient * 1.003)
+    return target
+
+
+def _nothing(target: Any, options: Any) -> Any:
+    return target
+
+
+FREEZE = _technique("freeze", "model", _freeze_the_second_layer)
+FREEZE_EXACTLY = _technique("freeze_exactly", "model", _freeze_the_second_layer, Numerics.EXACT)
+DROP = _technique("drop", "feed", _drop_every_20th_batch)
+SCALE = _technique("scale", "model", _scale_the_gradient)
+SKIP = _technique("skip", "optimizer", _scale_and_skip)
+IDLE = _technique("idle", "optimizer", _nothing, Numerics.EXACT)
+NAMES = ("FREEZE", "FREEZE_EXACTLY", "DROP", "SCALE", "SKIP", "IDLE")

@@ -16,7 +16,7 @@ LAYERS = (
     ("trace", "switches", "kept_ceilings"),
     ("task", "plan", "host", "ceilings", "device", "losses", "schedules"),
     ("padding", "compat"),
-    ("lengths",),
+    ("lengths", "data_sets"),
     ("errors",),
 )
 """From top to bottom."""

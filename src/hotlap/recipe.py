@@ -3,17 +3,22 @@
 import ast
 import importlib.util
 import inspect
-import re
+import math
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
-from hotlap.errors import HotlapError, MissingFile, UsageError
+from hotlap.errors import HotlapError, MissingFile, UnknownName, UsageError, unknown_name
 from hotlap.task import Task
+
+_TRAINS = {"train", "tune", "steps"}
+"""Functions of hotlap that train: a file that calls one of them at its top level is a script."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Recipe:
         Raises:
             UsageError: an argument is not the recipe's, has a wrong value, or the task is wrong.
         """
-        from cyclopts import App, CycloptsError
+        from cyclopts import App, CycloptsError, UnknownOptionError
 
         self._check_whole_numbers(arguments)
         app = App(
@@ -44,15 +49,25 @@ class Recipe:
             function, bound, _ = app.parse_args(
                 list(arguments), exit_on_error=False, print_error=False
             )
+        except UnknownOptionError as error:
+            given = error.token.keyword or error.token.value
+            message = unknown_name(given, self._options(), f"{self.path}: option")
+            raise UnknownName(message) from error
         except CycloptsError as error:
-            allowed = ", ".join(f"--{name.replace('_', '-')}" for name in self.parameters())
+            allowed = ", ".join(self._options())
             raise UsageError(f"{self.path}: {error} Allowed: {allowed or 'nothing'}.") from error
-        made = function(*bound.args, **bound.kwargs)
+        try:
+            made = function(*bound.args, **bound.kwargs)
+        except SystemExit as error:
+            raise UsageError(_ended(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
                 f"{self.path}: task() gave {type(made).__name__}. Allowed: a hotlap.Task."
             )
         return made
+
+    def _options(self) -> list[str]:
+        return [f"--{name.replace('_', '-')}" for name in self.parameters()]
 
     def _check_whole_numbers(self, arguments: Sequence[str]) -> None:
         """Refuse `--epochs 2.7`, which the parser would round."""
@@ -66,7 +81,7 @@ class Recipe:
         whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _rounds(hint)}
         given = " ".join(arguments).replace("=", " ").split()
         for name, value in pairwise(given):
-            if name.replace("_", "-") in whole and re.fullmatch(r"-?\d*\.\d*[1-9]\d*", value):
+            if name.replace("_", "-") in whole and _has_fraction(value):
                 raise UsageError(f"{name} {value} is not allowed. Allowed: whole numbers.")
 
 
@@ -74,6 +89,72 @@ def _rounds(hint: Any) -> bool:
     """True if the parser, which takes the first type that fits, rounds a number for that hint."""
     numbers = [kind for kind in get_args(hint) or (hint,) if kind in (int, float)]
     return numbers[:1] == [int]
+
+
+def _has_fraction(text: str) -> bool:
+    try:
+        value = float(text)
+    except ValueError:
+        return False
+    return not math.isfinite(value) or not value.is_integer()
+
+
+@contextmanager
+def as_command_line(path: str | Path, arguments: Sequence[str]) -> Iterator[None]:
+    """Let `sys.argv` be what it would be if Python ran the recipe: its path and its arguments.
+
+    A recipe that reads the command line itself, or imports a module that does, must not read
+    hotlap's.
+    """
+    before = sys.argv
+    sys.argv = [str(path), *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _ended(path: Path, error: SystemExit, when: str) -> str:
+    """Return why a recipe that raised SystemExit cannot be trained."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename.endswith("argparse.py") for frame in frames):
+        return (
+            f"{path} reads the command line with argparse {when}, which ended the process. "
+            "Expected: what can be given as parameters of task(), as in `def task(*, lr: float = "
+            "0.1)`, which `--lr 0.3` sets; argparse at most below `if __name__ == '__main__':`."
+        )
+    code = "" if error.code is None else repr(error.code)
+    return (
+        f"{path} called sys.exit({code}) {when}, at line {_line_in(path, frames)}, so there is "
+        "nothing to train. Expected: a task() that returns a hotlap.Task, and an exception where "
+        "it cannot."
+    )
+
+
+def _line_in(path: Path, frames: Sequence[traceback.FrameSummary]) -> int | None:
+    lines = [frame.lineno for frame in frames if Path(frame.filename).name == path.name]
+    return lines[-1] if lines else frames[-1].lineno
+
+
+def trains_itself(path: str | Path) -> bool:
+    """True if a recipe also does something when Python runs it: it calls `hotlap.train` or
+    another function that trains at its top level, or has a part for `__main__`.
+    """
+    tree = ast.parse(Path(path).read_bytes())
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Name) and inner.id == "__name__":
+                return True
+            if isinstance(inner, ast.Call) and _called(inner) in _TRAINS:
+                return True
+    return False
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def is_recipe(path: str | Path) -> bool:
@@ -108,11 +189,34 @@ def load(path: str | Path) -> Recipe:
     path = Path(path)
     if not path.is_file():
         raise MissingFile(f"recipe '{path}' is not there. Allowed: a Python file with `task(...)`.")
+    _check_names_task(path)
     module = _imported(path)
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
         raise UsageError(f"{path} has no function `task`. Allowed: `def task(...) -> hotlap.Task`.")
     return Recipe(path, function)
+
+
+def _check_names_task(path: Path) -> None:
+    """Refuse a file that cannot have a `task` before it is imported: a script would train."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        # The import says what is wrong.
+        return
+    names = {name for node in ast.walk(tree) for name in _names_in(node)}
+    if not names & {"task", "*"}:
+        raise UsageError(
+            f"{path} has no function `task`, so it was not imported. Expected: `def task(...) -> "
+            f"hotlap.Task`. A script is run by `hotlap run {path}`."
+        )
+
+
+def _names_in(node: ast.AST) -> tuple[Any, ...]:
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name,)
+    # A definition, a name that is assigned, or a text given to setattr.
+    return tuple(getattr(node, key, None) for key in ("name", "id", "value"))
 
 
 def _imported(path: Path) -> ModuleType:
@@ -130,6 +234,8 @@ def _imported(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except HotlapError:
         raise
+    except SystemExit as error:
+        raise UsageError(_ended(path, error, "while it was imported")) from error
     except Exception as error:
         raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module

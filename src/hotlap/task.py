@@ -6,13 +6,12 @@ while it runs and handed on as `TaskFacts`.
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from types import FunctionType
 from typing import Any, Literal
 
+from hotlap.data_sets import check_data, is_stream, samples_in
 from hotlap.errors import UsageError, unknown_name
 
 PER = ("step", "epoch")
@@ -119,9 +118,9 @@ class Task:
         _check_call("model", self.model, "")
         _check_call("loss", self.loss, "model, batch")
         _check_call("optimizer", self.optimizer, "model")
-        _check_data("data", self.data)
+        check_data("data", self.data)
         if self.held_out is not None:
-            _check_data("held_out", self.held_out)
+            check_data("held_out", self.held_out)
         self._check_measures()
         self._check_lengths()
         if self.lengths is not None and self.is_stream:
@@ -241,58 +240,6 @@ class Task:
             return self.steps
         per_epoch = self.steps_per_epoch
         return None if per_epoch is None else per_epoch * (self.epochs or 0)
-
-
-def is_stream(data: Any) -> bool:
-    """True for an iterable data set, which is read from its start on."""
-    # Torch's own class has a `__getitem__`, which only raises.
-    if _is_torchs("IterableDataset", data):
-        return True
-    return hasattr(data, "__iter__") and not hasattr(data, "__getitem__")
-
-
-def _is_torchs(name: str, data: Any) -> bool:
-    # Who has such an object has imported torch.
-    torch_data = sys.modules.get("torch.utils.data")
-    return torch_data is not None and isinstance(data, getattr(torch_data, name))
-
-
-def samples_in(data: Any) -> int | None:
-    """Return the samples of a data set; None for a stream that does not say."""
-    try:
-        return len(data)
-    except (TypeError, NotImplementedError):
-        return None
-
-
-def _check_data(name: str, data: Any) -> None:
-    if isinstance(data, Mapping):
-        keys = ", ".join(map(repr, data)) or "none"
-        raise UsageError(
-            f"{name} is {type(data).__name__}, with the keys {keys}. Allowed: one data set, as "
-            f"one of its values."
-        )
-    if _is_torchs("DataLoader", data):
-        raise UsageError(
-            f"{name} is {type(data).__name__}, which makes batches itself: each would be taken for "
-            f"a sample. Allowed: the data set that it reads, {name}=loader.dataset; batch_size, "
-            "shuffle, collate and drop_last are the task's, workers the plan's."
-        )
-    is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    if not is_map and not is_stream(data):
-        raise UsageError(
-            f"{name} is {type(data).__name__}. Allowed: a data set with `__len__` and "
-            "`__getitem__`, or with `__iter__`."
-        )
-    # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
-    if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
-        raise UsageError(
-            f"{name} is {type(data).__name__}, an iterator, which can be read only once. Allowed: "
-            "a data set whose `__iter__` begins anew each time, such as a class whose `__iter__` "
-            "is the function that made this one."
-        )
-    if samples_in(data) == 0:
-        raise UsageError(f"{name} is empty. Allowed: a data set with one sample or more.")
 
 
 def _check_whole(name: str, value: Any) -> None:

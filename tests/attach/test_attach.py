@@ -189,7 +189,34 @@ def under_the_exact_plan(tmp_path: Path, text: str) -> subprocess.CompletedProce
     assert plain.returncode == 0, plain.stderr
     done = hotlap_run(str(tmp_path / "script.py"))
     assert done.stdout == plain.stdout, done.stderr
+    lines = done.stderr.splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("hotlap: ")) == plain.stderr
     return done
+
+
+AT_MODULE_LEVEL = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.rand(40, 4), torch.arange(40) % 3)
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(3):
+    for inputs, targets in loader:
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(loss.item())
+# What a library holds outlives the script's module: the data set dies when torch is emptied.
+torch.held_by_a_library = data
+"""
+
+
+def test_nothing_is_printed_at_the_end_of_a_script_with_all_at_module_level(
+    tmp_path: Path,
+) -> None:
+    done = under_the_exact_plan(tmp_path, AT_MODULE_LEVEL)
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
 FOLDS = """

@@ -83,7 +83,7 @@ def test_what_is_not_kept_is_said_and_as_many_steps_are_kept_as_asked_for(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["recipe.py", "--lrr", "3"], "--lr, --batch-size, --epochs"),
+        (["recipe.py", "--lrr", "3"], "--batch-size, --epochs, --lr"),
         (["recipe.py", "--lr", "fast"], "fast"),
         (["recipe.py", "--batch-size", "0"], "batch_size=0"),
         (["missing.py"], "missing.py"),
@@ -99,7 +99,7 @@ def test_what_is_no_recipe_is_refused(
     argv: list[str], words: str, hotlap: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.py").write_text("")
-    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "broken.py").write_text("task = 1 / 0")
     (tmp_path / "other.py").write_text("def task(): return 3")
     done = hotlap("train", *argv)
     assert done.returncode == 2, done.stderr

@@ -40,7 +40,7 @@ def files(folder: Path) -> set[str]:
         (["diagnose", "train.py", "--budget", "-3"], "'-3' is not a duration"),
         (["run", ""], "no SCRIPT was given"),
         (["tune", "train.py", "--out", "train.py"], "is no plan file"),
-        (["tune", "--budgets", "3", "train.py"], "Allowed options: --accept, --all, --budget"),
+        (["tune", "--budgets", "3", "train.py"], "Known: --accept, --all, --budget"),
         (["tune", "train.py", "--hide", "../*"], "patterns of files below"),
         (["diagnose", "train.py", "--hide", "/etc"], "patterns of files below"),
         (["explain", "residant"], "Did you mean 'resident'"),

@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from hotlap.feed import fixed
 from hotlap.feed.resident import ResidentRows
+from hotlap.techniques.record import FeedTarget
+from hotlap.techniques.resident import Options, proof
 
 COUNT = 50
 
@@ -79,6 +81,82 @@ def test_the_second_epoch_is_the_first_bit_for_bit(kind: type) -> None:
     assert rows.served == len(second)
     assert repr(first) == repr(second)
     assert type(first[0]) is type(second[0])
+
+
+def counted(function: Any, inside: list[int]) -> Any:
+    def call(*args: Any) -> None:
+        inside.append(1)
+        function(*args)
+        inside.pop()
+
+    return call
+
+
+def shares(sampler: Any, fetch: Any) -> list[Any]:
+    order = list(sampler)
+    return [fetch(order[i : i + 8]) for i in range(0, len(order), 8)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_distributed_samplers_share_is_read_as_far_as_it_is_not_kept(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, asked = Numbered(), list[tuple[bool, int]]()
+    rows = ResidentRows(data, 2**20)
+    compares: list[int] = []
+    monkeypatch.setattr(rows, "_read_again", counted(rows._read_again, compares))
+
+    def read(indices: list[int]) -> Any:
+        asked.extend((bool(compares), index) for index in indices)
+        return default_collate([data[i] for i in indices])
+
+    sampler = DistributedSampler(data, num_replicas=replicas, rank=0, seed=5)
+    expected, known = [], set()
+    for number in range(4):
+        sampler.set_epoch(number)
+        order = list(sampler)
+        expected += [Numbered()[i][0] for i in order]
+        known |= set(order)
+    given = []
+    for number in range(4):
+        sampler.set_epoch(number)
+        given += [row for inputs, _ in shares(sampler, rows.bind(data, read)) for row in inputs]
+    assert repr(given) == repr(expected)
+    assert rows.refused is None
+    assert rows.served > 0
+    # Each sample is read once; what comes on top is read to be compared.
+    kept = [index for read_for, index in asked if not read_for]
+    assert sorted(kept) == sorted(known)
+
+
+def test_a_batch_that_is_completed_is_read_as_a_plain_run_where_its_data_set_draws() -> None:
+    class Late(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor([index + (random.random() if index > 9 else 0.0)])
+
+    rows, begin = rows_and_fetch(Late())
+    random.seed(1)
+    fetch = begin()
+    given = [fetch([0, 1, 2, 3]), fetch([2, 3, 10, 11]), fetch([1, 12])]
+    random.seed(1)
+    plain = [default_collate([Late()[i] for i in part]) for part in ([2, 3, 10, 11], [1, 12])]
+    assert repr(given[1:]) == repr(plain)
+    assert rows.refused is not None
+    assert rows.served == 0
+
+
+def test_what_threw_the_samples_away_is_said() -> None:
+    data = Numbered()
+    data.path = 0
+    rows, begin = rows_and_fetch(data)
+    for number in range(3):
+        data.path = number
+        epoch(begin())
+    target = FeedTarget(None, notes={"resident": rows})
+    shown = proof(target, Options())
+    assert shown.state == "no_effect"
+    assert "Numbered.path changed" in shown.why
+    assert "one epoch" not in shown.why
 
 
 def test_a_changed_batch_does_not_change_what_is_kept() -> None:

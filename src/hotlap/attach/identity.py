@@ -1,5 +1,6 @@
 """Values by object: found by identity, and forgotten when the object dies."""
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -38,7 +39,11 @@ class ByIdentity(Generic[Value]):
     def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None
 
-    def _died(self, number: int) -> None:
+    def _died(self, number: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At interpreter shutdown modules are emptied one after another: what `on_death` calls may
+        # be None by now, and so may `sys`. The memory is given back anyway.
+        if is_finalizing():
+            return
         _, value = self._entries.pop(number)
         if self._on_death is not None:
             self._on_death(value)

@@ -1,14 +1,17 @@
 """What a command is, and how its command line is read."""
 
+import difflib
 import inspect
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter, Token
+from cyclopts import App, CycloptsError, Parameter, Token, UnknownOptionError
 
 from hotlap.cli.target import Target, parse_duration, split
-from hotlap.errors import UsageError
+from hotlap.errors import UnknownName, UsageError, unknown_name
 
 EXIT_CODES = (
     "0: done. 2: something you gave is wrong, nothing was started. 130, 143, 129: ended by Ctrl-C, "
@@ -105,12 +108,72 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         UsageError: the command line is wrong.
     """
     app = app_of(command)
-    own, script = split(argv, options_of(app)) if command.takes_script else (list(argv), [])
+    options = options_of(app)
+    own, script = split(argv, options) if command.takes_script else (list(argv), [])
+    _check_values(own, _whole_numbers(app))
     try:
         function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
+    except UnknownOptionError as error:
+        given = (error.token.keyword or error.token.value).partition("=")[0]
+        raise UnknownName(unknown_name(given, options, "option")) from error
     except CycloptsError as error:
-        allowed = ", ".join(sorted(options_of(app)))
+        allowed = ", ".join(sorted(options))
         raise UsageError(f"{str(error).rstrip('.')}. Allowed options: {allowed}.") from error
     if "target" in unread:
+        _check_folder()
         bound.arguments["target"] = Target.parse(script).resolve()
-    return function(*bound.args, **bound.kwargs) or 0
+    try:
+        return function(*bound.args, **bound.kwargs) or 0
+    except UsageError as error:
+        hint = _meant(script[1:], options, str(error))
+        if hint is None:
+            raise
+        raise UsageError(f"{error} Or '{hint}', an option of `hotlap {command.name}`?") from error
+
+
+def _whole_numbers(app: App) -> set[str]:
+    collection = app.assemble_argument_collection()
+    return {name for argument in collection if argument.hint is int for name in argument.names}
+
+
+_LONGEST_NAME = 255
+"""Bytes of a file's name, on the file systems that people have."""
+
+
+def _check_values(own: Iterable[str], whole: set[str]) -> None:
+    """Refuse values that no option takes: nothing, a name that no file system holds, a fraction."""
+    for token in own:
+        name, equals, value = token.partition("=")
+        if not equals:
+            name, value = "a value", token
+        if not value:
+            raise UsageError(f"{name} was given nothing. Leave it out, or give it a value.")
+        longest = max(value.split(os.sep), key=len)
+        if len(os.fsencode(longest)) > _LONGEST_NAME:
+            raise UsageError(
+                f"{name} was given a name of {len(longest)} letters, '{longest[:20]}...'. Allowed: "
+                f"{_LONGEST_NAME} bytes."
+            )
+        # The parser would round a fraction.
+        if name in whole and not re.fullmatch(r"[+-]?\d+", value):
+            raise UsageError(f"{name} {value} is not allowed. Allowed: a whole number.")
+
+
+def _check_folder() -> None:
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the current folder was removed, so nothing can be found or started in it. Change to "
+            "one that is there, with `cd`."
+        ) from error
+
+
+def _meant(given: Iterable[str], options: Iterable[str], message: str) -> str | None:
+    """Return the command's own option that one of the script's, named in a message, is near to."""
+    for token in given:
+        name = token.partition("=")[0]
+        near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.7)
+        if near and name.startswith("--") and f"'{name}'" in message:
+            return near[0]
+    return None

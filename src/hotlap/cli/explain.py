@@ -22,7 +22,9 @@ def explain(
     if json:
         jsonout.write({"name": page.name, "kind": page.kind, "text": page.text})
     else:
-        page_console().print(page.text)
+        console = page_console()
+        # It is wrapped already: the console would wrap the lines of code once more.
+        console.print(page.shown(console.width), soft_wrap=True)
     return 0
 
 

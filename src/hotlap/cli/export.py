@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command, JsonFlag, ScriptTarget
-from hotlap.cli.script import say
+from hotlap.cli.script import say, task_of
 
 
 def export(
@@ -26,15 +26,12 @@ def export(
     """
     from hotlap.engine.exporting import export as export_task
     from hotlap.errors import UsageError
-    from hotlap.recipe import load
     from hotlap.report import jsonout
 
     if source is None or to is None:
         raise UsageError("--from or --to is missing. Allowed: what to read, and the file to write.")
-    if target.script is None:
-        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
-    task = load(target.script).task(target.args)
-    done = export_task(task, source, to, overwrite=overwrite, notice=say)
+    with task_of(target) as task:
+        done = export_task(task, source, to, overwrite=overwrite, notice=say)
     if json:
         jsonout.write(done.to_json())
     else:

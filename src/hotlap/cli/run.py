@@ -31,10 +31,17 @@ def run(
     """
     from hotlap.attach.choosing import choose
     from hotlap.attach.runner import run as run_script
+    from hotlap.errors import UsageError
     from hotlap.host import Host
+    from hotlap.recipe import is_recipe, trains_itself
     from hotlap.report.terminal import printable
 
     script = script_of(target, python)
+    if script.path is not None and is_recipe(script.path) and not trains_itself(script.path):
+        raise UsageError(
+            f"'{script.path}' is a recipe: it says what is learned, and Python would train "
+            f"nothing. Type `hotlap train {target}`."
+        )
     host = Host.detect()
     chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "", techniques=technique)
     say(chosen.line)

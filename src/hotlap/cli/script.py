@@ -3,14 +3,19 @@
 import os
 import shutil
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hotlap.attach.entry import Script, is_off
 from hotlap.cli.target import Target
-from hotlap.errors import MissingFile, UsageError
+from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.host import Host
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.trial import Lab
-from hotlap.recipe import is_recipe
+from hotlap.recipe import as_command_line, is_recipe, load
+from hotlap.task import Task
+from hotlap.trace.users import is_hotlaps, is_users
 
 _BUSY_CORES = 0.5
 
@@ -44,6 +49,44 @@ def script_or_recipe(target: Target, python: str) -> Script | RecipeRun:
     if script.path is None or not is_recipe(script.path):
         return script
     return RecipeRun(path=script.path, args=script.args, python=python, cwd=script.cwd)
+
+
+def recipe_of(target: Target) -> str:
+    """Return the path of the recipe that was given.
+
+    Raises:
+        UsageError: a module was given.
+    """
+    if target.script is None:
+        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+    return target.script
+
+
+@contextmanager
+def task_of(target: Target) -> Iterator[Task]:
+    """Give the task of the recipe that was given. While it is used, `sys.argv` is the recipe's.
+
+    Raises:
+        MissingFile: there is no such file.
+        UsageError: it is no recipe, or its arguments are wrong.
+        RunError: the recipe's own code called `sys.exit` while the task was used.
+    """
+    path = recipe_of(target)
+    with as_command_line(path, target.args):
+        task = load(path).task(target.args)
+        try:
+            yield task
+        except SystemExit as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            users = [frame for frame in frames if is_users(frame.filename)]
+            # A signal's handler is hotlap's own, wherever the signal strikes.
+            if not users or is_hotlaps(frames[-1].filename):
+                raise
+            last = users[-1]
+            raise RunError(
+                f"the recipe called sys.exit({'' if error.code is None else repr(error.code)}) at "
+                f"{last.filename}:{last.lineno}, which ended the work before its end."
+            ) from error
 
 
 def lab_of(

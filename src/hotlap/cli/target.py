@@ -1,6 +1,7 @@
 """Whose token is it? Command lines of the form `hotlap COMMAND [OPTIONS] SCRIPT [ARGS]`."""
 
 import difflib
+import errno
 import importlib.machinery
 import importlib.util
 import os
@@ -13,6 +14,8 @@ from pathlib import Path
 from hotlap.errors import MissingFile, UsageError
 
 _FORMS = "Allowed: the path of a Python script, or `-m MODULE`."
+_SHOWN = 100
+"""Letters of a path in a message."""
 _DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>s|m|h)?", re.ASCII)
 _SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -124,6 +127,13 @@ def parse_duration(text: str) -> float:
 
 def _check_script(script: str) -> None:
     path = Path(script)
+    try:
+        path.stat()
+    except OSError as error:
+        # What only is not there is answered below, with the nearest name.
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            shown = script if len(script) < _SHOWN else f"{script[:_SHOWN]}..."
+            raise UsageError(f"'{shown}' cannot be read: {error.strerror}. {_FORMS}") from error
     if path.is_dir():
         if (path / "__main__.py").is_file():
             return

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command, JsonFlag, ScriptTarget
-from hotlap.cli.script import say
+from hotlap.cli.script import recipe_of, say, task_of
 
 
 def train(
@@ -62,18 +62,16 @@ def train(
     from hotlap.errors import UsageError
     from hotlap.host import Host
     from hotlap.lab.recipes import RecipeRun
-    from hotlap.recipe import load
     from hotlap.report import jsonout
     from hotlap.report import training as text
     from hotlap.report.terminal import page_console
 
-    if target.script is None:
-        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+    path = recipe_of(target)
     if technique and estimate:
         raise UsageError("--technique is not allowed with --estimate. Allowed: one of the two.")
     if memory is not None and not estimate:
         raise UsageError("--memory goes with --estimate. Allowed: both, or neither.")
-    host, recipe = Host.detect(), RecipeRun(path=target.script, args=target.args)
+    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
     chosen = choose(
         recipe,
         plan,
@@ -82,28 +80,29 @@ def train(
         by_hand=True,
         techniques=technique,
     )
-    task = load(target.script).task(target.args)
-    if estimate:
-        return _estimate(task, chosen.plan, device, memory, json)
-    say(chosen.line)
-    say(text.opening(task))
-    if run_dir is None and resume is None:
-        say("nothing of this run will be kept. Give --run-dir FOLDER to save it")
-    with Stopping() as stopping:
-        done = train_task(
-            task,
-            chosen.plan,
-            device=device,
-            run_dir=run_dir,
-            resume=resume,
-            weights=weights,
-            save_every=save_every,
-            keep=keep,
-            techniques=technique,
-            progress=lambda epoch: say(text.line(epoch, task)),
-            notice=say,
-            stop=lambda: stopping.is_asked,
-        )
+    with task_of(target) as task:
+        if estimate:
+            return _estimate(task, chosen.plan, device, memory, json)
+        say(chosen.line)
+        say(text.opening(task))
+        if run_dir is None and resume is None:
+            say("nothing of this run will be kept. Give --run-dir FOLDER to save it")
+        # Entered last, left first: only while it trains do signals ask it to stop.
+        with Stopping() as stopping:
+            done = train_task(
+                task,
+                chosen.plan,
+                device=device,
+                run_dir=run_dir,
+                resume=resume,
+                weights=weights,
+                save_every=save_every,
+                keep=keep,
+                techniques=technique,
+                progress=lambda epoch: say(text.line(epoch, task)),
+                notice=say,
+                stop=lambda: stopping.is_asked,
+            )
     if json:
         jsonout.write(done.to_json())
     else:

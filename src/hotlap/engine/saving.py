@@ -202,6 +202,28 @@ class Saver:
         return path.name not in self.unfit and is_usable(path)
 
 
+def run_folder(given: str | Path) -> Path:
+    """Return a run's folder as a path, after a look whether there can be such a folder.
+
+    Raises:
+        UsageError: it is empty, no file system takes the name, or something else is there.
+    """
+    path = Path(given)
+    problem = None if str(given) else "it is empty"
+    try:
+        if path.exists() and not path.is_dir():
+            problem = "it is not a folder"
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem is not None:
+        shown = str(given) if len(str(given)) < 100 else f"{str(given)[:100]}..."
+        raise UsageError(
+            f"run_dir '{shown}' is not allowed: {problem}. Allowed: the path of a folder, which is "
+            "made if need be."
+        )
+    return path
+
+
 def check_keep(keep: Any) -> None:
     """Refuse a number of steps that cannot be kept."""
     if type(keep) is not int or keep < 1:

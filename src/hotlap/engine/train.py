@@ -14,7 +14,7 @@ from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.quiet import is_disturbed
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
-from hotlap.engine.saving import Every, Saver, check_keep, find, run_of
+from hotlap.engine.saving import Every, Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.state import Position, capture, load_weights
 from hotlap.engine.trained import EpochDone, Trained
 from hotlap.errors import RunError, StorageError, UsageError
@@ -77,10 +77,10 @@ def train(
             `notice` says so, and the next one is tried.
     """
     begun = time.monotonic()
-    for path in (run_dir, weights, None if resume == "auto" else resume):
+    folder = run_folder(run_dir) if run_dir is not None else None
+    for path in (weights, None if resume == "auto" else resume):
         if path is not None:
             check_path(Path(path))
-    folder = Path(run_dir) if run_dir is not None else None
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
     if save_every is not None and folder is None and resume is None:

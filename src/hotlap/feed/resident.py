@@ -10,13 +10,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 
 from hotlap.errors import DIFFERS
 from hotlap.feed import fixed
+from hotlap.feed.bound import Bound
 from hotlap.feed.first_times import FirstTimes
 from hotlap.feed.gather import Several, flatten, gatherer
 from hotlap.feed.place import HostPlace, Place, at_once, no_room
@@ -70,6 +70,8 @@ class ResidentRows:
         self.most_bytes = 0
         """Bytes held, while they were."""
         self.refused: str | None = None
+        self.changed: str | None = None
+        """What had changed when the samples were last thrown away, to be read again."""
         self._rows: list[torch.Tensor] | None = None
         self._spec: Any = None
         self._forget()
@@ -102,8 +104,8 @@ class ResidentRows:
             self.refuse(self._reach.problem)
         elif self._reach.marks != old.marks:
             marks = self._reach.marks
-            changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
-            log.info("resident: %s changed, the samples are read anew", changed)
+            self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
+            log.info("resident: %s changed, the samples are read anew", self.changed)
             self._forget()
         if self.refused is None and self._checked and self._rows is not None:
             self._since_check = 0
@@ -131,7 +133,8 @@ class ResidentRows:
         index = None if self.refused is not None else self._own(self._positions, indices)
         if index is None:
             return read(indices)
-        if self._missing and not bool(self._have[index].all()):
+        missing = index[~self._have[index]] if self._missing else index[:0]
+        if len(missing) and not self._complete(dataset, read, index, missing):
             return self._read_and_keep(dataset, read, indices, index)
         begin = time.perf_counter()
         batch = self._own(self._serve, read, index)
@@ -139,6 +142,17 @@ class ResidentRows:
         if self._serve_s.count == FirstTimes.ENOUGH:
             self._own(self._compare_times)
         return read(indices) if batch is None else batch
+
+    def _complete(self, dataset: Any, read: Read, index: Any, missing: torch.Tensor) -> bool:
+        """Read what is missing of a batch; False if the whole batch is to be read."""
+        if len(missing) == len(index):
+            return False
+        states = fixed.global_random_states()
+        self._read_and_keep(dataset, read, missing.tolist(), missing)
+        if self.refused is not None:
+            # The whole batch is read now, as a plain run would: with the same draws.
+            fixed.restore(states)
+        return self.refused is None
 
     def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
         """Give the batches of `order`, what is small in them gathered for several at once.
@@ -379,19 +393,6 @@ class ResidentRows:
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
                 self.refuse(f"sample {which} is not the same when it is read again", too_late=True)
                 return
-
-
-class Bound:
-    """One epoch over the rows: what is called in place of `read`."""
-
-    def __init__(self, rows: ResidentRows, dataset: Any, read: Read) -> None:
-        self.dataset, self.read = dataset, read
-        self._fetch = partial(rows.fetch, dataset, read)
-        self.serve = partial(rows.serve, dataset, read)
-        """See `ResidentRows.serve`."""
-
-    def __call__(self, indices: Any) -> Any:
-        return self._fetch(indices)
 
 
 _everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()

@@ -111,6 +111,8 @@ def main(argv: Sequence[str]) -> None:
     os.environ[IN_TRIAL] = "1"
     trial = None
     try:
+        # Until this process ends: whatever the recipe imports later reads its own command line.
+        sys.argv = list(argv)
         trial = Trial(config, channel, load(argv[0]).task(argv[1:]))
         _roles()[config.role](trial)
     except UsageError as error:

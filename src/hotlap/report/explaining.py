@@ -9,6 +9,7 @@ from hotlap import errors
 from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan import PlanFile
 from hotlap.report.beliefs import BELIEFS
+from hotlap.report.reflow import reflow
 from hotlap.rules import DOCS
 from hotlap.techniques import ORDER, check, get
 
@@ -21,6 +22,11 @@ class Page:
     kind: str
     """`technique`, `finding`, `belief`, `error`, `plan` or `list`."""
     text: str
+
+    def shown(self, width: int) -> str:
+        """Return the text for a terminal of so many columns."""
+        # In a plan's page and in the list every line is one fact.
+        return reflow(self.text, width, joins=self.kind not in ("plan", "list"))
 
 
 def explain(name: str | None) -> Page:
@@ -50,10 +56,10 @@ def explain(name: str | None) -> Page:
 def _everything() -> str:
     return "\n".join(
         [
-            "Techniques: " + ", ".join(ORDER),
-            "Findings:   " + ", ".join(DOCS),
-            "Beliefs:    " + ", ".join(BELIEFS),
-            "Errors:     " + ", ".join(_errors()),
+            "Techniques:  " + ", ".join(ORDER),
+            "Findings:    " + ", ".join(DOCS),
+            "Beliefs:     " + ", ".join(BELIEFS),
+            "Errors:      " + ", ".join(_errors()),
             "Also the path of a plan file.",
         ]
     )

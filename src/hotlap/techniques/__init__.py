@@ -119,7 +119,8 @@ def load(spec: str) -> Technique:
         UsageError: the text has another form, or names no `Technique`.
     """
     module_name, _, attribute = spec.partition(":")
-    if not module_name or not attribute:
+    is_path = all(part.isidentifier() for part in module_name.split("."))
+    if not is_path or not attribute.isidentifier():
         raise UsageError(
             f"technique '{spec}' is not of the form module:NAME. Allowed: an importable module, a "
             "colon, and the name of a Technique in it."
@@ -130,6 +131,11 @@ def load(spec: str) -> Technique:
         raise UsageError(
             f"technique '{spec}': no module '{error.name}' can be imported. Put its folder on "
             "PYTHONPATH."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"technique '{spec}': '{module_name}' cannot be imported: {type(error).__name__}: "
+            f"{error}"
         ) from error
     technique = getattr(module, attribute, None)
     if not isinstance(technique, Technique):

@@ -15,7 +15,10 @@ Numerics       exact: what a transform draws follows from seed, epoch and sample
                at once; some samples are looked at each epoch, and a data set found to
                draw later ends the run with an error.
 Measured       benchmarks/results/2026-11-21_engine_amd-epyc-2-cores.md: images of 32 x 32 pixels on
-               two cores, 0.69 times as fast as without (0.67 to 0.71), so small images lose.
+               two cores, 0.69 times as fast as without (0.67 to 0.71), so small images lose. Of
+               the CPU time of such a sample Pillow's decoder takes a third (66 of 195 us), and the
+               rest holds the lock; threads add a fifth to it. So it is used only where `tune` raced
+               it on this host, or where a plan written by hand says so.
 Source         Pillow's decoders release the lock (src/decode.c); SPDL, arXiv 2504.20067.
 """
 
@@ -85,5 +88,13 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 TECHNIQUE = Technique(
-    "reader_threads", "feed", Options, numerics, why_not, apply, proof, candidates
+    "reader_threads",
+    "feed",
+    Options,
+    numerics,
+    why_not,
+    apply,
+    proof,
+    candidates,
+    needs_race=True,
 )

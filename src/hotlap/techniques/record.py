@@ -198,6 +198,9 @@ class Technique:
     proof: Callable[[Any, Any], Proof]
     candidates: Callable[[TaskFacts, Any], tuple[Mapping[str, Any], ...]]
     """Options worth a trial on this task and host, the most promising first."""
+    needs_race: bool = False
+    """True if it makes some runs slower that fit its description: it is used where it won a race on
+    this host, or where a plan written by hand asks for it, never on another host's word."""
 
     def options(self, values: Mapping[str, Any]) -> Any:
         """Build the frozen `Options` from a plan's plain values, unknown ones refused before."""

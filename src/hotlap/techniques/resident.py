@@ -113,13 +113,20 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     if rows.refused is not None:
         return Proof("refused", rows.refused)
     if rows.served == 0:
-        return Proof("no_effect", f"one epoch only: {rows.read_batches} batches read, none again")
+        return Proof("no_effect", _why_none_was_served(rows))
     return Proof(
         "applied",
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
         f"{rows.place.name}, "
         f"{rows.read_batches} read by the data set",
     )
+
+
+def _why_none_was_served(rows: Any) -> str:
+    read = f"{rows.read_batches} batches read"
+    if rows.changed is not None:
+        return f"{read}, none from memory: {rows.changed} changed, so the samples were read again"
+    return f"{read}, and no sample was asked for again: one epoch, or another part in each"
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:

@@ -16,6 +16,11 @@ _LIBRARIES = tuple(
 )
 
 
+def is_hotlaps(filename: str) -> bool:
+    """True if the file belongs to hotlap."""
+    return os.path.realpath(filename).startswith(_HOTLAP + os.sep)
+
+
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
     """True if the file belongs neither to a library nor to hotlap."""

@@ -1,6 +1,5 @@
 """A look at the model changes nothing that a device's random numbers depend on."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.attach.capture import _StepSampler
-from hotlap.attach.replay import _Sample
+from hotlap.attach.rng import rng_states, set_rng_states
 from hotlap.engine.quiet import quietly
 from hotlap.engine.state import _load_random_states, _random_states
 
@@ -75,12 +73,9 @@ def test_a_cpu_run_begins_no_cuda_to_save(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_scripts_step_is_repeated_under_its_devices_random_states(
-    generators: Generators, tmp_path: Path
+    generators: Generators,
 ) -> None:
-    sampler = _StepSampler({"samples": [4], "folder": str(tmp_path)})
-    sampler.batch([torch.ones(2, 1)])
-    sampler.before_forward([nn.Linear(1, 1)])
-    sampler._write(4)
+    states = rng_states()
     generators.draw()
-    _Sample(sampler.written[0], [], torch.float64).load_into([])
+    set_rng_states(states)
     assert generators.values() == [3, 5]

@@ -115,6 +115,30 @@ def _scaled_gradient(target: Any, options: Any) -> Any:
     return target
 
 
+def _freeze_the_second_of_three(target: Any, options: Any) -> Any:
+    layers = [module for module in target.module.modules() if list(module.parameters(False))]
+    for parameter in layers[len(layers) // 2].parameters():
+        parameter.requires_grad_(False)
+    return target
+
+
+def _freeze_biases(target: Any, options: Any) -> Any:
+    for name, parameter in target.module.named_parameters():
+        if name.endswith("bias"):
+            parameter.requires_grad_(False)
+    return target
+
+
+def _drop_last_bias(target: Any, options: Any) -> Any:
+    *_, last = (p for name, p in target.module.named_parameters() if name.endswith("bias"))
+
+    def drop(parameter: Any) -> None:
+        parameter.grad = None
+
+    last.register_post_accumulate_grad_hook(drop)
+    return target
+
+
 def _bfloat16_in_secret(target: Any, options: Any) -> Any:
     import torch
 
@@ -141,6 +165,9 @@ RATE = _technique("rate", "optimizer", _larger_rate)
 SECRET_RATE = _technique("secret_rate", "optimizer", _larger_rate_in_secret)
 SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
 SCALE = _technique("scale", "model", _scaled_gradient)
+FREEZE = _technique("freeze", "model", _freeze_the_second_of_three)
+FREEZE_BIASES = _technique("freeze_biases", "model", _freeze_biases)
+DROP_BIAS = _technique("drop_bias", "model", _drop_last_bias)
 NARROW = _technique("narrow", "model", _bfloat16_in_secret)
 BIASED = _technique("biased", "model", _biased_bfloat16, Numerics.PRECISION)
 SECRET_RATE_AND_NARROW = _technique(

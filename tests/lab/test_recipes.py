@@ -13,13 +13,14 @@ from hotlap.lab.observing import watch
 from hotlap.lab.pairs import Arm, race
 from hotlap.lab.proving import Prover
 from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge
 from hotlap.plan import Plan
 from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny_recipe.py"
-NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "NARROW", "BIASED")
+NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "FREEZE", "NARROW", "BIASED")
 TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, "SECRET_RATE_AND_NARROW"))
 SEEN_BY = {
     "drop": "fed",
@@ -27,6 +28,7 @@ SEEN_BY = {
     "skip": "numbers",
     "secret_rate": "update",
     "scale": "gradient",
+    "freeze": "gradient",
     "narrow": "gradient",
     "biased": "gradient",
     "secret_rate_and_narrow": "update",
@@ -94,10 +96,12 @@ def test_narrow_weights_are_statistical_and_that_rests_on_each_check(
     for name in STATISTICAL_CHECKS:
         checks = [check for check in STATISTICAL_CHECKS if check != name]
         assert judged.again(checks=checks).tier == "unproven"
-    few = judged.given[1]["reference"][: verdict.LEAST_SLOPES - 1]
-    assert judged.again(reference=few).tier == "unproven"
+    assert judged.given[1]["reference"].fallback == ""
+    few = judged.given[1]["reference"].rows[: LEAST_SLOPES - 1]
+    assert {row["dtype"] for row in few} == {"float64"}
+    assert judged.again(reference=Sampled(few)).tier == "unproven"
     larger = [{**row, "gradient_slope": row["gradient_slope"] + 0.01} for row in few * 2]
-    assert judged.again(reference=larger).failed == ("gradient",)
+    assert judged.again(reference=Sampled(larger)).failed == ("gradient",)
     seeds = judged.given[1]["seeds"]
     worse = [[loss + 0.1 for loss in row] for row in seeds.other]
     assert "seeds" in judged.again(seeds=verdict.SeedLosses(seeds.plain, worse)).failed

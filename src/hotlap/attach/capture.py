@@ -1,14 +1,19 @@
 """Records what a verdict needs: what was fed, the task's numbers, weights, and sampled steps."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 
 from hotlap.attach import digest
 from hotlap.attach.observe import ObserveRole
+from hotlap.attach.rng import rng_states
+from hotlap.attach.seams import known_optimizers
 from hotlap.feed.gather import flatten
 from hotlap.techniques import Refusal
 
@@ -25,10 +30,10 @@ class VerifyRole(ObserveRole):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.fed: list[str] = []
-        self.inputs: list[str] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
         self.numbers: list[str] = []
+        self._inputs = _Inputs()
         self._sampler = _StepSampler(self.config.options)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
@@ -37,15 +42,18 @@ class VerifyRole(ObserveRole):
             known = getattr(iterator, "_hotlap_loader", None)
             # An evaluation between two steps reads batches that belong to neither.
             trains = self.steps == 0 or (known is not None and known.training)
-            if trains and self.steps in self._sampler.wanted:
-                self._sampler.batch(batch)
+            if trains:
+                self._inputs.new_step()
+                self._sampler.batch(self.steps, batch, self._roots)
         return super().batch_ends(iterator, batch)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        self.inputs.append(digest.of_nested(inputs))
-        if self.steps in self._sampler.wanted:
-            self._sampler.before_forward(self._roots)
+        self._inputs.forward_begins(inputs, len(self.weights))
         return super().forward_begins(root, inputs)
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        self._inputs.forward_ends(output)
+        super().forward_ends(root, output)
 
     def backward_begins(self, loss: Any) -> None:
         super().backward_begins(loss)
@@ -55,14 +63,16 @@ class VerifyRole(ObserveRole):
         numbers = json.dumps(numbers_of(optimizer), sort_keys=True)
         self.numbers.append(numbers)
         super().step_begins(optimizer)
-        if self.steps in self._sampler.wanted:
-            self._sampler.before_step(optimizer, float(self.losses[-1]) if self.losses else None)
+        if id(optimizer) == self._primary:
+            self._sampler.step_begins(self.steps)
+        self._sampler.before_update(optimizer, len(self.numbers) - 1)
 
     def step_ends(self, optimizer: Any) -> None:
-        if self.steps in self._sampler.wanted:
-            self._sampler.after_step(optimizer, self.steps)
+        self._sampler.after_update(optimizer)
         weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
         self.weights.append(digest.of_nested(weights))
+        if not self.fed:
+            self._inputs.new_step()
         super().step_ends(optimizer)
 
     def _check_limits(self) -> None:
@@ -70,11 +80,14 @@ class VerifyRole(ObserveRole):
             self.stop()
 
     def report(self) -> dict[str, Any]:
+        self._sampler.finish()
         return {
             **super().report(),
             "record": {
+                "steps": self.steps,
                 "fed": self.fed,
-                "inputs": self.inputs,
+                "inputs": self._inputs.digests,
+                "inputs_at": self._inputs.updates,
                 "losses": [float(loss) for loss in self.losses],
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
@@ -83,6 +96,62 @@ class VerifyRole(ObserveRole):
                 "not_sampled": self._sampler.reason,
             },
         }
+
+
+class _Inputs:
+    """Digests of what is fed to the model from outside.
+
+    Only the first training forward of a step is digested, and of its inputs only what no model has
+    computed: with several networks in a row, or a hidden state that is carried on, an input follows
+    from the weights, and differs as soon as they are rounded in another way.
+    """
+
+    def __init__(self) -> None:
+        self.digests: list[str] = []
+        self.updates: list[int] = []
+        """For each digest, how many updates came before it."""
+        self._is_first = True
+        self._computed: list[StorageWeakRef] = []
+
+    def new_step(self) -> None:
+        """What comes next is fed from outside."""
+        self._is_first = True
+
+    def forward_begins(self, inputs: tuple[Any, ...], updates: int) -> None:
+        """Digest the inputs of a model that is trained."""
+        if self._is_first:
+            self.digests.append(digest.of_nested(self._without_computed(inputs)))
+            self.updates.append(updates)
+        self._is_first = False
+
+    def forward_ends(self, output: Any) -> None:
+        """Remember what a model has computed, for as long as the script keeps it."""
+        self._computed = [ref for ref in self._computed if not ref.expired()]
+        self._computed += [StorageWeakRef(t.untyped_storage()) for t in _dense_tensors(output)]
+
+    def _without_computed(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return "computed by a model" if self._is_computed(value) else value
+        if isinstance(value, dict):
+            return {key: self._without_computed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._without_computed(item) for item in value]
+        return value
+
+    def _is_computed(self, tensor: torch.Tensor) -> bool:
+        if tensor.requires_grad:
+            return True
+        return any(
+            StorageWeakRef(t.untyped_storage()) in self._computed for t in _dense_tensors(tensor)
+        )
+
+
+def _dense_tensors(value: Any) -> list[torch.Tensor]:
+    return [
+        leaf
+        for leaf in tree_leaves(value)
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
+    ]
 
 
 def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
@@ -102,52 +171,87 @@ def _plain(value: Any) -> Any:
 
 
 class _StepSampler:
-    """Keeps single steps whole: batch, random state, weights, gradients, optimizer, result."""
+    """Keeps single steps whole: batches, RNG, weights, and each update that the step takes.
+
+    A step begins with its first batch and ends before the next one's; an optimizer for each of
+    several networks updates in it.
+    """
 
     def __init__(self, options: Any) -> None:
         self.wanted: set[int] = set(options.get("samples", ()))
         self.folder = Path(options["folder"]) if options.get("folder") else None
-        self.written: list[str] = []
+        self.written: list[dict[str, Any]] = []
+        """The file of each step, and which updates of the run belong to it."""
         self.reason = "" if self.wanted else "no steps were asked for"
+        self._step: int | None = None
+        self._clear()
+
+    def _clear(self) -> None:
         self._tensors: dict[str, torch.Tensor] = {}
         self._specs: list[Any] = []
-        self._loss: float | None = None
+        self._updates: list[dict[str, Any]] = []
 
-    def batch(self, batch: Any) -> None:
+    def batch(self, step: int, batch: Any, roots: list[Any]) -> None:
+        """A training batch is handed over; `step` steps have been taken before it."""
+        if self._step is not None and step > self._step:
+            self.finish()
+        if self._step is None:
+            if step not in self.wanted:
+                return
+            self._step = step
+            for name, tensor in states_of(roots):
+                self._keep(f"model.{name}", tensor)
         leaves: list[torch.Tensor] = []
         spec = flatten(batch, leaves)
         if spec is None:
             self._give_up("a batch holds something else than tensors")
             return
+        number = len(self._specs)
         for position, leaf in enumerate(leaves):
-            self._keep(f"batch.{len(self._specs)}.{position}", leaf)
+            self._keep(f"batch.{number}.{position}", leaf)
+        # Not at the forward: a script may draw noise as soon as it has the batch.
+        for name, state in rng_states().items():
+            self._keep(f"rng.{number}.{name}", state)
         self._specs.append(to_plain(spec))
 
-    def before_forward(self, roots: list[Any]) -> None:
-        if "rng" in self._tensors:
-            return
-        self._keep("rng", torch.get_rng_state())
-        if torch.cuda.is_initialized():
-            for number, state in enumerate(torch.cuda.get_rng_state_all()):
-                self._keep(f"rng.cuda.{number}", state)
-        for number, root in enumerate(roots):
-            for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
-                self._keep(f"model.{number}.{name}", tensor)
+    def step_begins(self, step: int) -> None:
+        """The first optimizer's step begins; `step` have been taken before it."""
+        if self._step is None and step in self.wanted:
+            self._give_up("the batches of the step did not come from a DataLoader")
 
-    def before_step(self, optimizer: Any, loss: float | None) -> None:
-        self._loss = loss
+    def before_update(self, optimizer: Any, update: int) -> None:
+        """An optimizer's step begins, the `update`-th of the run."""
+        if self._step is None:
+            return
+        number = len(self._updates)
         for key, parameter in parameters_of(optimizer):
-            self._keep(f"before.{key}", parameter)
+            self._keep(f"before.{number}.{key}", parameter)
             if parameter.grad is not None:
-                self._keep(f"grad.{key}", parameter.grad)
+                self._keep(f"grad.{number}.{key}", parameter.grad)
             for name, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    self._keep(f"state.{key}.{name}", value)
+                    self._keep(f"state.{number}.{key}.{name}", value)
+        self._updates.append({"optimizer": place_of(optimizer), "update": update})
 
-    def after_step(self, optimizer: Any, step: int) -> None:
-        for key, parameter in parameters_of(optimizer):
-            self._keep(f"after.{key}", parameter)
-        self._write(step)
+    def after_update(self, optimizer: Any) -> None:
+        """An optimizer's step has ended."""
+        if self._step is not None and self._updates:
+            for key, parameter in parameters_of(optimizer):
+                self._keep(f"after.{len(self._updates) - 1}.{key}", parameter)
+
+    def finish(self) -> None:
+        """Write the step that is kept, if there is one."""
+        if self._step is None or not self._updates:
+            return
+        if self.folder is None:
+            raise Refusal("no folder was given to keep samples in")
+        path = self.folder / f"step-{self._step:06d}.safetensors"
+        meta = {"step": self._step, "specs": self._specs, "updates": self._updates}
+        save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
+        updates = [update["update"] for update in self._updates]
+        self.written.append({"file": str(path), "updates": updates})
+        self._step = None
+        self._clear()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         self._tensors[name] = tensor.detach().cpu().contiguous().clone()
@@ -155,19 +259,30 @@ class _StepSampler:
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self.wanted = set()
+        self._step = None
+        self._clear()
 
-    def _write(self, step: int) -> None:
-        self.wanted.discard(step)
-        if self.folder is None:
-            raise Refusal("no folder was given to keep samples in")
-        if not self._specs:
-            self._give_up("the batches of the step did not come from a DataLoader")
-            return
-        path = self.folder / f"step-{step:06d}.safetensors"
-        meta = {"step": step, "specs": self._specs, "loss": self._loss}
-        save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
-        self.written.append(str(path))
-        self._tensors, self._specs = {}, []
+
+def states_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give the tensors that a step starts from, with a name for each.
+
+    They are what the trained modules hold, and what optimizers hold besides.
+    """
+    seen: set[int] = set()
+    for number, root in enumerate(roots):
+        for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
+            seen.add(id(tensor))
+            yield f"{number}.{name}", tensor
+    for number, optimizer in enumerate(known_optimizers()):
+        for key, parameter in parameters_of(optimizer):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"optimizer.{number}.{key}", parameter
+
+
+def place_of(optimizer: Any) -> int:
+    """Return which of the process's optimizers this is, in the order that they were made."""
+    return [id(known) for known in known_optimizers()].index(id(optimizer))
 
 
 def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:

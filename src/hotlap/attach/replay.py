@@ -1,25 +1,35 @@
 """Repeats captured steps inside the plain script, in float64, and says how far they were off.
 
 The process runs the unedited script without any plan. Its training loop is handed the captured
-batch, weights and random state, so that forward, loss, backward and clipping are the script's own
+batch, weights and RNG state, so that forward, loss, backward and clipping are the script's own
 code; the update is repeated by torch's single-tensor optimizer from the captured gradient.
 """
 
+import contextlib
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from hotlap.attach.capture import parameters_of
+from hotlap.attach.capture import parameters_of, place_of, states_of
+from hotlap.attach.comparing import compare_gradients, compare_updates
+from hotlap.attach.drawing import own_dtype, repeating_in
 from hotlap.attach.observe import ObserveRole
+from hotlap.attach.rng import set_rng_states
+from hotlap.attach.seams import known_optimizers
+
+Gradients = dict[str, torch.Tensor | None]
 
 
 class ReferenceRole(ObserveRole):
     """Options: `samples` [{file, numbers}] and `dtype` (`float64` or `float32`).
 
     Every sample takes two steps of the script: one in the reference's dtype, and one in float32
-    without a plan, whose error is what honest rounding looks like for this very step.
+    without a plan, whose error is what honest rounding looks like for this very step. The script's
+    first step is its own: it shows which modules are trained, and from which loader.
     """
 
     def __init__(self, *args: Any) -> None:
@@ -30,159 +40,261 @@ class ReferenceRole(ObserveRole):
             for sample in self.config.options["samples"]
             for dtype in (self._reference, torch.float32)
         ]
-        self._wide = torch.empty(0)
-        self._current: _Sample | None = None
-        self._batch = 0
+        self._repeated: _Repetition | None = None
+        self._exact: list[Gradients] = []
         self.results: list[dict[str, Any]] = []
+        self.whole = 0
+        """Samples that were repeated from their beginning to their end."""
+        self.problem = ""
+        """What went wrong in work of ours."""
+        self._at_work = False
+        """True while an optimizer that steps is ours."""
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         super().batch_ends(iterator, batch)
-        if batch is None:
+        known = getattr(iterator, "_hotlap_loader", None)
+        if batch is None or self.steps == 0 or known is None or not known.training:
             return batch
-        if self._current is None:
-            self._next()
-        assert self._current is not None
-        replaced = self._current.batch(self._batch)
-        self._batch += 1
-        return replaced
+        return self._guarded(self._replaced)
 
-    def _next(self) -> None:
-        if not self._queue:
-            self.stop()
-        sample, dtype = self._queue.pop(0)
-        self._current = _Sample(sample["file"], sample["numbers"], dtype)
-        self._batch = 0
+    def _replaced(self) -> Any:
+        current = self._repeated
+        if current is not None and current.updates:
+            # The script has begun its next step.
+            self._end(current)
+        if self._repeated is None:
+            if not self._queue:
+                self.stop()
+            sample, dtype = self._queue[0]
+            self._repeated = _Repetition(sample["file"], sample["numbers"], dtype)
+            self._repeated.begin(self._roots)
+        return self._repeated.batch()
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = super().forward_begins(root, inputs)
-        sample = self._current
-        assert sample is not None
-        if not sample.loaded:
-            sample.load_into(self._roots)
-        return tuple(sample.cast(value) for value in inputs)
+        current = self._repeated
+        if current is None:
+            return inputs
+        self._guarded(lambda: current.load(self._roots))
+        return tuple(current.cast(value) for value in inputs)
 
     def step_begins(self, optimizer: Any) -> None:
-        sample = self._current
-        if sample is not None:
-            if sample.dtype == self._reference:
-                result, self._wide = sample.compare(optimizer)
-                self.results.append(result)
-            else:
-                narrow = sample.gradients(optimizer)[1]
-                self.results[-1]["plain_error"] = relative(narrow, self._wide)
-            for _, parameter in parameters_of(optimizer):
-                # Nothing is left for the script's own step: its state keeps another dtype.
-                parameter.grad = None
-            self._current = None
+        if self._at_work:
+            return
+        current = self._repeated
+        if current is not None:
+            self._guarded(lambda: current.note_update(optimizer))
         super().step_begins(optimizer)
+
+    def step_ends(self, optimizer: Any) -> None:
+        if self._at_work:
+            return
+        current = self._repeated
+        if current is not None:
+            self._guarded(lambda: current.take_over(optimizer))
+            if current.is_whole:
+                self._guarded(lambda: self._end(current))
+        super().step_ends(optimizer)
+
+    def _end(self, repeated: "_Repetition") -> None:
+        """Compare, if the script has taken the step as the captured run took it; else try again."""
+        repeated.end()
+        self._repeated = None
+        if not repeated.is_whole:
+            return
+        self._queue.pop(0)
+        if len(self._queue) % 2:
+            self._exact = repeated.gradients
+            return
+        names = _names_of(self._roots)
+        steps = zip(repeated.places, self._exact, repeated.gradients, strict=True)
+        for number, (place, exact, plain) in enumerate(steps):
+            row = compare_gradients(
+                _renamed(repeated.captured(number), names[place]),
+                _renamed(exact, names[place]),
+                _renamed(plain, names[place]),
+            )
+            row |= repeated.update_error(number, names[place])
+            row |= {"step": repeated.meta["step"], "dtype": self.config.options["dtype"]}
+            self.results.append({**row, "optimizer": place})
+        self.whole += 1
 
     def _check_limits(self) -> None:
         if not self._queue:
             self.stop()
 
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        """Do work of ours; what it raises is not the script's fault, and must not look like it."""
+        self._at_work = True
+        try:
+            return work()
+        except Exception as error:
+            self.problem = f"{type(error).__name__}: {error}"
+            self.stop()
+        finally:
+            self._at_work = False
+
     def report(self) -> dict[str, Any]:
-        return {"results": self.results}
+        raised = getattr(sys, "last_value", None)
+        return {
+            "results": self.results,
+            "whole": self.whole,
+            "problem": self.problem,
+            "raised": "" if raised is None else f"{type(raised).__name__}: {raised}",
+        }
 
 
-class _Sample:
-    """One captured step, to be repeated in `dtype`."""
+def _names_of(roots: list[Any]) -> list[dict[str, str]]:
+    """Return, for each optimizer, the names of its parameters by their places in it."""
+    names: dict[int, str] = {}
+    for root in roots:
+        for name, parameter in root.named_parameters():
+            names.setdefault(id(parameter), name)
+    optimizers = known_optimizers()
+    return [
+        {
+            key: f"optimizer {number}: {name}" if len(optimizers) > 1 else name
+            for key, parameter in parameters_of(optimizer)
+            for name in [names.get(id(parameter), f"parameter {key}")]
+        }
+        for number, optimizer in enumerate(optimizers, 1)
+    ]
 
-    def __init__(self, file: str, numbers: list[dict[str, Any]], dtype: torch.dtype) -> None:
+
+def _renamed(tensors: Gradients, names: dict[str, str]) -> Gradients:
+    return {names.get(key, f"parameter {key}"): value for key, value in tensors.items()}
+
+
+class _Repetition:
+    """One captured step, while the script repeats it in `dtype`."""
+
+    def __init__(self, file: str, numbers: list[Any], dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.numbers = numbers
-        self.loaded = False
+        """The plain run's hyperparameters at each update of the step."""
         with safe_open(file, framework="pt") as archive:
             self.meta = json.loads(archive.metadata()["hotlap"])
             self.tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+        self.places = [update["optimizer"] for update in self.meta["updates"]]
+        """Which optimizers update in the step."""
+        self.gradients: list[Gradients] = []
+        self.updates: list[int] = []
+        """Which optimizers have updated."""
+        self._batches = 0
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._formats = contextlib.ExitStack()
+
+    @property
+    def is_whole(self) -> bool:
+        """True once the script has taken the batches and updates that the captured step took."""
+        return self._batches == len(self.meta["specs"]) and self.updates == self.places
+
+    def begin(self, roots: list[Any]) -> None:
+        """Load the weights; from here on the script computes in `dtype`."""
+        model = (t for name, t in self.tensors.items() if name.startswith("model."))
+        self._formats.enter_context(repeating_in(self.dtype, own_dtype(model)))
+        self.load(roots)
+
+    def load(self, roots: list[Any]) -> None:
+        """Load what has not been loaded: a module may be called for the first time."""
+        for name, tensor in states_of(roots):
+            captured = self.tensors.get(f"model.{name}")
+            if captured is not None and name not in self._before:
+                self._before[name] = (tensor, tensor.data)
+                tensor.data = self.cast(captured).to(tensor.device)
+                # Left from a step in another dtype, it could not be added to.
+                tensor.grad = None
+
+    def end(self) -> None:
+        """Give the script its own weights back, and its own dtype."""
+        self._formats.close()
+        for tensor, data in self._before.values():
+            tensor.grad = None
+            tensor.data = data
 
     def cast(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.to(self.dtype)
         return value
 
-    def batch(self, position: int) -> Any:
-        position %= len(self.meta["specs"])
-        spec = self.meta["specs"][position]
+    def batch(self) -> Any:
+        """Return the next batch of the step; RNG state is then what it was there."""
+        position = min(self._batches, len(self.meta["specs"]) - 1)
+        self._batches += 1
+        head = f"rng.{position}."
+        set_rng_states(
+            {k.removeprefix(head): v for k, v in self.tensors.items() if k.startswith(head)}
+        )
         count = sum(1 for name in self.tensors if name.startswith(f"batch.{position}."))
         leaves = iter([self.cast(self.tensors[f"batch.{position}.{k}"]) for k in range(count)])
-        return rebuild_plain(spec, leaves)
+        return rebuild_plain(self.meta["specs"][position], leaves)
 
-    def load_into(self, roots: list[Any]) -> None:
-        self.loaded = True
-        for number, root in enumerate(roots):
-            for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
-                captured = self.tensors.get(f"model.{number}.{name}")
-                if captured is not None:
-                    tensor.data = self.cast(captured).to(tensor.device)
-                    # Left from a step in another dtype, it could not be added to.
-                    tensor.grad = None
-        torch.set_rng_state(self.tensors["rng"])
-        for name, state in self.tensors.items():
-            if name.startswith("rng.cuda."):
-                torch.cuda.set_rng_state(state, int(name.rpartition(".")[2]))
-
-    def gradients(self, optimizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the captured gradient and the repeated one, each as one float64 vector."""
-        captured, repeated = [], []
+    def note_update(self, optimizer: Any) -> None:
+        """Keep the gradient, and leave nothing for the script's own update."""
+        self.updates.append(place_of(optimizer))
+        gradients: Gradients = {}
         for key, parameter in parameters_of(optimizer):
-            if f"grad.{key}" in self.tensors and parameter.grad is not None:
-                captured.append(self.tensors[f"grad.{key}"].double().flatten())
-                repeated.append(parameter.grad.detach().cpu().double().flatten())
-        return torch.cat(captured), torch.cat(repeated)
+            gradients[key] = parameter.grad
+            parameter.grad = None
+        self.gradients.append(gradients)
 
-    def compare(self, optimizer: Any) -> tuple[dict[str, Any], torch.Tensor]:
-        """Return the captured step's errors against this repetition, and the repeated gradient."""
-        captured, repeated = self.gradients(optimizer)
-        result = {
-            "step": self.meta["step"],
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "gradient_error": relative(captured, repeated),
-            "gradient_slope": float(captured @ repeated / (repeated @ repeated)),
-            "update_error": self._update_error(optimizer),
-        }
-        return result, repeated
+    def take_over(self, optimizer: Any) -> None:
+        """Let what follows in the step see the weights that the captured update has made."""
+        number = len(self.updates) - 1
+        if self.updates != self.places[: number + 1]:
+            return
+        for key, parameter in parameters_of(optimizer):
+            after = self.tensors.get(f"after.{number}.{key}")
+            if after is not None and after.shape == parameter.shape:
+                parameter.data = self.cast(after).to(parameter.device)
 
-    def _update_error(self, optimizer: Any) -> float | None:
+    def captured(self, number: int) -> Gradients:
+        """Return the gradients that an update of the captured step had."""
+        return {key: self.tensors.get(f"grad.{number}.{key}") for key in self._keys(number)}
+
+    def _keys(self, number: int) -> list[str]:
+        head = f"before.{number}."
+        return [name.removeprefix(head) for name in self.tensors if name.startswith(head)]
+
+    def update_error(self, number: int, names: dict[str, str]) -> dict[str, Any]:
         """Repeat the update in float64: captured gradient and state, the plain run's numbers."""
-        groups, expected, taken = [], [], []
-        clones: dict[str, torch.Tensor] = {}
+        optimizer = known_optimizers()[self.places[number]]
+        groups, clones = [], {}
+        captured = self.captured(number)
         for g, (group, numbers) in enumerate(
-            zip(optimizer.param_groups, self.numbers, strict=True)
+            zip(optimizer.param_groups, self.numbers[number], strict=True)
         ):
             parameters = []
             for i in range(len(group["params"])):
-                clone = self.tensors[f"before.{g}.{i}"].double().requires_grad_()
-                gradient = self.tensors.get(f"grad.{g}.{i}")
+                key = f"{g}.{i}"
+                if key not in captured:
+                    # A gradient that is missing altogether is what the other check sees.
+                    continue
+                clone = self.tensors[f"before.{number}.{key}"].double().requires_grad_()
+                gradient = captured[key]
                 clone.grad = None if gradient is None else gradient.double()
-                clones[f"{g}.{i}"] = clone
+                clones[key] = clone
                 parameters.append(clone)
             keep = {k: v for k, v in numbers.items() if k in group and k != "initial_lr"}
             keep = {k: tuple(v) if isinstance(v, list) else v for k, v in keep.items()}
             groups.append({"params": parameters, **keep})
         try:
-            twin = type(optimizer)(groups, lr=self.numbers[0]["lr"])
+            twin = type(optimizer)(groups, lr=self.numbers[number][0]["lr"])
         except TypeError:
-            # An optimizer whose constructor asks for more cannot be made anew from its groups.
-            return None
+            # An optimizer whose constructor asks for more cannot be made again from its groups.
+            return {"update_error": None}
         for key, clone in clones.items():
-            prefix = f"state.{key}."
+            prefix = f"state.{number}.{key}."
             for name, value in self.tensors.items():
                 if name.startswith(prefix):
                     wide = value.double() if value.shape == clone.shape else value.clone()
                     twin.state[clone][name.removeprefix(prefix)] = wide
         twin.step()
-        for key, clone in clones.items():
-            before = self.tensors[f"before.{key}"].double()
-            expected.append((clone.detach() - before).flatten())
-            taken.append((self.tensors[f"after.{key}"].double() - before).flatten())
-        return relative(torch.cat(taken), torch.cat(expected))
-
-
-def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return the length of the difference, as a share of the reference's length."""
-    scale = float(reference.norm())
-    difference = float((value - reference).norm())
-    return difference / scale if scale else (0.0 if difference == 0 else float("inf"))
+        return compare_updates(
+            _renamed({key: self.tensors[f"before.{number}.{key}"] for key in clones}, names),
+            _renamed({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
+            _renamed(dict(clones), names),
+        )
 
 
 def rebuild_plain(spec: Any, leaves: Any) -> Any:

@@ -50,8 +50,8 @@ class Listener:
         del root
         return inputs
 
-    def forward_ends(self, root: Any) -> None:
-        """The outermost forward of a root has returned."""
+    def forward_ends(self, root: Any, output: Any) -> None:
+        """The outermost forward of a root has returned `output`."""
 
     def backward_begins(self, loss: Any) -> None:
         """The outermost backward begins."""
@@ -273,10 +273,12 @@ def _patch_root_class(kind: type) -> None:
         ):
             return original(self, *args, **kwargs)
         args = listener.forward_begins(self, args)
+        output = None
         try:
-            return original(self, *args, **kwargs)
+            output = original(self, *args, **kwargs)
         finally:
-            listener.forward_ends(self)
+            listener.forward_ends(self, output)
+        return output
 
     kind.__call__ = __call__
     _State.root_classes[kind] = (original, __call__)

@@ -225,16 +225,21 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
         name, _, key = path.rpartition("/")
         by_name.setdefault(name, {})[key] = value
     state, groups, number = {}, [], 0
+    formats: dict[int, torch.dtype] = {}
     for g, (group, kept) in enumerate(
         zip(built.optimizer.param_groups, saved["groups"], strict=True)
     ):
         indices = []
         for i, parameter in enumerate(group["params"]):
-            found = by_name.get(names.get(id(parameter), f"group {g}, {i}"), {})
+            name = names.get(id(parameter), f"group {g}, {i}")
+            found = by_name.get(name, {})
             value = found.pop(_VALUE, None)
             if value is not None:
                 with torch.no_grad():
                     parameter.copy_(value)
+            weight = value if value is not None else checkpoint.tensors["model"].get(name)
+            if weight is not None:
+                formats[number] = weight.dtype
             if found:
                 joined = _joined(built, parameter, found)
                 state[number] = {key: _laid_like(parameter, v) for key, v in joined.items()}
@@ -243,16 +248,29 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
         numbers = {key: decode(value) for key, value in kept.items()}
         groups.append({**numbers, **by_name.get(f"group {g}", {}), "params": indices})
     built.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    _in_their_formats(built.optimizer, state)
+    _in_their_formats(built.optimizer, state, formats)
 
 
-def _in_their_formats(optimizer: Any, saved: Mapping[int, Mapping[str, Any]]) -> None:
-    """Put back what torch cast to the format of the parameter it belongs to."""
+def _in_their_formats(
+    optimizer: Any, saved: Mapping[int, Mapping[str, Any]], formats: Mapping[int, torch.dtype]
+) -> None:
+    """Put back what torch cast to the format of the parameter it belongs to.
+
+    Args:
+        optimizer: it has loaded `saved`.
+        saved: number of a parameter -> its state, as it was saved.
+        formats: number of a parameter -> its own format when that was saved. State of that format
+            follows the parameter where it has another one now, as a repetition in float64 has.
+    """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     for number, values in saved.items():
-        own = optimizer.state[parameters[number]]
+        parameter = parameters[number]
+        own = optimizer.state[parameter]
+        follows = formats.get(number, parameter.dtype)
         for key, value in values.items():
             now = own.get(key)
+            if parameter.dtype != follows and getattr(value, "dtype", None) == follows:
+                continue
             if type(value) is type(now) is torch.Tensor and now.dtype != value.dtype:
                 own[key] = value.to(now.device)
 

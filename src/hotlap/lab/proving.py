@@ -1,34 +1,37 @@
 """Runs what a verdict needs: the plain script twice, the plan, and the repetition in float64."""
 
 import json
+import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotlap.errors import HotlapError, TrialError
+from hotlap.errors import HotlapError, TrialError, UsageError
 from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.trial import Lab, Trial, observe
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
-    LEAST_SLOPES,
     STATISTICAL_CHECKS,
     SeedLosses,
     Verdict,
     judge,
     repeats_itself,
+    steps_of,
 )
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
 
-SAMPLES = 5
+SAMPLES = 6
 NARROW_SAMPLES = LEAST_SLOPES + 18
 """More than are needed: the doubt of their mean falls with them."""
 SEED_STEPS = 256
 _SEEDS = tuple(range(1, LEAST_SEEDS))
 """What is added to the task's own seed, which has been trained from anyway."""
 DTYPES = ("float64", "float32")
-"""What a step is repeated in: the second where a recipe or script cannot do the first."""
+"""What a step is repeated in: the second where a recipe's or script's own code cannot do the first.
+"""
 _TIMEOUT_S = 900.0
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
@@ -44,6 +47,8 @@ class Prover:
         fill_ahead: serve samples from memory from the first step on, where the horizon is too
             short to come to a second epoch.
         checks: the checks to make, see `verdict`.
+        seed: what each proof's sampled steps are drawn with; drawn itself if None. A plan that knew
+            them could be right at these alone.
     """
 
     lab: Lab
@@ -51,10 +56,12 @@ class Prover:
     known: Mapping[str, Technique]
     fill_ahead: bool = False
     checks: Collection[str] = STATISTICAL_CHECKS
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         self.plain: dict[str, Any] = {}
         self._plain_seeds: list[list[float]] = []
+        self._control: Sampled | None = None
         self.differs: str | None = None
 
     def run_plain(self) -> None:
@@ -69,7 +76,7 @@ class Prover:
     @property
     def steps(self) -> int:
         """Steps that the plain run was really followed for."""
-        return len(self.plain["weights"])
+        return steps_of(self.plain)
 
     def prove(self, plan: Plan) -> Verdict:
         """Run the script under the plan and judge it."""
@@ -80,39 +87,61 @@ class Prover:
             verdict = self._judge(self._record(plan), claimed)
             if verdict.tier in ("exact", "changed"):
                 return verdict
-        samples = self._sampled(NARROW_SAMPLES if is_statistical else SAMPLES)
-        repeated = None
-        if isinstance(self.lab.script, RecipeRun):
-            repeated = Repeated(self.lab, self._numbers, rounding=not is_statistical)
-        record = self._record(plan, samples, repeated)
-        verdict = self._judge(record, claimed)
-        if verdict.tier in ("changed", claimed.best_verdict):
-            return verdict
-        if repeated is None:
-            reference = self._reference(record)
-        else:
-            reference = repeated.rows, repeated.problem or record["not_sampled"]
-        verdict = self._judge(record, claimed, reference=reference)
+        sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
+        verdict = self._judge(record, claimed, sampled)
+        if verdict.failed and {*verdict.failed} <= {"gradient", "update"}:
+            verdict = self._judge(record, claimed, sampled, control=self._plain_repeated())
         if not is_statistical or verdict.tier == "changed":
             return verdict
-        return self._judge(record, claimed, reference=reference, seeds=self._seeds(plan, record))
+        return self._judge(record, claimed, sampled, seeds=self._seeds(plan, record))
+
+    def _repeat(
+        self, plan: Plan, *, statistical: bool = False, claimed: Numerics | None = None
+    ) -> tuple[Sampled, dict[str, Any]]:
+        """Run the plan, keep some steps whole and repeat them without it.
+
+        A script's steps are not repeated where nothing rests on them, if `claimed` is given.
+        """
+        seed = random.SystemRandom().getrandbits(32) if self.seed is None else self.seed
+        count = NARROW_SAMPLES if statistical else SAMPLES
+        if not isinstance(self.lab.script, RecipeRun):
+            # The repetition takes two of the script's own steps for each.
+            count = min(count, max(2, self.steps // 2 - 1))
+        steps = draw_steps(count, self.steps, seed)
+        drawn = f"in pairs, drawn with seed {seed}"
+        if isinstance(self.lab.script, RecipeRun):
+            repeated = Repeated(self.lab, self._numbers, rounding=not statistical)
+            record = self._record(plan, steps, repeated)
+            return repeated.sampled(record["not_sampled"], drawn), record
+        record = self._record(plan, steps)
+        if claimed is not None:
+            verdict = self._judge(record, claimed)
+            if verdict.tier in ("changed", claimed.best_verdict):
+                return Sampled(problem="not repeated"), record
+        return self._reference(record, len(steps), drawn), record
+
+    def _plain_repeated(self) -> Sampled:
+        """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
+        if self._control is None:
+            self._control = self._repeat(Plan({}))[0]
+        return self._control
 
     def _judge(
         self,
         record: Mapping[str, Any],
         claimed: Numerics,
+        reference: Sampled | None = None,
         *,
-        reference: tuple[list[dict[str, Any]], str] | None = None,
+        control: Sampled | None = None,
         seeds: SeedLosses | None = None,
     ) -> Verdict:
-        rows, problem = reference or ([], "not repeated")
         return judge(
             self.plain,
             record,
             claimed=claimed,
             plain_repeats=self.differs,
-            reference=rows,
-            reference_problem=problem,
+            reference=reference,
+            control=control,
             checks=self.checks,
             seeds=seeds,
         )
@@ -135,12 +164,6 @@ class Prover:
         )
         return list(report["losses"].values())
 
-    def _sampled(self, count: int) -> tuple[int, ...]:
-        """Return the steps to keep whole: an early one, and others spread over the horizon."""
-        last = self.steps - 1
-        spread = {max(1, last * k // count) for k in range(1, count)}
-        return tuple(sorted({min(3, last), *spread}))
-
     def _record(
         self, plan: Plan, samples: tuple[int, ...] = (), repeated: "Repeated | None" = None
     ) -> dict[str, Any]:
@@ -162,26 +185,54 @@ class Prover:
                 repeated.end()
         return report["record"]
 
-    def _reference(self, record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-        if not record["samples"]:
-            return [], record["not_sampled"]
+    def _reference(self, record: Mapping[str, Any], asked: int, drawn: str) -> Sampled:
+        """Repeat the sampled steps of a script."""
+        if record["not_sampled"]:
+            return Sampled(problem=record["not_sampled"])
+        if len(record["samples"]) < asked:
+            return Sampled(problem=f"{len(record['samples'])} of {asked} steps were kept whole")
         samples = [
-            {"file": file, "numbers": self._numbers(int(file.rpartition("-")[2].split(".")[0]))}
-            for file in record["samples"]
+            {"file": sample["file"], "numbers": [self._numbers(at) for at in sample["updates"]]}
+            for sample in record["samples"]
         ]
-        problem = ""
+        fallback = ""
         for dtype in DTYPES:
             try:
                 report = observe(
                     self.lab, timeout_s=_TIMEOUT_S, role="reference", samples=samples, dtype=dtype
                 )
-                return report["results"], ""
             except TrialError as error:
-                problem = _not_repeated(dtype, error)
-        return [], problem
+                fallback = _not_repeated(dtype, _last_line(error))
+                continue
+            if report["problem"]:
+                return Sampled(problem=_not_repeated(dtype, report["problem"]))
+            if report["whole"] == asked:
+                return Sampled(report["results"], fallback=fallback, drawn=drawn)
+            why = report["raised"] or "the script came to its end"
+            fallback = _not_repeated(dtype, f"{report['whole']} of {asked} were, then {why}")
+        return Sampled(problem=fallback)
 
-    def _numbers(self, step: int) -> Any:
-        return json.loads(self.plain["numbers"][step])
+    def _numbers(self, update: int) -> Any:
+        return json.loads(self.plain["numbers"][update])
+
+
+def draw_steps(count: int, steps: int, seed: int) -> tuple[int, ...]:
+    """Draw `count` of a run's `steps`: neighbouring pairs, one in each part of the run.
+
+    What is done at every other step shows in one step of each pair.
+    """
+    # Another optimizer may follow in the step that the run is stopped in.
+    last = steps - 2
+    pairs = min(count // 2, last // 2)
+    if pairs < 1:
+        return ()
+    generator = random.Random(seed)
+    found: list[int] = []
+    for part in range(pairs):
+        begin, end = 1 + last * part // pairs, 1 + last * (part + 1) // pairs
+        step = generator.randint(begin, end - 2)
+        found += [step, step + 1]
+    return tuple(found)
 
 
 class Repeated:
@@ -198,8 +249,9 @@ class Repeated:
     def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:
         self.lab, self.numbers, self.rounding = lab, numbers, rounding
         self.rows: list[dict[str, Any]] = []
-        self.problem = ""
-        """Why there are no rows, empty if there are some."""
+        self._asked = 0
+        self._problem = ""
+        """Why there are no rows, or why they are not in float64."""
         self._dtypes = list(DTYPES)
         # At once: it imports while the run that it will wait for does.
         self._trial: Trial | None = self._start()
@@ -207,24 +259,43 @@ class Repeated:
     def _start(self) -> Trial:
         return self.lab.start("reference", dtype=self._dtypes[0], rounding=self.rounding)
 
+    def sampled(self, not_sampled: str, drawn: str) -> Sampled:
+        """Return what was repeated, or why nothing was."""
+        if not_sampled:
+            return Sampled(problem=not_sampled)
+        if not self._dtypes:
+            return Sampled(problem=self._problem)
+        if len(self.rows) < self._asked:
+            # The first were repeated in another dtype.
+            words = f"{len(self.rows)} of {self._asked} steps were repeated: {self._problem}"
+            return Sampled(problem=words)
+        return Sampled(self.rows, fallback=self._problem, drawn=drawn)
+
     def sample(self, message: Mapping[str, Any]) -> None:
         """Repeat the step that a message `sample` speaks of, and remove its file."""
         file = Path(message["file"])
+        self._asked += 1
         while self._dtypes:
             try:
-                self.rows.append(self._repeat(file, self.numbers(message["step"])))
-                break
+                answer = self._repeat(file, self.numbers(message["step"]))
             except HotlapError as error:
-                self.problem = _not_repeated(self._dtypes.pop(0), error)
-                self.rows.clear()
-                self.end()
+                # Of hotlap's own, if it refuses: another dtype would hide that.
+                answer = {"problem": _last_line(error), "ours": isinstance(error, UsageError)}
+            if "row" in answer:
+                self.rows.append(answer["row"])
+                break
+            self._problem = _not_repeated(self._dtypes.pop(0), answer["problem"])
+            if answer["ours"]:
+                self._dtypes.clear()
+            self.rows.clear()
+            self.end()
         file.unlink()
 
     def _repeat(self, file: Path, numbers: Any) -> dict[str, Any]:
         if self._trial is None:
             self._trial = self._start()
         self._trial.send("repeat", file=str(file), numbers=numbers)
-        return self._trial.message(["repeated"], _TIMEOUT_S)["row"]
+        return self._trial.message(["repeated"], _TIMEOUT_S)
 
     def end(self) -> None:
         """End the repeating process."""
@@ -233,5 +304,9 @@ class Repeated:
             self._trial = None
 
 
-def _not_repeated(dtype: str, error: HotlapError) -> str:
-    return f"the step could not be repeated in {dtype}: {str(error).strip().splitlines()[-1]}"
+def _not_repeated(dtype: str, why: str) -> str:
+    return f"the step could not be repeated in {dtype}: {why}"
+
+
+def _last_line(error: HotlapError) -> str:
+    return str(error).strip().splitlines()[-1]

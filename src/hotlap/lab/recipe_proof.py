@@ -6,7 +6,7 @@ repeated by the engine itself, under no plan, from that state.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from safetensors.torch import save_file
 
 from hotlap.attach import digest
 from hotlap.attach.capture import numbers_of, to_plain
-from hotlap.attach.replay import rebuild_plain, relative
+from hotlap.attach.comparing import compare_gradients, compare_updates
+from hotlap.attach.drawing import own_dtype, repeating_in
+from hotlap.attach.replay import rebuild_plain
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.engine.run import StepDone, steps_of
@@ -225,21 +227,24 @@ def reference(trial: Trial) -> None:
     wide = _Plain(trial, getattr(torch, options["dtype"]))
     narrow = _Plain(trial, torch.float32) if options["rounding"] else None
     while (message := trial.channel.receive()) is not None:
-        sample = _Sample(message["file"])
-        repeated = wide.gradient(sample)
-        captured = _flat(sample.part("gradient"), repeated)
-        exact = _flat(repeated, repeated)
-        row = {
-            "step": sample.meta["step"],
-            "dtype": options["dtype"],
-            "gradient_error": relative(captured, exact),
-            "gradient_slope": float(captured @ exact / (exact @ exact)),
-            "update_error": wide.update_error(sample, message["numbers"]),
-        }
-        if narrow is not None:
-            row["plain_error"] = relative(_flat(narrow.gradient(sample), repeated), exact)
-        trial.channel.send("repeated", row=row)
+        try:
+            row = _repeated(_Sample(message["file"]), message["numbers"], wide, narrow)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+            ours = not (wide.in_task or (narrow is not None and narrow.in_task))
+            trial.channel.send("repeated", problem=why, ours=ours)
+            continue
+        trial.channel.send("repeated", row={"dtype": options["dtype"], **row})
     leave()
+
+
+def _repeated(
+    sample: "_Sample", numbers: list[dict[str, Any]], wide: "_Plain", narrow: "_Plain | None"
+) -> dict[str, Any]:
+    exact = wide.gradient(sample)
+    plain = None if narrow is None else narrow.gradient(sample)
+    row = compare_gradients(sample.part("gradient"), exact, plain)
+    return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
 
 
 class _Sample:
@@ -283,11 +288,22 @@ class _Plain:
 
     def __init__(self, trial: Trial, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.built = trial.build(_in_format(trial.task, dtype), Plan())
+        self.in_task = False
+        """True from the beginning of the task's loss to the update: what is raised there is the
+        recipe's."""
+        self.built = trial.build(self._listening(_in_format(trial.task, dtype)), Plan())
         self._gradient: Named = {}
         self.built.optimizer.register_step_pre_hook(lambda *_: self._note_gradient())
 
+    def _listening(self, task: Task) -> Task:
+        def loss(model: Any, batch: Any) -> Any:
+            self.in_task = True
+            return task.loss(model, batch)
+
+        return replace(task, loss=loss)
+
     def _note_gradient(self) -> None:
+        self.in_task = False
         self._gradient = {
             name: gradient.detach().clone() for name, gradient in gradients(self.built).items()
         }
@@ -295,11 +311,13 @@ class _Plain:
     def gradient(self, sample: _Sample) -> Named:
         """Return the gradient of the sampled step, clipped as the task says."""
         restore(self.built, sample.checkpoint)
-        self._gradient = {}
-        self.built.step(sample.micros(self.dtype, self.built.device))
+        self._gradient, self.in_task = {}, False
+        own = own_dtype(iter(sample.part("model").values()))
+        with repeating_in(self.dtype, own):
+            self.built.step(sample.micros(self.dtype, self.built.device))
         return self._gradient
 
-    def update_error(self, sample: _Sample, numbers: list[dict[str, Any]]) -> float | None:
+    def update_error(self, sample: _Sample, numbers: list[dict[str, Any]]) -> dict[str, Any]:
         """Repeat the update: captured gradient and state, the plain run's hyperparameters."""
         restore(self.built, sample.checkpoint)
         optimizer = self.built.optimizer
@@ -312,26 +330,11 @@ class _Plain:
             gradient = captured.get(name)
             parameter.grad = None if gradient is None else gradient.to(parameter)
         optimizer.step()
-        expected = {k: weights[k].detach().cpu().double() - before[k].double() for k in weights}
-        taken = {k: v.double() - before[k].double() for k, v in sample.part("after").items()}
-        return relative(_flat(taken, expected), _flat(expected, expected))
+        return compare_updates(before, sample.part("after"), dict(weights))
 
 
 def _in_format(task: Task, dtype: torch.dtype) -> Task:
     return replace(task, model=lambda: task.model().to(dtype))
-
-
-def _flat(tensors: Named, names: Mapping[str, Any]) -> torch.Tensor:
-    """Return these tensors as one float64 vector on the CPU; zeros for one that is not there."""
-    parts = [
-        (tensors[name] if name in tensors else torch.zeros_like(names[name]))
-        .detach()
-        .cpu()
-        .double()
-        .flatten()
-        for name in names
-    ]
-    return torch.cat(parts) if parts else torch.zeros(1, dtype=torch.float64)
 
 
 def seeds(trial: Trial) -> None:

@@ -15,9 +15,17 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
-from statistics import fmean, median, pstdev, stdev
+from statistics import fmean, pstdev, stdev
 from typing import Any
 
+from hotlap.lab.sampled_steps import (
+    Check,
+    Sampled,
+    check_gradient,
+    check_mean_gradient,
+    check_update,
+    confirmed,
+)
 from hotlap.techniques import Numerics
 
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
@@ -25,24 +33,6 @@ TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 CHECKS = ("fed", "numbers", "gradient", "update", "losses")
 STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
-GRADIENT_FLOOR = 2e-5
-"""Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
-GRADIENT_FACTOR = 400.0
-"""How much larger than the plain run's own error a gradient's may be.
-
-A kernel that sums one value after another is off by hundreds of times what one that sums in pairs
-is: batch norm of channels-last images on a CPU by 250 times (torch 2.13). Narrower formats begin
-far above: TF32 is 8,192 times coarser than float32, bfloat16 65,536 times.
-"""
-SLOPE_MARGIN = 1e-4
-MEAN_SLOPE_MARGIN = 2e-3
-"""How far from 1 the mean slope of narrow gradients on exact ones may lie, its error included."""
-LEAST_SLOPES = 30
-"""Sampled steps that a bias of `MEAN_SLOPE_MARGIN` shows in."""
-NARROW_LIMIT = 0.25
-"""Relative error of a gradient in a narrower format; what is off by more is not its rounding."""
-UPDATE_LIMIT = 1e-4
-"""Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""
 LOSS_SIGMAS = 4.0
 SEEDS_MARGIN = 0.01
 """How much larger the loss may be than the plain run's, as a share of the loss at the start."""
@@ -50,15 +40,6 @@ LEAST_SEEDS = 3
 _START = 8
 _ONE_SIDED_T = {3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
 """Number of seeds -> 95 % point of Student's t with one degree of freedom less."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: `passed`, `failed`, or `not_made`, and what it rests on."""
-
-    name: str
-    state: str
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -89,6 +70,11 @@ class SeedLosses:
 Record = Mapping[str, Any]
 
 
+def steps_of(record: Record) -> int:
+    """Return the steps of a run; with several optimizers one step takes several updates."""
+    return record.get("steps", len(record["weights"]))
+
+
 def repeats_itself(first: Record, second: Record) -> str | None:
     """Return what differs between two plain runs, or None if they are bit-equal."""
     for key, words in (("fed", "batches"), ("loss_digests", "losses"), ("weights", "weights")):
@@ -104,8 +90,8 @@ def judge(
     *,
     claimed: Numerics,
     plain_repeats: str | None,
-    reference: Sequence[Mapping[str, Any]] = (),
-    reference_problem: str = "",
+    reference: Sampled | None = None,
+    control: Sampled | None = None,
     checks: Collection[str] = STATISTICAL_CHECKS,
     seeds: SeedLosses | None = None,
 ) -> Verdict:
@@ -116,13 +102,14 @@ def judge(
         other: record of a run under the plan, over the same horizon.
         claimed: the weakest numerics that the plan's techniques claim.
         plain_repeats: what differed between two plain runs, None if nothing.
-        reference: results of repeating the other run's samples, see `attach.replay`.
-        reference_problem: why there are none.
+        reference: steps of the other run, repeated; see `attach.replay`.
+        control: steps of a plain run, repeated in the same way. What fails for these as well says
+            nothing of the plan.
         checks: the checks to make; leaving one out makes the verdict `unproven` at best, unless
             the run is bit-equal. Tests leave one out to show that it is the one that sees.
         seeds: losses from several seeds, for plans that claim no more than `statistical`.
     """
-    horizon = min(len(plain["weights"]), len(other["weights"]))
+    horizon = min(steps_of(plain), steps_of(other))
     made = []
     if "fed" in checks:
         made.append(_fed(plain, other, plain_repeats))
@@ -133,11 +120,15 @@ def judge(
         tier = claimed.best_verdict
         return Verdict(tier, equal.evidence, horizon, (*made, equal))
     is_statistical = claimed.best_verdict == "statistical"
-    if "gradient" in checks:
-        check = _mean_gradient if is_statistical else _gradient
-        made.append(check(reference, reference_problem))
-    if "update" in checks:
-        made.append(_update(reference, reference_problem))
+    of_gradient = check_mean_gradient if is_statistical else check_gradient
+    sampled = reference or Sampled(problem="not repeated")
+    for name, check, of_plain in (
+        ("gradient", of_gradient, check_gradient),
+        ("update", check_update, check_update),
+    ):
+        if name in checks:
+            found = check(sampled)
+            made.append(found if control is None else confirmed(found, of_plain(control)))
     if "losses" in checks:
         made.append(_losses(plain, other))
     if is_statistical and "seeds" in checks:
@@ -182,10 +173,23 @@ def _fed(plain: Record, other: Record, plain_repeats: str | None) -> Check:
             return Check("fed", "failed", f"{words} over the same number of steps")
         position = _first_difference(plain[key][:count], other[key][:count])
         if position is not None:
-            return Check("fed", "failed", f"{words} {position + 1} is not the plain run's")
+            words = f"{words} {position + 1} is not the plain run's"
+            if key == "inputs" and _may_follow_from_weights(plain, other, position):
+                words += ", while the batches are: it may have been computed from the weights"
+                return Check("fed", "not_made", words)
+            return Check("fed", "failed", words)
     if not plain["fed"] and not plain["inputs"]:
         return Check("fed", "not_made", "no batch was seen")
     return Check("fed", "passed", f"{len(plain['fed'])} batches have equal digests")
+
+
+def _may_follow_from_weights(plain: Record, other: Record, position: int) -> bool:
+    """True if the weights had been rounded in another way before this input was made."""
+    updates = plain.get("inputs_at")
+    if not updates or not plain["fed"]:
+        return False
+    before = updates[position]
+    return plain["weights"][:before] != other["weights"][:before]
 
 
 def _numbers(plain: Record, other: Record) -> Check:
@@ -230,54 +234,6 @@ def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check
     count = len(plain["weights"])
     words = f"losses and weights bit-equal to the plain run's after each of {count} steps"
     return Check("bits", "passed", words)
-
-
-def _gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
-    if not reference:
-        return Check("gradient", "not_made", problem or "no step could be repeated")
-    errors = [row["gradient_error"] for row in reference]
-    allowed = [
-        max(GRADIENT_FLOOR, GRADIENT_FACTOR * row.get("plain_error", 0.0)) for row in reference
-    ]
-    slopes = [abs(row["gradient_slope"] - 1) for row in reference]
-    words = (
-        f"error {median(errors):.1e} of its length against {reference[0]['dtype']} at "
-        f"{len(reference)} sampled steps, slope off by {max(slopes):.1e}"
-    )
-    # One unit that rounds to the other side of zero moves a gradient visibly: judge the median.
-    if median(errors) > median(allowed) or fmean(slopes) > SLOPE_MARGIN:
-        return Check("gradient", "failed", words)
-    return Check("gradient", "passed", words)
-
-
-def _mean_gradient(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
-    """Is a narrow gradient right in the mean? Its rounding is larger than what is looked for."""
-    if not reference:
-        return Check("gradient", "not_made", problem or "no step could be repeated")
-    slopes = [row["gradient_slope"] for row in reference]
-    error = median(row["gradient_error"] for row in reference)
-    if len(slopes) < LEAST_SLOPES:
-        words = f"{len(slopes)} steps could be sampled, {LEAST_SLOPES} are needed"
-        return Check("gradient", "not_made", words)
-    bias, doubt = fmean(slopes) - 1, 2 * stdev(slopes) / len(slopes) ** 0.5
-    words = (
-        f"mean slope {1 + bias:.5f} +- {doubt:.1e} against {reference[0]['dtype']} over "
-        f"{len(slopes)} sampled steps, margin {MEAN_SLOPE_MARGIN:g}, error {error:.1e}"
-    )
-    if error > NARROW_LIMIT or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
-        return Check("gradient", "failed", words)
-    if abs(bias) + doubt > MEAN_SLOPE_MARGIN:
-        return Check("gradient", "not_made", f"{words}: too few to tell")
-    return Check("gradient", "passed", words)
-
-
-def _update(reference: Sequence[Mapping[str, Any]], problem: str) -> Check:
-    errors = [row["update_error"] for row in reference if row.get("update_error") is not None]
-    if not errors:
-        return Check("update", "not_made", problem or "no update could be repeated")
-    words = f"error at most {max(errors):.1e} of its length at {len(errors)} sampled steps"
-    state = "failed" if max(errors) > UPDATE_LIMIT else "passed"
-    return Check("update", state, words)
 
 
 def _losses(plain: Record, other: Record) -> Check:

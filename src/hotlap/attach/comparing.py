@@ -1,0 +1,133 @@
+"""How far a captured step is from its repetition, tensor by tensor and overall.
+
+A gradient or an update that is missing counts as zero, on either side.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any
+
+import torch
+
+Named = Mapping[str, torch.Tensor | None]
+
+
+def compare_gradients(captured: Named, exact: Named, plain: Named | None) -> dict[str, Any]:
+    """Compare the gradient of one step with its repetitions.
+
+    Args:
+        captured: what the run under the plan computed.
+        exact: the repetition in the reference's dtype.
+        plain: the repetition without a plan in the script's own dtype, whose error is what honest
+            rounding looks like for this very step; None if there is none.
+
+    Returns:
+        `tensors`, of each name {`size`, `off`, `plain`, `own`,
+        `own_size`, `dot`, `count`}: the length of the
+        exact gradient, of the captured one's difference from it, of the plain one's; of captured
+        minus plain; captured times exact; elements. And `gradient_error`, `gradient_slope`,
+        `plain_error`, `own_error` and `count` of them all.
+    """
+    rows = {}
+    for name in _names(captured, exact, plain or {}):
+        tensors = _filled(
+            captured.get(name), exact.get(name), None if plain is None else plain.get(name)
+        )
+        rows[name] = None if tensors is None else _row(*tensors, has_plain=plain is not None)
+    tensors = {name: row for name, row in rows.items() if row is not None}
+    if not tensors:
+        raise ValueError("the optimizer held no gradient, neither in the run nor in its repetition")
+    return {**_overall(list(tensors.values())), "tensors": tensors}
+
+
+def _names(*parts: Named) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in part))
+
+
+def _filled(*tensors: torch.Tensor | None) -> list[torch.Tensor] | None:
+    """Return the tensors as float64 vectors on the CPU, zeros for None; None if all are None."""
+    like = next((tensor for tensor in reversed(tensors) if tensor is not None), None)
+    if like is None:
+        return None
+    return [
+        torch.zeros(like.numel(), dtype=torch.float64) if tensor is None else _vector(tensor)
+        for tensor in tensors
+    ]
+
+
+def _vector(tensor: torch.Tensor) -> torch.Tensor:
+    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    return dense.cpu().double().flatten()
+
+
+def _row(
+    captured: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor, *, has_plain: bool
+) -> dict[str, Any]:
+    # Of another shape it is another parameter's: nothing of it is right.
+    fits = captured.numel() == exact.numel()
+    return {
+        "size": float(exact.norm()),
+        "off": float((captured - exact).norm()) if fits else inf,
+        "plain": float((plain - exact).norm()) if has_plain else None,
+        "own": (float((captured - plain).norm()) if fits else inf) if has_plain else None,
+        "own_size": float(plain.norm()),
+        "dot": float(captured @ exact) if fits else 0.0,
+        "count": exact.numel(),
+    }
+
+
+def _overall(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    size = _length(row["size"] for row in rows)
+    found = {
+        "gradient_error": _share(_length(row["off"] for row in rows), size),
+        "gradient_slope": sum(row["dot"] for row in rows) / size**2 if size else 1.0,
+        "count": sum(row["count"] for row in rows),
+    }
+    if rows[0]["plain"] is not None:
+        own_size = _length(row["own_size"] for row in rows)
+        found["plain_error"] = _share(_length(row["plain"] for row in rows), size)
+        found["own_error"] = _share(_length(row["own"] for row in rows), own_size)
+    return found
+
+
+def compare_updates(before: Named, after: Named, expected: Named) -> dict[str, Any]:
+    """Compare the update of one step with its repetition.
+
+    Args:
+        before: weights before the update.
+        after: weights after it.
+        expected: weights after the repeated update, in float64.
+
+    Returns:
+        `update_error` of all weights, and `updates`, of each; as shares of the expected update.
+        What the format of the weights cannot hold of it is no error.
+    """
+    off, size, updates = [], [], {}
+    for name, value in expected.items():
+        old, new = before.get(name), after.get(name)
+        assert value is not None
+        if old is None or new is None or old.numel() != value.numel():
+            off.append(inf)
+            size.append(0.0)
+            updates[name] = inf
+            continue
+        wide = _vector(value) - _vector(old)
+        difference = float((_vector(new) - _vector(old) - wide).norm())
+        rounding = torch.finfo(new.dtype).eps / 2 * float(_vector(new).norm())
+        off.append(max(0.0, difference - rounding))
+        size.append(float(wide.norm()))
+        updates[name] = _share(off[-1], size[-1])
+    return {"update_error": _share(_length(off), _length(size)), "updates": updates}
+
+
+def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the length of the difference, as a share of the reference's length."""
+    return _share(float((value - reference).norm()), float(reference.norm()))
+
+
+def _share(off: float, size: float) -> float:
+    return off / size if size else (0.0 if off == 0 else inf)
+
+
+def _length(parts: Iterable[float]) -> float:
+    return sum(part**2 for part in parts) ** 0.5

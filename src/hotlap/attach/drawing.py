@@ -1,0 +1,108 @@
+"""Repeats a step in another dtype with the random numbers that it drew in its own.
+
+From one RNG state torch draws other numbers in float64 than in float32. A repetition in float64 of
+a step that draws noise would be another step.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_DRAWS = torch.Tag.nondeterministic_seeded
+
+
+class DrawsInOwnDtype(TorchDispatchMode):
+    """Runs each operator that draws random numbers in `own`, and casts the result to `wide`.
+
+    An operator that has nothing in `wide` is left alone.
+
+    Args:
+        own: the dtype that the step was captured in.
+        wide: the dtype that it is repeated in.
+    """
+
+    def __init__(self, own: torch.dtype, wide: torch.dtype) -> None:
+        super().__init__()
+        self.own, self.wide = own, wide
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if _DRAWS not in func.tags:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        if "dtype" in names and not any(map(self._is_wide, args)):
+            # `randn(...)`: in the dtype that is asked for, or else in the default one.
+            asked = kwargs.get("dtype") or torch.get_default_dtype()
+            if asked != self.wide:
+                return func(*args, **kwargs)
+            return self._widened(func(*args, **{**kwargs, "dtype": self.own}))
+        if kwargs.get("dtype") == self.wide:
+            kwargs = {**kwargs, "dtype": self.own}
+        return self._in_own(func, args, kwargs)
+
+    def _in_own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+        def narrow(value: Any) -> Any:
+            if not self._is_wide(value):
+                return value
+            # Of the same strides: what is not contiguous is drawn in another order.
+            copy = torch.empty_strided(
+                value.size(), value.stride(), dtype=self.own, device=value.device
+            )
+            copies.append((value, copy.copy_(value)))
+            return copy
+
+        result = func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+        if not copies:
+            return result
+        if func._schema.is_mutable:
+            for value, copy in copies:
+                value.copy_(copy)
+
+        def widen(value: Any) -> Any:
+            for original, copy in copies:
+                if value is copy:
+                    return original
+            return self._widened(value)
+
+        return tree_map(widen, result)
+
+    def _is_wide(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.dtype == self.wide
+
+    def _widened(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype == self.own:
+            return value.to(self.wide)
+        return value
+
+
+@contextlib.contextmanager
+def repeating_in(wide: torch.dtype, own: torch.dtype) -> Iterator[None]:
+    """Make new tensors in `wide`, and draw random numbers as a step in `own` does."""
+    if wide == own:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(wide)
+    try:
+        with DrawsInOwnDtype(own, wide):
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def own_dtype(tensors: Iterator[torch.Tensor]) -> torch.dtype:
+    """Return the dtype of the first floating-point tensor, float32 if there is none."""
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)

@@ -1,0 +1,282 @@
+"""What sampled steps prove: gradient and update against their repetition in float64.
+
+Each tensor is judged by itself too: a layer that no longer learns may be a small part of the whole.
+Between what honest rounding may be and what is surely something else lies what cannot be told.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import fmean, median, stdev
+from typing import Any
+
+GRADIENT_FLOOR = 2e-5
+"""Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
+GRADIENT_FACTOR = 400.0
+"""How much larger than the plain run's own error a gradient's may be.
+
+A kernel that sums one value after another is off by hundreds of times what one that sums in pairs
+is: batch norm of channels-last images on a CPU by 250 times (torch 2.13). Narrower formats begin
+far above: TF32 is 8,192 times coarser than float32, bfloat16 65,536 times.
+"""
+SLOPE_MARGIN = 1e-4
+LARGEST = 0.9
+"""Relative error that no honest gradient reaches while the plain run's own is small: without its
+gradient a tensor is off by 1."""
+NOISY = 1e-3
+"""Relative error of the plain repetition above which nothing can be said of a gradient."""
+TENSOR_NOISY = 0.05
+"""The same for a single tensor."""
+_NEGLIGIBLE = 1e-5
+"""Rounding of a tensor, as a share of the whole gradient, where its exact gradient is zero."""
+_EXACT_ZERO = {"float64": 1e-12, "float32": 1e-6}
+"""Share of the whole gradient that a tensor's reaches by the rounding of the reference alone."""
+_FLOAT32_ROUNDING = 1e-6
+MEAN_SLOPE_MARGIN = 2e-3
+"""How far from 1 the mean slope of narrow gradients on exact ones may lie, its error included."""
+TENSOR_SLOPE_MARGIN = 0.1
+"""The same for a single tensor, four standard errors aside: a small one may be rounded one way."""
+LEAST_SLOPES = 30
+"""Sampled steps that a bias of `MEAN_SLOPE_MARGIN` shows in."""
+NARROW_LIMIT = 0.25
+"""Relative error of a gradient in a narrower format; what is off by more is not its rounding."""
+UPDATE_LIMIT = 1e-4
+"""Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `passed`, `failed`, or `not_made`, and what it rests on."""
+
+    name: str
+    state: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Sampled steps of a run, repeated."""
+
+    rows: Sequence[Row] = ()
+    """Results of the repetitions, see `attach.comparing`."""
+    problem: str = ""
+    """Why there are none."""
+    fallback: str = ""
+    """Why they were not repeated in float64."""
+    drawn: str = ""
+    """How the steps were chosen."""
+
+    @property
+    def words(self) -> str:
+        """What they were compared with."""
+        dtype = self.rows[0]["dtype"]
+        words = f"{dtype} (not float64: {self.fallback})" if self.fallback else str(dtype)
+        return f"{words} at {len(self.rows)} sampled steps{self.drawn and f' ({self.drawn})'}"
+
+
+def check_gradient(sampled: Sampled) -> Check:
+    """Is the gradient the plain one, rounded as its format rounds?"""
+    rows = sampled.rows
+    if not rows:
+        return Check("gradient", "not_made", sampled.problem or "no step could be repeated")
+    errors = [row["gradient_error"] for row in rows]
+    slopes = [abs(row["gradient_slope"] - 1) for row in rows]
+    words = (
+        f"error {median(errors):.1e} of its length against {sampled.words}, "
+        f"slope off by {max(slopes):.1e}"
+    )
+    found = {"": _worst([_state([_whole(row) for row in its]) for its in _by_optimizer(rows)])}
+    for name in _tensor_names(rows):
+        found[name] = _state([_of_tensor(row, name) for row in rows if name in _tensors(row)])
+    for state in ("failed", "not_made"):
+        names = [name for name, its in found.items() if its == state and name]
+        if names:
+            words += f"; {_WHY[state]}: {_listed(names)}"
+        elif found[""] == state and state == "not_made":
+            words += "; the plain run's own steps are not repeated any better"
+        if state in found.values():
+            return Check("gradient", state, words)
+    return Check("gradient", "passed", words)
+
+
+_WHY = {
+    "failed": "not within rounding",
+    "not_made": "cannot be told, as the plain run's own is off as well",
+}
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One gradient, or one tensor of it, at one step."""
+
+    size: float
+    off: float
+    plain: float
+    own: float
+    """Captured minus plain one, as a share of the plain one's length."""
+    slope: float
+    count: float
+    whole: float
+    """Length of the whole gradient."""
+    zero: float
+    """Length that the rounding of the reference alone may have."""
+    noisy: float
+
+
+def _whole(row: Row) -> _Measured:
+    return _Measured(
+        size=1.0,
+        off=row["gradient_error"],
+        plain=row.get("plain_error", 0.0),
+        own=row.get("own_error", inf),
+        slope=row["gradient_slope"],
+        count=row.get("count", inf),
+        whole=1.0,
+        zero=0.0,
+        noisy=NOISY,
+    )
+
+
+def _of_tensor(row: Row, name: str) -> _Measured:
+    found = row["tensors"][name]
+    own_size = found["own_size"]
+    whole = sqrt(sum(each["size"] ** 2 for each in row["tensors"].values()))
+    return _Measured(
+        size=found["size"],
+        off=found["off"],
+        plain=found["plain"] or 0.0,
+        own=inf if found["own"] is None else _share(found["own"], own_size),
+        slope=_share(found["dot"], found["size"] ** 2) if found["size"] else 1.0,
+        count=found["count"],
+        whole=whole,
+        zero=_EXACT_ZERO[row["dtype"]] * whole,
+        noisy=TENSOR_NOISY,
+    )
+
+
+def _state(measured: Sequence[_Measured]) -> str:
+    """Judge one tensor by the median over the steps.
+
+    One unit that rounds to the other side of zero moves a gradient visibly.
+    """
+    ratios = [_ratios(each) for each in measured]
+    if median(high for _, high in ratios) > 1:
+        return "failed"
+    return "not_made" if median(low for low, _ in ratios) > 1 else "passed"
+
+
+def _ratios(m: _Measured) -> tuple[float, float]:
+    """Return error or slope as a multiple of what surely is rounding, and of what surely is not.
+
+    The larger of error and slope counts.
+    """
+    if m.own <= GRADIENT_FLOOR:
+        # It is what the plain script computes, however that is rounded.
+        return 0.0, 0.0
+    floor = GRADIENT_FLOOR * m.size
+    if m.size <= m.zero:
+        floor = max(floor, _FLOAT32_ROUNDING * m.whole)
+    most = max(floor, GRADIENT_FACTOR * m.plain)
+    if m.plain > m.noisy * m.size:
+        if m.plain > _NEGLIGIBLE * m.whole:
+            # Noise that the repetition draws otherwise, or a count that it begins again.
+            return inf, 0.0
+        return _share(m.off, most), _share(m.off, most)
+    least = max(floor, min(GRADIENT_FACTOR * m.plain, LARGEST * m.size))
+    errors = _share(m.off, least), _share(m.off, most)
+    if m.size <= m.zero:
+        return errors
+    rounding = GRADIENT_FACTOR * m.plain / m.size / sqrt(m.count)
+    off = abs(m.slope - 1)
+    low, high = max(SLOPE_MARGIN, min(rounding, m.noisy)), max(SLOPE_MARGIN, rounding)
+    return max(errors[0], off / low), max(errors[1], off / high)
+
+
+def check_mean_gradient(sampled: Sampled) -> Check:
+    """Is a narrow gradient right in the mean? Its rounding is larger than what is looked for."""
+    rows = sampled.rows
+    if not rows:
+        return Check("gradient", "not_made", sampled.problem or "no step could be repeated")
+    slopes = [row["gradient_slope"] for row in rows]
+    error = median(row["gradient_error"] for row in rows)
+    if len(slopes) < LEAST_SLOPES:
+        words = f"{len(slopes)} steps could be sampled, {LEAST_SLOPES} are needed"
+        return Check("gradient", "not_made", words)
+    bias, doubt = fmean(slopes) - 1, 2 * stdev(slopes) / len(slopes) ** 0.5
+    words = (
+        f"mean slope {1 + bias:.5f} +- {doubt:.1e} against {sampled.words}, "
+        f"margin {MEAN_SLOPE_MARGIN:g}, error {error:.1e}"
+    )
+    lost = [name for name in _tensor_names(rows) if _is_biased(rows, name)]
+    if lost:
+        return Check("gradient", "failed", f"{words}; not right in the mean: {_listed(lost)}")
+    if error > NARROW_LIMIT or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
+        return Check("gradient", "failed", words)
+    if abs(bias) + doubt > MEAN_SLOPE_MARGIN:
+        return Check("gradient", "not_made", f"{words}: too few to tell")
+    return Check("gradient", "passed", words)
+
+
+def _is_biased(rows: Sequence[Row], name: str) -> bool:
+    measured = [_of_tensor(row, name) for row in rows if name in _tensors(row)]
+    slopes = [m.slope for m in measured if m.size > m.zero]
+    if len(slopes) < LEAST_SLOPES:
+        return False
+    return abs(fmean(slopes) - 1) > TENSOR_SLOPE_MARGIN + 4 * stdev(slopes) / sqrt(len(slopes))
+
+
+def check_update(sampled: Sampled) -> Check:
+    """Is the update the one that the plain run's optimizer makes of this gradient?"""
+    rows = [row for row in sampled.rows if row.get("update_error") is not None]
+    if not rows:
+        return Check("update", "not_made", sampled.problem or "no update could be repeated")
+    errors = [row["update_error"] for row in rows]
+    words = f"error at most {max(errors):.1e} of its length at {len(errors)} sampled steps"
+    wrong = []
+    for name in dict.fromkeys(name for row in rows for name in row.get("updates", ())):
+        of_tensor = [row["updates"][name] for row in rows if name in row.get("updates", ())]
+        if median(of_tensor) > UPDATE_LIMIT:
+            wrong.append(name)
+    if wrong:
+        return Check("update", "failed", f"{words}; not the plain optimizer's: {_listed(wrong)}")
+    state = "failed" if max(errors) > UPDATE_LIMIT else "passed"
+    return Check("update", state, words)
+
+
+def confirmed(check: Check, control: Check) -> Check:
+    """Return a failed check as not made if the plain run fails it as well."""
+    if check.state != "failed" or control.state == "passed":
+        return check
+    words = f"the plain run's own steps are not repeated either ({control.evidence})"
+    return Check(check.name, "not_made", words)
+
+
+def _by_optimizer(rows: Sequence[Row]) -> list[list[Row]]:
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.get("optimizer", 0), []).append(row)
+    return list(found.values())
+
+
+def _worst(states: Sequence[str]) -> str:
+    return max(states, key=("passed", "not_made", "failed").index)
+
+
+def _tensors(row: Row) -> Mapping[str, Any]:
+    return row.get("tensors", {})
+
+
+def _tensor_names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in _tensors(row)))
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{shown}{more}"
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else (0.0 if part == 0 else inf)

@@ -1,0 +1,179 @@
+"""What is kept of a sampled step, and with what it is repeated."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from hotlap.attach import digest
+from hotlap.attach.capture import VerifyRole, _Inputs, _StepSampler
+from hotlap.attach.channel import Config
+from hotlap.attach.comparing import compare_gradients, compare_updates
+from hotlap.attach.drawing import repeating_in
+from hotlap.attach.rng import rng_states, set_rng_states
+
+
+def draw_everywhere() -> list[float]:
+    return [
+        *torch.randn(3).tolist(),
+        random.random(),
+        random.gauss(0, 1),
+        *numpy.random.randn(3).tolist(),
+    ]
+
+
+def test_every_generator_is_put_back() -> None:
+    # One half of a pair of normal numbers is kept for the next call.
+    random.gauss(0, 1)
+    numpy.random.randn()
+    states = rng_states()
+    first = draw_everywhere()
+    assert draw_everywhere() != first
+    set_rng_states(states)
+    assert draw_everywhere() == first
+
+
+DRAWS = {
+    "randn_like": torch.randn_like,
+    "rand_like": torch.rand_like,
+    "randn": lambda x: torch.randn(x.shape, dtype=x.dtype),
+    "randn by default": lambda x: torch.randn(x.shape),
+    "dropout": lambda x: nn.functional.dropout(x + 1, 0.3),
+    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.3)),
+    "normal": lambda x: torch.normal(x, 1 + x * 0),
+    "normal_": lambda x: torch.empty_like(x).normal_(),
+    "normal_ in part": lambda x: torch.zeros_like(x)[:, ::2].normal_(),
+    "uniform_": lambda x: torch.empty_like(x).uniform_(-1, 1),
+    "exponential_": lambda x: torch.empty_like(x).exponential_(),
+    "rsample": lambda x: torch.distributions.Normal(x, torch.ones_like(x)).rsample(),
+    "multinomial": lambda x: torch.multinomial(torch.ones_like(x) / 8, 2),
+    "rrelu": lambda x: nn.functional.rrelu(x - 1, training=True),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_repetition_in_float64_draws_what_the_step_drew(name: str) -> None:
+    torch.manual_seed(3)
+    expected = DRAWS[name](torch.zeros(20, 8))
+    torch.manual_seed(3)
+    with repeating_in(torch.float64, torch.float32):
+        found = DRAWS[name](torch.zeros(20, 8, dtype=torch.float64))
+        again = torch.rand(1)
+    torch.manual_seed(3)
+    DRAWS[name](torch.zeros(20, 8))
+    assert float(torch.rand(1)) == float(again), "it drew more numbers, or fewer"
+    if expected.is_floating_point():
+        assert found.dtype == torch.float64
+    torch.testing.assert_close(found.to(expected.dtype), expected, rtol=1e-6, atol=1e-7)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_torch_alone_would_draw_other_numbers() -> None:
+    torch.manual_seed(3)
+    narrow = torch.randn(20)
+    torch.manual_seed(3)
+    assert not torch.allclose(torch.randn(20, dtype=torch.float64).float(), narrow)
+
+
+def role() -> VerifyRole:
+    options = {"steps": 10, "samples": [1], "folder": "unused", "started": 0.0}
+    wants: Any = SimpleNamespace(wants=lambda seam: False)
+    return VerifyRole(Config("verify", options=options), SimpleNamespace(), wants)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
+    recorded = role()
+    recorded.steps = 1
+    known = SimpleNamespace(training=training, batches=0)
+    recorded.batch_ends(SimpleNamespace(_hotlap_loader=known), torch.ones(2))
+    recorded.batch_ends(SimpleNamespace(), torch.ones(3))
+    assert len(recorded.fed) == 2
+    kept = [name for name in recorded._sampler._tensors if name.startswith("batch.")]
+    assert kept == (["batch.0.0"] if training else [])
+
+
+def test_a_batch_that_cannot_be_kept_ends_sampling() -> None:
+    sampler = _StepSampler({"samples": [1, 2], "folder": "unused"})
+    sampler.batch(1, {"text": object()}, [])
+    assert "something else than tensors" in sampler.reason
+    assert not sampler.wanted
+    no_loader = _StepSampler({"samples": [1], "folder": "unused"})
+    no_loader.step_begins(1)
+    assert "DataLoader" in no_loader.reason
+
+
+def inputs_of(*forwards: Any) -> list[str]:
+    """Return the digests of one step's forwards, (input, output) each."""
+    inputs = _Inputs()
+    inputs.new_step()
+    for value, output in forwards:
+        inputs.forward_begins((value,), 0)
+        inputs.forward_ends(output)
+    return inputs.digests
+
+
+def test_what_a_model_has_computed_is_not_fed_from_outside() -> None:
+    batch = torch.ones(3)
+    one, other = torch.zeros(3), torch.full((3,), 5.0)
+    assert inputs_of((batch, one), (one.detach() * 2, None)) == inputs_of(
+        (batch, one), (other, None)
+    )
+    assert len(inputs_of((batch, one))) == 1
+    assert inputs_of((batch, None)) != inputs_of((other, None))
+    # A hidden state, carried on to the next step.
+    inputs = _Inputs()
+    inputs.forward_ends((one, {"hidden": other}))
+    for hidden in (one, other.view(1, 3).detach()):
+        inputs.new_step()
+        inputs.forward_begins((batch, [hidden]), 0)
+    inputs.new_step()
+    inputs.forward_begins((batch, [torch.full((3,), 7.0)]), 0)
+    assert inputs.digests[0] == inputs.digests[1] != inputs.digests[2]
+    parameter = torch.ones(3, requires_grad=True)
+    assert inputs_of((parameter * 2, None)) == inputs_of((parameter * 3, None))
+
+
+def test_a_digest_covers_shape_dtype_and_the_last_bytes() -> None:
+    of = digest.of_tensor
+    assert of(torch.zeros(2, 4)) != of(torch.zeros(4, 2))
+    assert of(torch.zeros(8)) != of(torch.zeros(8, dtype=torch.int32))
+    assert of(torch.tensor([1, 2, 3], dtype=torch.uint8)) != of(
+        torch.tensor([1, 2, 4], dtype=torch.uint8)
+    )
+    last = torch.zeros(5)
+    last[4] = 1
+    assert of(last) != of(torch.zeros(5))
+    assert of(torch.arange(20.0)[1:]) == of(torch.arange(1.0, 20.0))
+
+
+def test_a_gradient_that_is_missing_counts_as_zero_on_either_side() -> None:
+    one = torch.ones(4)
+    row = compare_gradients({"a": one, "b": None}, {"a": one, "b": one}, {"a": one, "b": one})
+    assert row["tensors"]["b"]["off"] == row["tensors"]["b"]["size"] == 2
+    assert row["gradient_error"] == pytest.approx(0.5**0.5)
+    row = compare_gradients({"a": one, "b": one}, {"a": one, "b": None}, {"a": one})
+    assert row["tensors"]["b"]["off"] == 2
+    assert row["tensors"]["b"]["size"] == 0
+    row = compare_gradients({"a": one, "b": None}, {"a": one, "b": None}, {"a": one})
+    assert list(row["tensors"]) == ["a"]
+    assert row["own_error"] == row["plain_error"] == 0
+    lost = compare_gradients({}, {"a": one}, None)
+    assert lost["gradient_error"] == 1
+    assert "plain_error" not in lost
+    with pytest.raises(ValueError, match="held no gradient"):
+        compare_gradients({"a": None}, {"a": None}, None)
+
+
+def test_an_update_is_compared_up_to_what_the_weights_can_hold() -> None:
+    before = torch.tensor([100.0, 200.0])
+    exact = before.double() - 1e-3
+    found = compare_updates({"a": before}, {"a": exact.float()}, {"a": exact})
+    assert found["update_error"] == found["updates"]["a"] == 0
+    found = compare_updates({"a": before}, {"a": before}, {"a": exact})
+    assert found["update_error"] > 0.9
+    assert compare_updates({}, {}, {"a": exact})["update_error"] == float("inf")

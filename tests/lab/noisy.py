@@ -1,0 +1,100 @@
+"""Scripts whose steps draw noise, or train two networks: `noisy.py vae|diffusion|annealed|gan`."""
+
+import random
+import sys
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+EPOCHS = 40
+
+
+class VAE(nn.Module):
+    """An autoencoder that draws its code, and drops out parts of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(16, 32)
+        self.mean, self.log_variance = nn.Linear(32, 4), nn.Linear(32, 4)
+        self.decode = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = torch.relu(self.encode(x))
+        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+        code = mean + torch.randn_like(mean) * (0.5 * log_variance).exp()
+        return self.decode(code), mean, log_variance
+
+
+def vae(loader: DataLoader) -> None:
+    model = VAE()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            decoded, mean, log_variance = model(x)
+            kl = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).mean()
+            loss = nn.functional.mse_loss(decoded, x) + 0.1 * kl
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            model.decode(torch.randn(3, 4))
+
+
+def diffusion(loader: DataLoader) -> None:
+    """Draws between batch and forward, from each generator there is."""
+    model = nn.Sequential(nn.Linear(17, 32), nn.SiLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            noise = torch.randn_like(x) * (0.9 + 0.1 * random.random())
+            time = torch.rand(len(x), 1, dtype=x.dtype) * float(0.9 + 0.1 * numpy.random.rand())
+            noisy = x * (1 - time) + noise * time
+            loss = nn.functional.mse_loss(model(torch.cat([noisy, time], 1)), noise)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def annealed(loader: DataLoader) -> None:
+    """Weighs a part of its loss by how many steps it has taken."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    taken = 0
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            taken += 1
+            made = model(x)
+            loss = nn.functional.mse_loss(made, x) + taken / 50 * made.abs().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def gan(loader: DataLoader) -> None:
+    """What one network computes is fed to the other, detached and not."""
+    generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 16))
+    critic = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=2e-3)
+    loss_of = nn.BCEWithLogitsLoss()
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            one, zero = torch.ones(len(x), 1), torch.zeros(len(x), 1)
+            of_critic.zero_grad()
+            made = generator(torch.randn(len(x), 4))
+            loss = loss_of(critic(x), one) + loss_of(critic(made.detach() * 1.0), zero)
+            loss.backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            loss_of(critic(made), one).backward()
+            of_generator.step()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
+    data = TensorDataset(torch.randn(64, 16))
+    globals()[sys.argv[1]](DataLoader(data, batch_size=16, shuffle=True))

@@ -1,0 +1,138 @@
+"""Each tensor is judged by itself, as finely as the format lets one see."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.lab.proving import draw_steps
+from hotlap.lab.sampled_steps import (
+    Sampled,
+    check_gradient,
+    check_mean_gradient,
+    check_update,
+    confirmed,
+)
+
+
+def tensor(size: float, off: float, plain: float, **more: float) -> dict[str, Any]:
+    made = {"size": size, "off": off, "plain": plain, "own": off, "own_size": size}
+    return {**made, "dot": size**2, "count": 1000, **more}
+
+
+def row(small: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a row whose second tensor is far smaller than the whole."""
+    made = {"dtype": "float64", "gradient_error": 2e-7, "gradient_slope": 1.0, "plain_error": 2e-7}
+    large = tensor(1.0, 2e-7, 2e-7)
+    return {**made, "update_error": 0.0, "tensors": {"large": large, "small": small}, **more}
+
+
+FROZEN = {"dot": 0.0}
+CASES = {
+    "honest": (tensor(1e-3, 2e-10, 2e-10), "passed"),
+    "a naive sum": (tensor(1e-3, 6e-8, 2e-10), "passed"),
+    "frozen": (tensor(1e-3, 1e-3, 2e-10, **FROZEN), "failed"),
+    "frozen and tiny": (tensor(1e-9, 1e-9, 2e-16, **FROZEN), "failed"),
+    "scaled": (tensor(1e-3, 3e-6, 2e-10, dot=1.003e-6), "failed"),
+    "smaller": (tensor(1e-3, 3e-6, 2e-10, dot=0.997e-6), "failed"),
+    "of another shape": (tensor(1e-3, float("inf"), 2e-10, **FROZEN), "failed"),
+    "exactly zero, and rounded otherwise": (tensor(1e-17, 1e-7, 1e-8, dot=1e-20), "passed"),
+    "exactly zero, and something": (tensor(1e-17, 1e-3, 1e-8, dot=0.0), "failed"),
+    "zero on both sides": (tensor(0.0, 0.0, 0.0, dot=0.0), "passed"),
+    "trained, though the plain run does not": (tensor(0.0, 1e-3, 0.0, dot=0.0), "failed"),
+    "noise": (tensor(1e-3, 1e-3, 1e-3), "not_made"),
+    "noise that is the plain script's own": (tensor(1e-3, 1e-3, 1e-3, own=0.0), "passed"),
+    "rounded much": (tensor(1e-3, 1e-3, 1e-5), "not_made"),
+    "frozen, and rounded much": (tensor(1e-3, 1e-3, 1e-5, **FROZEN), "failed"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_tensor_among_others(name: str) -> None:
+    small, state = CASES[name]
+    found = check_gradient(Sampled([row(small)] * 6))
+    assert found.state == state, found.evidence
+    assert ("`small`" in found.evidence) == (state != "passed")
+
+
+def test_what_happens_at_every_other_step_is_seen_and_a_single_step_is_not() -> None:
+    frozen, honest = row(CASES["frozen"][0]), row(CASES["honest"][0])
+    assert check_gradient(Sampled([frozen, honest] * 3)).state == "failed"
+    # One unit that rounds to the other side of zero.
+    assert check_gradient(Sampled([frozen, *[honest] * 5])).state == "passed"
+
+
+def test_noise_in_the_plain_repetition_is_unproven_and_never_a_change() -> None:
+    honest = CASES["honest"][0]
+    noisy = row(honest, gradient_error=0.5, gradient_slope=0.9, plain_error=0.4)
+    found = check_gradient(Sampled([noisy] * 6))
+    assert found.state == "not_made"
+    assert "plain run's own" in found.evidence
+    assert check_gradient(Sampled([{**noisy, "plain_error": 2e-7}] * 6)).state == "failed"
+    assert check_gradient(Sampled([{**noisy, "own_error": 0.0}] * 6)).state == "passed"
+
+
+def test_each_optimizer_is_judged_by_itself() -> None:
+    honest = CASES["honest"][0]
+    rows = [row(honest, optimizer=0)] * 6 + [row(honest, optimizer=1, gradient_slope=1.01)] * 5
+    assert check_gradient(Sampled(rows)).state == "failed"
+
+
+def test_what_fails_for_the_plain_run_as_well_says_nothing() -> None:
+    failed = check_gradient(Sampled([row(CASES["frozen"][0])] * 6))
+    passed = check_gradient(Sampled([row(CASES["honest"][0])] * 6))
+    assert confirmed(failed, passed) is failed
+    assert confirmed(failed, failed).state == "not_made"
+    assert "plain run's own steps" in confirmed(failed, failed).evidence
+    assert confirmed(passed, failed) is passed
+    missing = check_gradient(Sampled(problem="it broke"))
+    assert confirmed(failed, missing).state == "not_made"
+
+
+def test_a_tensor_that_no_longer_learns_is_seen_in_a_narrower_format() -> None:
+    def rows(slope: float) -> list[dict[str, Any]]:
+        small = [
+            tensor(1e-3, 1e-4, 0.0, dot=(slope + 0.01 * (k % 3 - 1)) * 1e-6) for k in range(48)
+        ]
+        return [
+            row(each, gradient_slope=1 + 1e-5 * (k % 2), gradient_error=4e-3)
+            for k, each in enumerate(small)
+        ]
+
+    assert check_mean_gradient(Sampled(rows(1.0))).state == "passed"
+    found = check_mean_gradient(Sampled(rows(0.0)))
+    assert found.state == "failed"
+    assert "`small`" in found.evidence
+
+
+def test_an_update_of_one_tensor_is_judged_by_itself() -> None:
+    def rows(error: float) -> Sampled:
+        honest = {**row(CASES["honest"][0]), "updates": {"large": 1e-6, "small": error}}
+        return Sampled([honest] * 6)
+
+    assert check_update(rows(1e-5)).state == "passed"
+    assert check_update(rows(1.0)).state == "failed"
+    assert "`small`" in check_update(rows(1.0)).evidence
+
+
+def test_a_fallback_and_how_the_steps_were_drawn_are_in_the_evidence() -> None:
+    rows = [{**row(CASES["honest"][0]), "dtype": "float32"}] * 6
+    words = check_gradient(Sampled(rows, fallback="it broke", drawn="seed 7")).evidence
+    assert "float32 (not float64: it broke) at 6 sampled steps (seed 7)" in words
+
+
+def test_steps_are_drawn_in_neighbouring_pairs_that_nobody_can_compute() -> None:
+    drawn = [draw_steps(6, 300, seed) for seed in range(2000)]
+    assert draw_steps(6, 300, 5) == drawn[5]
+    assert len(set(drawn)) > 1900
+    for steps in drawn:
+        assert len(set(steps)) == 6
+        assert list(steps) == sorted(steps)
+        assert [b - a for a, b in zip(steps[::2], steps[1::2], strict=True)] == [1, 1, 1]
+        assert steps[0] >= 1
+        assert steps[-1] <= 298
+    # Every step that may be drawn is, and no part of the run is left out.
+    assert {step for steps in drawn for step in steps} > set(range(5, 295))
+    assert all(any(s <= 100 for s in steps) and any(s > 190 for s in steps) for steps in drawn)
+    assert draw_steps(6, 3, 1) == ()
+    assert draw_steps(6, 4, 1) == (1, 2)
+    assert len(draw_steps(48, 50, 1)) == 48

@@ -1,14 +1,31 @@
-"""Everything on a GPU: its tests, each technique's measurement, and the other benchmarks.
+"""Everything on a GPU: its tests, the two tasks that count, ceilings, and each technique.
 
-    python -m benchmarks gpu [PART ...] [--out DIR]
+    python -m benchmarks gpu [PART ...] [--budget SECONDS] [--out DIR] [--resume [FILE]]
+        [--device cuda]
 
-Each part is a process of its own with three minutes at most, and leaves DIR/PART.json. Without a
-GPU this lists what it would do. A package that is not installed is found with PYTHONPATH=src.
+Parts run in the order of what they teach, each in a process of its own. All rows go to
+DIR/gpu.jsonl, each as soon as it is measured: what is stopped loses nothing. Beside it lie
+junit.xml, env.json, gpu.log and two traces; never more than eight files. DIR is $OUT where that is
+set, else build/gpu.
+
+A part has a price, in seconds on a large GPU: what does not fit into the rest of the budget is
+left out, and said to be. `--resume` leaves out what ended well in an earlier gpu.jsonl (of DIR, if
+no file is named), so that the same command goes on:
+
+    python -m benchmarks gpu --budget 540
+    python -m benchmarks gpu --budget 540 --resume earlier/gpu.jsonl
+
+What a machine without a network must be given, beside the repository: wheels of cyclopts,
+docstring_parser and rich_rst where torch, numpy, safetensors, rich, psutil, pillow and pytest are
+there (the part `env` lists what is missing); PYTHONPATH=src where hotlap is not installed. Data are
+not needed: without FashionMNIST images are random, and without a text Python's own library is read.
+`--quick --device cpu` runs all of it in small, anywhere; without a GPU and without `--device` this
+lists the parts.
 """
 
 import argparse
-import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,143 +33,233 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.__main__ import NAMES, Result
+from benchmarks.__main__ import Result
+from benchmarks.gpu_rows import Rows, read, state
 from hotlap.errors import unknown_name
 from hotlap.host import Host
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 180.0
 OUT = ROOT / "build" / "gpu"
-_HERE = {"gpu", "honest"}
-"""Benchmarks that are no part: this one, and one that is about tuning scripts on a CPU."""
-_ON_THE_CPU = {
-    "lecture": ("--model", "mlp", "--quick"),
-    "overhead": ("--quick",),
-    "feed": ("--quick",),
-}
-"""Benchmarks whose loops by hand are for the CPU: run there, and shortly."""
+CACHE = ROOT / "build" / "gpu-cache"
+"""Compiled kernels, which parts share."""
+ROWS, LOG = "gpu.jsonl", "gpu.log"
+TRACES = ("trace-mlp.json.gz", "trace-gpt.json.gz")
+HOLDS = (ROWS, LOG, "env.json", "junit.xml", "junit-warnings.xml", *TRACES)
+"""Files that are left at most: some machines give back no more than eight."""
+LOG_LIMIT = 2**22
+_QUICK_LIMIT_S = 1200.0
+_LATE_S = 15.0
+"""A part is told to end by itself this long before it is stopped."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One process."""
+    """One process.
+
+    Attributes:
+        price_s: what it takes on a large GPU; it is stopped after twice of that.
+    """
 
     name: str
     what: str
-    command: tuple[str, ...]
-    sees_gpu: bool = True
+    price_s: float
+    command: tuple[str, ...] = ()
 
 
-def parts(quick: bool = False) -> dict[str, Part]:
+PARTS = (
+    Part("env", "versions, the device, and what is missing", 30),
+    Part("tests", "the tests marked gpu", 110),
+    Part("mlp", "the lecture's MLP: its plain loop, by hand, the engine; in turns", 150),
+    Part("gpt", "GPT-2 124M: tokens a second and share of the peak, by hand and the engine", 440),
+    Part("mlp-run", "the lecture's MLP: seconds of whole epochs", 60),
+    Part("gpt-ladder", "GPT-2 124M: one change of the engine's plan at a time", 450),
+    Part("ceilings", "products of random numbers and copies", 40),
+    Part("graph", "short kernels as they come, fused, and as one CUDA graph", 60),
+    Part("attention", "causal attention by each of torch's kernels", 40),
+    Part("precision", "float32, TF32, autocast, bfloat16 weights with masters", 90),
+    Part("compile", "a decoder compiled as a whole and by blocks", 120),
+    Part("compile-loss", "a decoder compiled with its loss, and that as one CUDA graph", 120),
+    Part("feed", "batches moved in time, pinned ahead, or gathered on the device", 60),
+    Part("copies", "copies to the device from pageable and pinned memory", 20),
+    Part("memory", "peak bytes under what is said to save some", 90),
+)
+"""In the order of what they teach."""
+
+
+def parts() -> dict[str, Part]:
     """Return all parts by name, in the order in which they run."""
-    python = sys.executable
-    short = ("--quick",) if quick else ()
-    found = [Part("tests", "the tests marked gpu", (python, "-m", "pytest", "-q", "-m", "gpu"))]
-    for name, what in MEASURED.items():
-        found.append(Part(name, what, (python, "-m", "benchmarks.on_gpu", name, *short)))
-    for name, what in NAMES.items():
-        if name in _HERE:
-            continue
-        more = _ON_THE_CPU.get(name, short)
-        where = " (on the host's CPU)" if name in _ON_THE_CPU else ""
-        command = (python, "-m", "benchmarks", name, "--json", *more)
-        found.append(Part(f"bench-{name}", what + where, command, sees_gpu=name not in _ON_THE_CPU))
-    return {part.name: part for part in found}
-
-
-MEASURED = {
-    "copies": "copies to the device from pageable and pinned memory",
-    "feed": "batches moved in time, pinned ahead, or gathered on the device",
-    "graph": "short kernels as they come, fused, and as one CUDA graph",
-    "precision": "float32, TF32, autocast, bfloat16 weights with masters",
-    "attention": "causal attention by each of torch's kernels",
-    "compile": "a decoder compiled as a whole and by blocks",
-    "compile-loss": "a decoder compiled with its loss, and that as one CUDA graph",
-    "memory": "peak bytes under what is said to save some",
-}
-"""Parts of `on_gpu`."""
+    return {part.name: part for part in PARTS}
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Run the parts that were named, or all; options: `--out DIR`."""
+    """Run the parts that were named, or all; for options see the module."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks gpu")
     parser.add_argument("part", nargs="*")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds, of all parts")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or OUT))
+    parser.add_argument("--resume", type=Path, nargs="?", const=Path(), metavar="FILE")
+    parser.add_argument("--device")
     args = parser.parse_args(argv)
-    every = parts(quick)
+    every = parts()
     for name in args.part:
         if name not in every:
             parser.error(unknown_name(name, every, "part"))
+    if args.budget <= 0:
+        parser.error(f"--budget {args.budget:g} is not allowed. Allowed: seconds above 0.")
     chosen = [every[name] for name in args.part or every]
     import torch
 
-    if not torch.cuda.is_available():
+    if args.device is None and not torch.cuda.is_available():
         return _listed(chosen, args.out)
+    if args.resume == Path():
+        args.resume = args.out / ROWS
+    try:
+        known = read(args.resume) if args.resume is not None else []
+    except ValueError as error:
+        parser.error(str(error))
     args.out.mkdir(parents=True, exist_ok=True)
-    device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cpu": host.cpu}
-    result = Result(notes=[f"{device['device']}, torch {torch.__version__}; results in {args.out}"])
-    for part in chosen:
-        document = {**device, **done(part)}
-        (args.out / f"{part.name}.json").write_text(json.dumps(document, indent=2) + "\n")
-        result.rows.append(
-            {"part": part.name, "ended": document["ended"], "seconds": document["seconds"]}
-        )
-        result.figures |= {f"{part.name}: {k}": v for k, v in document["figures"].items()}
-        print(f"{part.name}: {document['ended']}, {document['seconds']} s", file=sys.stderr)
-    return result
+    if args.resume is None:
+        (args.out / ROWS).unlink(missing_ok=True)
+    (args.out / LOG).unlink(missing_ok=True)
+    return Session(args.out, args.device or "cuda", quick, args.budget).run(chosen, known, host)
 
 
 def _listed(chosen: list[Part], out: Path) -> Result:
-    rows = [{"part": part.name, "what": part.what} for part in chosen]
+    rows = [{"part": part.name, "what": part.what, "seconds": part.price_s} for part in chosen]
     return Result(
         rows=rows,
         notes=[
-            "There is no CUDA device here; nothing was run. On a GPU each part takes at most "
-            f"{LIMIT_S / 60:g} minutes and leaves {out}/PART.json."
+            "There is no CUDA device here; nothing was run. On a GPU all rows go to "
+            f"{out / ROWS}; `--quick --device cpu` shows that the parts work."
         ],
     )
 
 
-def done(part: Part, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Run a part to its end or its limit; return what it measured, and how it ended."""
-    environment = {**os.environ, "PYTHONPATH": _path()}
-    if not part.sees_gpu:
-        environment["CUDA_VISIBLE_DEVICES"] = ""
+class Session:
+    """One call: parts, one after another, as far as the budget goes.
+
+    Args:
+        out: folder of all that is kept.
+        device: as torch names it.
+        quick: tiny sizes.
+        budget_s: seconds for all of it.
+    """
+
+    def __init__(self, out: Path, device: str, quick: bool, budget_s: float) -> None:
+        self.out, self.device, self.quick = out, device, quick
+        self._ends = time.monotonic() + budget_s
+
+    def run(self, chosen: list[Part], known: list[dict[str, Any]], host: Host) -> Result:
+        """Run parts that did not end well before; the result is what this call's rows say."""
+        done = {row["part"] for row in known if row.get("ended") == "well"}
+        before = len(read(self.out / ROWS))
+        result = Result(notes=[f"rows in {self.out / ROWS}"])
+        Rows(self.out / ROWS, "").add(host=host.cpu, device=self.device, quick=self.quick)
+        # Stopped by a scheduler, no part outlives this process.
+        previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        holder = _context(self.device)
+        try:
+            for part in chosen:
+                if part.name in done:
+                    result.rows.append({"part": part.name, "ended": "well, before", "seconds": 0})
+                else:
+                    result.rows.append(self._part(part))
+        finally:
+            if holder is not None:
+                holder.communicate()
+            signal.signal(signal.SIGTERM, previous)
+        for row in read(self.out / ROWS)[before:]:
+            for key, value in row.items():
+                if "way" in row and isinstance(value, int | float):
+                    result.figures[f"{row['part']}: {row['way']}: {key}"] = value
+        result.failed = any(row["ended"].startswith(("with", "stopped")) for row in result.rows)
+        return result
+
+    def _part(self, part: Part) -> dict[str, Any]:
+        rows = Rows(self.out / ROWS, part.name)
+        left = self._ends - time.monotonic()
+        if part.price_s > left:
+            told = {"ended": f"not reached: {part.price_s:g} s, {left:.0f} s were left"}
+        else:
+            rows.add(began=time.time(), state=state())
+            # Prices are those of a large GPU.
+            limit_s = _QUICK_LIMIT_S if self.quick else 2 * part.price_s
+            told = done(self._with_command(part), self.out, min(limit_s, left))
+            told["state"] = state()
+        rows.add(**told)
+        seconds = told.get("seconds", 0)
+        print(f"{part.name}: {told['ended']}, {seconds} s", file=sys.stderr, flush=True)
+        return {"part": part.name, "ended": told["ended"], "seconds": seconds}
+
+    def _with_command(self, part: Part) -> Part:
+        command = (sys.executable, "-m", "benchmarks.on_gpu", part.name, "--device", self.device)
+        command += ("--rows", str(self.out / ROWS), "--out", str(self.out))
+        return Part(
+            part.name, part.what, part.price_s, (*command, *(("--quick",) if self.quick else ()))
+        )
+
+
+def _context(device: str) -> subprocess.Popen[bytes] | None:
+    """Start a process that keeps the device awake until its standard input ends."""
+    if not device.startswith("cuda"):
+        return None
+    hold = f"import sys, torch; kept = torch.ones(1, device={device!r}); sys.stdin.read()"
+    return subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE)
+
+
+def done(part: Part, out: Path, limit_s: float) -> dict[str, Any]:
+    """Run a part to its end or its limit; return how it ended. What it says goes to the log."""
     begin = time.monotonic()
-    # A process group of its own: a part may have processes that would outlive it.
-    process = subprocess.Popen(
-        part.command,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, errors = process.communicate(timeout=limit_s)
-        ended = "well" if process.returncode == 0 else f"with {process.returncode}"
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        output, errors = process.communicate()
-        ended = f"stopped after {limit_s:g} s"
-    try:
-        measured = json.loads(output)
-    except json.JSONDecodeError:
-        measured = {}
+    told_s = max(limit_s - _LATE_S, limit_s / 2)
+    is_ours = "benchmarks.on_gpu" in part.command
+    command = (*part.command, "--limit", str(told_s)) if is_ours else part.command
+    with open(out / LOG, "ab") as log:
+        log.write(f"== {part.name}\n".encode())
+        log.flush()
+        place = log.tell()
+        # A process group of its own: a part may have processes that would outlive it.
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(limit_s)
+            ended = "well" if code == 0 else f"with {code}"
+        except subprocess.TimeoutExpired:
+            ended = f"stopped after {limit_s:g} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    content = (out / LOG).read_bytes()
+    _shorten(out / LOG)
+    said = content[place:].decode(errors="replace").splitlines()
     return {
-        "part": part.name,
-        "command": " ".join(("python", *part.command[1:])),
         "ended": ended,
         "seconds": round(time.monotonic() - begin, 1),
-        "figures": measured.get("figures", {}),
-        "rows": measured.get("rows", []),
-        "notes": measured.get("notes", []),
-        "output": [] if measured else output.splitlines()[-40:],
-        "errors": errors.splitlines()[-20:],
+        "said": [] if ended == "well" else said[-20:],
     }
 
 
-def _path() -> str:
+def _shorten(log: Path) -> None:
+    """Keep the end of a log that has grown too long to be sent back."""
+    content = log.read_bytes()
+    if len(content) > LOG_LIMIT:
+        log.write_bytes(b"...\n" + content[-LOG_LIMIT // 2 :])
+
+
+def _environment() -> dict[str, str]:
     given = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(ROOT / "src"), str(ROOT), *([given] if given else [])])
+    paths = [str(ROOT / "src"), str(ROOT), *([given] if given else [])]
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
+        "TRITON_CACHE_DIR": str(CACHE / "triton"),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,18 +1,18 @@
 """What a GPU gains from each technique, part by part; `python -m benchmarks gpu` runs them.
 
-    python -m benchmarks.on_gpu PART [--quick] [--device cuda]
+    python -m benchmarks.on_gpu PART [--quick] [--device cuda] [--rows FILE] [--out DIR] [--limit S]
 
-prints one JSON document with `figures`, `rows` and `notes`. Ways take turns on one device, each in
-both orders; times are of whole turns with the device waited for at both ends.
+writes one line of JSON a row, each as soon as it is measured. Ways take turns on one device, each
+in both orders; times are of whole turns with the device waited for at both ends.
 """
 
 import argparse
-import json
+import importlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,27 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import TensorDataset
 
 import hotlap
-from benchmarks.__main__ import Result
-from hotlap.device import Device, device_of
-from hotlap.engine.build import Built, build
-from hotlap.engine.run import steps_of
-from hotlap.lab.statistics import paired_ratio, spread
-from hotlap.plan import Plan
-
-FUSED = {"optimizer": {"implementation": "fused"}}
-RESIDENT = {"resident": {}}
-_MIB = 2**20
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured."""
-
-    device: Device
-    rounds: int
-    turn_s: float
-    is_small: bool
-    """To see that it works, anywhere."""
+from benchmarks.gpu_rows import Rows
+from benchmarks.gpu_turns import FUSED, RESIDENT, Sizes, Tf32, attempted, compared
+from hotlap.device import device_of
+from hotlap.lab.statistics import spread
 
 
 class Block(nn.Module):
@@ -131,97 +114,15 @@ def _task(model: Any, loss: Any, data: Any, batch: int) -> hotlap.Task:
     )
 
 
-class Way:
-    """One way to train: built, warmed up, and ready to take turns."""
-
-    def __init__(self, task: hotlap.Task, plan: dict[str, Any], sizes: Sizes, around: Any) -> None:
-        self.sizes, self.around = sizes, around or nullcontext
-        before = _held(sizes.device)
-        begin = time.perf_counter()
-        with self.around():
-            self.built: Built = build(task, Plan(plan), device=sizes.device.name, fill_ahead=True)
-            self._steps: Iterator[Any] = steps_of(self.built)
-            self._take(12)
-        self.set_up_s = time.perf_counter() - begin
-        self.peak_bytes = sizes.device.peak_bytes() - before
-        with self.around():
-            took = min(self._take(4) for _ in range(3)) / 4
-        self.steps = max(4, int(sizes.turn_s / took))
-
-    def _take(self, count: int) -> float:
-        self.sizes.device.synchronize()
-        begin = time.perf_counter()
-        for _ in range(count):
-            next(self._steps)
-        self.sizes.device.synchronize()
-        return time.perf_counter() - begin
-
-    def turn(self) -> float:
-        """Return ms per step of one turn."""
-        with self.around():
-            return self._take(self.steps) / self.steps * 1e3
-
-    def states(self) -> str:
-        return ", ".join(f"{row['name']} {row['state']}" for row in self.built.applied.proofs())
-
-    def refusals(self) -> list[str]:
-        rows = self.built.applied.proofs()
-        return [f"{row['name']}: {row['why']}" for row in rows if row["state"] != "applied"]
-
-
-def _held(device: Device) -> int:
-    """Forget the peak so far, and return the bytes that are held now."""
-    if device.kind != "cuda":
-        return 0
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device.name)
-    return torch.cuda.memory_allocated(device.name)
-
-
-def compared(
-    make: Callable[[Sizes], hotlap.Task],
-    ways: dict[str, dict[str, Any]],
-    sizes: Sizes,
-    around: dict[str, Any] | None = None,
-) -> Result:
-    """Let the ways take turns; the first is what the others are compared with."""
-    task, result = make(sizes), Result()
-    ready = {name: Way(task, plan, sizes, (around or {}).get(name)) for name, plan in ways.items()}
-    seen: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(sizes.rounds):
-        for name in ready if number % 2 == 0 else reversed(ready):
-            seen[name].append(ready[name].turn())
-    first = next(iter(ways))
-    for name, values in seen.items():
-        row, ratio, way = spread(values), paired_ratio(seen[first], values), ready[name]
-        result.rows.append(
-            {
-                "way": name,
-                "ms/step": f"{row.median:.3f} ({row.low:.3f} to {row.high:.3f})",
-                "faster by": f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})",
-                "peak MiB": round(way.peak_bytes / _MIB),
-                "set-up s": round(way.set_up_s, 1),
-                "turns": len(values),
-                "techniques": way.states(),
-            }
-        )
-        result.figures[f"{name}: ms"] = row.median
-        result.figures[f"{name}: faster_by"] = ratio.median
-        result.figures[f"{name}: peak_bytes"] = way.peak_bytes
-        result.notes += [f"{name}: {why}" for why in way.refusals()]
-    return result
-
-
-def copies(sizes: Sizes) -> Result:
+def copies(sizes: Sizes) -> None:
     """Copies to the device, from pageable and from pinned memory, in 10^9 bytes a second."""
-    result = Result()
     count = 2**12 if sizes.is_small else 2**26
     source = torch.ones(count)
     pinned = source.pin_memory() if sizes.device.can_pin else None
     target = torch.empty(count, device=sizes.device.name)
     for name, memory in (("pageable", source), ("pinned", pinned)):
         if memory is None:
-            result.notes.append(f"{name}: {sizes.device.name} has no such memory")
+            sizes.rows.add(way=name, failed=f"{sizes.device.name} has no such memory")
             continue
         seconds = []
         for _ in range(3 + sizes.rounds):
@@ -231,14 +132,10 @@ def copies(sizes: Sizes) -> Result:
             sizes.device.synchronize()
             seconds.append(time.perf_counter() - begin)
         row = spread([count * 4 / value / 1e9 for value in seconds[3:]])
-        result.rows.append(
-            {"from": name, "GB/s": f"{row.median:.1f} ({row.low:.1f} to {row.high:.1f})"}
-        )
-        result.figures[f"{name}: gb_s"] = row.median
-    return result
+        sizes.rows.add(way=name, gb_s=row.median, gb_s_interval=[row.low, row.high])
 
 
-def feed(sizes: Sizes) -> Result:
+def feed(sizes: Sizes) -> None:
     """Batches of 12 MiB: moved when their step comes, ahead of it, or gathered on the device."""
     on_host = {"resident": {"where": "host"}}
     ways = {
@@ -247,10 +144,10 @@ def feed(sizes: Sizes) -> Result:
         "on the device": RESIDENT,
         "on the device again": RESIDENT,
     }
-    return compared(images, ways, sizes)
+    compared(images, ways, sizes)
 
 
-def graph(sizes: Sizes) -> Result:
+def graph(sizes: Sizes) -> None:
     """Short kernels: as they come, with a fused optimizer, and as one graph."""
     ways = {
         "plain": RESIDENT,
@@ -258,21 +155,10 @@ def graph(sizes: Sizes) -> Result:
         "fused": {**RESIDENT, **FUSED},
         "cuda_graph": {**RESIDENT, "cuda_graph": {}},
     }
-    return compared(mlp, ways, sizes)
+    compared(mlp, ways, sizes)
 
 
-class _Tf32:
-    """Matrix products in TF32 inside the block."""
-
-    def __enter__(self) -> None:
-        self._before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_float32_matmul_precision(self._before)
-
-
-def precision(sizes: Sizes) -> Result:
+def precision(sizes: Sizes) -> None:
     """A decoder in float32, TF32, under autocast, and with bfloat16 weights and masters."""
     base = {**RESIDENT, **FUSED}
     ways = {
@@ -282,10 +168,10 @@ def precision(sizes: Sizes) -> Result:
         "autocast fp16": {**base, "autocast": {"dtype": "fp16"}},
         "master_weights": {**base, "master_weights": {}},
     }
-    return compared(decoder, ways, sizes, {"TF32": _Tf32})
+    compared(decoder, ways, sizes, {"TF32": Tf32})
 
 
-def compile_(sizes: Sizes) -> Result:
+def compile_(sizes: Sizes) -> None:
     """A decoder with bfloat16 weights, compiled as a whole and by blocks."""
     base = {**RESIDENT, **FUSED, "master_weights": {}}
     ways = {
@@ -293,10 +179,10 @@ def compile_(sizes: Sizes) -> Result:
         "blocks": {**base, "compile": {"region": "blocks"}},
         "model": {**base, "compile": {}},
     }
-    return compared(decoder, ways, sizes)
+    compared(decoder, ways, sizes)
 
 
-def compile_loss(sizes: Sizes) -> Result:
+def compile_loss(sizes: Sizes) -> None:
     """A decoder with bfloat16 weights, compiled with its loss, and that as one graph."""
     base = {**RESIDENT, **FUSED, "master_weights": {}}
     graphed = {**RESIDENT, "master_weights": {}, "cuda_graph": {}}
@@ -305,10 +191,10 @@ def compile_loss(sizes: Sizes) -> Result:
         "loss": {**base, "compile": {"region": "loss"}},
         "loss and cuda_graph": {**graphed, "compile": {"region": "loss"}},
     }
-    return compared(decoder, ways, sizes)
+    compared(decoder, ways, sizes)
 
 
-def memory(sizes: Sizes) -> Result:
+def memory(sizes: Sizes) -> None:
     """Peak bytes of a decoder's step under what is said to save some."""
     base = {**RESIDENT, **FUSED}
     ways = {
@@ -319,82 +205,100 @@ def memory(sizes: Sizes) -> Result:
         "master_weights": {**base, "master_weights": {}},
         "cuda_graph": {**RESIDENT, "cuda_graph": {}},
     }
-    return compared(decoder, ways, sizes)
+    compared(decoder, ways, sizes)
 
 
-def attention(sizes: Sizes) -> Result:
+def attention(sizes: Sizes) -> None:
     """Forward and backward of causal attention in bfloat16, by each kernel that torch has."""
-    shape = (1, 2, 16, 8) if sizes.is_small else (8, 12, 1024, 64)
-    given = [
-        torch.randn(shape, device=sizes.device.name, dtype=torch.bfloat16, requires_grad=True)
-        for _ in range(3)
-    ]
-    result = Result()
     kernels = {
-        "math": SDPBackend.MATH,
-        "efficient": SDPBackend.EFFICIENT_ATTENTION,
-        "flash": SDPBackend.FLASH_ATTENTION,
+        "torch's choice": None,
         "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
     }
-    for name, kernel in kernels.items():
-        before = _held(sizes.device)
-        try:
-            seconds = [_attend(given, kernel, sizes.device) for _ in range(3 + 5 * sizes.rounds)]
-        except RuntimeError as error:
-            result.notes.append(f"{name}: {str(error).splitlines()[0]}")
-            continue
-        row = spread([value * 1e3 for value in seconds[3:]])
-        peak = sizes.device.peak_bytes() - before
-        result.rows.append(
-            {
-                "kernel": name,
-                "ms": f"{row.median:.3f} ({row.low:.3f} to {row.high:.3f})",
-                "peak MiB": round(peak / _MIB),
-            }
-        )
-        result.figures[f"{name}: ms"] = row.median
-        result.figures[f"{name}: peak_bytes"] = peak
-    return result
+    shapes = [(1, 2, 16, 8)] if sizes.is_small else [(8, 12, 1024, 64), (64, 12, 1024, 64)]
+    for shape in shapes:
+        for name, kernel in kernels.items():
+            # The scores of the large shape would fill the device.
+            if name == "math" and shape[0] > 8:
+                continue
+            way = f"{name}, batch {shape[0]}"
+            attempted(way, lambda k=kernel, s=shape, w=way: _attention(w, k, s, sizes), sizes)
 
 
-def _attend(given: list[torch.Tensor], kernel: SDPBackend, device: Device) -> float:
-    device.synchronize()
-    begin = time.perf_counter()
-    with sdpa_kernel(kernel):
-        mixed = nn.functional.scaled_dot_product_attention(*given, is_causal=True)
-    mixed.sum().backward()
-    device.synchronize()
-    return time.perf_counter() - begin
+def _attention(
+    way: str, kernel: SDPBackend | None, shape: tuple[int, ...], sizes: Sizes, calls: int = 20
+) -> None:
+    device = sizes.device.name
+    query, key, value, gradient = (
+        torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=number < 3)
+        for number in range(4)
+    )
+
+    def both() -> None:
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        torch.autograd.grad(mixed, (query, key, value), gradient)
+
+    found = []
+    with nullcontext() if kernel is None else sdpa_kernel(kernel):
+        for _ in range(1 + sizes.rounds):
+            sizes.device.synchronize()
+            begin = time.perf_counter()
+            for _ in range(calls):
+                both()
+            sizes.device.synchronize()
+            found.append((time.perf_counter() - begin) / calls * 1e3)
+    row = spread(found[1:])
+    sizes.rows.add(way=way, ms=row.median, ms_interval=[row.low, row.high])
 
 
-PARTS: dict[str, Callable[[Sizes], Result]] = {
-    "copies": copies,
-    "feed": feed,
+PARTS: dict[str, str] = {
+    "env": "benchmarks.on_gpu_host",
+    "tests": "benchmarks.on_gpu_suite",
+    "mlp": "benchmarks.on_gpu_lecture",
+    "gpt": "benchmarks.on_gpu_gpt",
+    "gpt-ladder": "benchmarks.on_gpu_gpt",
+    "mlp-run": "benchmarks.on_gpu_lecture",
+    "ceilings": "benchmarks.on_gpu_host",
+}
+"""Name of a part -> the module whose `PARTS` holds it, where that is not this one. Examples share
+names of files, so that a process imports those of one part only."""
+
+HERE: dict[str, Callable[[Sizes], None]] = {
     "graph": graph,
     "precision": precision,
     "attention": attention,
     "compile": compile_,
     "compile-loss": compile_loss,
+    "feed": feed,
+    "copies": copies,
     "memory": memory,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.on_gpu", description=__doc__)
-    parser.add_argument("part", choices=sorted(PARTS))
+    parser.add_argument("part", choices=[*PARTS, *HERE])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it works")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rows", type=Path, help="the file that rows go to; standard output")
+    parser.add_argument("--out", type=Path, help="folder of what else is kept, as traces")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, about")
     args = parser.parse_args()
     sizes = Sizes(
         device=device_of(args.device),
         rounds=2 if args.quick else 8,
         turn_s=0.02 if args.quick else 1.0,
         is_small=args.quick,
+        rows=Rows(args.rows, args.part),
+        out=args.out,
+        ends=time.monotonic() + args.limit,
     )
-    result = PARTS[args.part](sizes)
-    document = {"figures": result.figures, "rows": result.rows, "notes": result.notes}
-    json.dump(document, sys.stdout, indent=2)
-    print()
+    if args.part in PARTS:
+        importlib.import_module(PARTS[args.part]).PARTS[args.part](sizes)
+    else:
+        HERE[args.part](sizes)
     return 0
 
 

@@ -1,11 +1,12 @@
 """What every test may use."""
 
 import os
-import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,63 @@ ROOT = Path(__file__).parent.parent
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+# Torch then looks for a device without opening it: tests fork.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+NO_DEVICE = "needs a CUDA device"
+_deselected = 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if shutil.which("nvidia-smi") is not None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu") is not None]
+    if not on_gpu:
         return
-    for item in items:
-        if item.get_closest_marker("gpu") is not None:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in on_gpu:
+        item.add_marker(pytest.mark.skip(reason=NO_DEVICE))
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    global _deselected
+    _deselected += len(items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["deselected"] = _deselected
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # Each worker collects all tests.
+    global _deselected
+    _deselected = max(_deselected, getattr(node, "workeroutput", {}).get("deselected", 0))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what did not run, and why."""
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if not (reasons or _deselected):
+        return
+    terminalreporter.section("did not run")
+    for reason, count in reasons.most_common():
+        terminalreporter.line(f"{count:5}  {reason}")
+    if _deselected:
+        chosen = " ".join(f"{flag} '{text}'" for flag, text in _chosen(config) if text)
+        terminalreporter.line(f"{_deselected:5}  left out by {chosen or 'their names'}")
+
+
+def _reason(report: Any) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def _chosen(config: pytest.Config) -> list[tuple[str, str]]:
+    return [("-m", config.getoption("markexpr")), ("-k", config.getoption("keyword"))]
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +15,36 @@ from hotlap.device import Cuda
 
 GARBAGE = 0xA5
 """What memory holds before it is written."""
+
+
+_capturing = threading.local()
+_CHECK = next(
+    name
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+    if hasattr(torch.optim.Optimizer, name)
+)
+_torchs_check = getattr(torch.optim.Optimizer, _CHECK)
+
+
+def _checked(optimizer: torch.optim.Optimizer) -> None:
+    """Let torch's own check of an optimizer's step, which is idle without an accelerator, see one.
+
+    It raises where what is not `capturable` is captured, and warns where what is, is not.
+    """
+    if torch.cuda.is_available():
+        return _torchs_check(optimizer)
+    is_capturing = getattr(_capturing, "now", False)
+    stands_in = SimpleNamespace(type="cuda", is_capturing=lambda: is_capturing)
+    with (
+        patch("torch.accelerator.current_accelerator", lambda **_: stands_in),
+        patch("torch.accelerator.current_stream", lambda: stands_in),
+        patch("torch.cuda.is_available", lambda: True),
+        patch("torch.cuda.is_current_stream_capturing", lambda: is_capturing),
+    ):
+        _torchs_check(optimizer)
+
+
+setattr(torch.optim.Optimizer, _CHECK, _checked)
 
 
 class Stream:
@@ -46,7 +78,6 @@ class FakeCuda(Cuda):
         self.free = 2**30
         self._reads, self._broken = reads, broken
         self._here = threading.local()
-        self._is_capturing = False
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
@@ -102,17 +133,17 @@ class FakeCuda(Cuda):
             stream.queue.append(lambda: target.copy_(source))
 
     def is_capturing(self) -> bool:
-        return self._is_capturing
+        return getattr(_capturing, "now", False)
 
     def capture(self, work: Callable[[], Any], stream: Any) -> Any:
         self.calls.append("capture")
         if self._broken is not None:
             raise RuntimeError(self._broken)
-        self._is_capturing = True
+        _capturing.now = True
         try:
             return _Graph(work, self.calls)
         finally:
-            self._is_capturing = False
+            _capturing.now = False
 
     @contextlib.contextmanager
     def host_reads(self) -> Iterator[list[str]]:

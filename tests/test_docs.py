@@ -46,8 +46,9 @@ def test_every_dependency_has_its_decision(root: Path) -> None:
 def test_every_dependency_is_used(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # What `dev` brings is run, not imported.
-    users = {name: ("src", "examples", "benchmarks") for name in extras if name != "dev"}
+    # What `dev` brings is run, and `integrations` are what users' scripts import.
+    imported = set(extras) - {"dev", "integrations"}
+    users = dict.fromkeys(imported, ("src", "examples", "benchmarks"))
     groups = [(project["dependencies"], ("src",))]
     groups += [(extras[name], folders) for name, folders in users.items()]
     for needed, folders in groups:

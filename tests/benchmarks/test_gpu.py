@@ -1,54 +1,163 @@
-"""What is measured on a GPU is a list of parts, each with a limit, and nothing without a GPU."""
+"""What is measured on a GPU is a list of parts with prices; nothing that was measured is lost."""
 
+import json
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu import MEASURED, Part, done, parts, run
-from benchmarks.on_gpu import PARTS
+from benchmarks import on_gpu_suite
+from benchmarks.gpu import HOLDS, ROWS, Part, done, parts, run
+from benchmarks.gpu_rows import Rows, read
+from benchmarks.gpu_turns import Sizes
+from benchmarks.on_gpu import HERE, PARTS
+from hotlap.device import Device
 from hotlap.host import Host
 
 HOST = Host(cpu="x", cores=2)
 
 
+def sizes(rows: Path) -> Sizes:
+    return Sizes(Device("cpu"), 2, 0.02, True, Rows(rows, "x"), rows.parent)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, and it would be measured")
-def test_without_a_gpu_it_lists_what_it_would_do(tmp_path: Path) -> None:
-    listed = run(["--out", str(tmp_path / "out")], quick=False, host=HOST)
+def test_without_a_gpu_it_lists_what_it_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path / "out"))
+    listed = run([], quick=False, host=HOST)
     assert [row["part"] for row in listed.rows] == list(parts())
-    assert "no CUDA device" in listed.notes[0]
+    assert "no CUDA device" in listed.notes[0] and str(tmp_path / "out") in listed.notes[0]
     assert not (tmp_path / "out").exists()
 
 
-def test_a_part_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["grahp"], "Did you mean 'graph'?"),
+        (["--budget", "0"], "seconds above 0"),
+        (["--device", "cpu", "--resume", __file__], "is no JSON object"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        run(["grahp"], quick=False, host=HOST)
-    assert "Did you mean 'graph'?" in capsys.readouterr().err
+        run(argv, quick=False, host=HOST)
+    assert words in capsys.readouterr().err
 
 
-def test_every_measurement_is_a_part() -> None:
-    assert list(MEASURED) == list(PARTS)
-    assert set(PARTS) | {"tests"} <= set(parts())
+def test_every_part_has_what_measures_it() -> None:
+    assert set(parts()) == {*PARTS, *HERE}
+    # Both tasks that count come before any technique.
+    assert list(parts())[:4] == ["env", "tests", "mlp", "gpt"]
 
 
-def test_a_part_leaves_what_it_measured() -> None:
-    command = (sys.executable, "-m", "benchmarks.on_gpu", "copies", "--quick", "--device", "cpu")
-    document = done(Part("copies", "", command))
-    assert document["ended"] == "well", document["errors"]
-    assert document["figures"]["pageable: gb_s"] > 0
+def test_what_does_not_fit_is_left_out_and_what_ended_well_is_not_run_again(
+    tmp_path: Path,
+) -> None:
+    argv = ["gpt", "copies", "--device", "cpu", "--out", str(tmp_path), "--budget", "120"]
+    first = run(argv, quick=True, host=HOST)
+    rows = read(tmp_path / ROWS)
+    ended = {row["part"]: row["ended"] for row in rows if "ended" in row}
+    assert ended["copies"] == "well", rows
+    assert ended["gpt"].startswith("not reached: 440 s, 1")
+    assert first.figures["copies: pageable: gb_s"] > 0
+    assert not first.failed
+    again = run([*argv, "--resume"], quick=True, host=HOST)
+    assert [row["ended"][:4] for row in again.rows] == ["not ", "well"]
+    assert again.rows[1]["ended"] == "well, before"
+    # The file of the first call goes on.
+    assert read(tmp_path / ROWS)[: len(rows)] == rows
 
 
-def test_a_part_ends_at_its_limit_with_all_its_processes(tmp_path: Path) -> None:
+def test_a_part_that_is_stopped_keeps_its_rows_and_leaves_no_process(tmp_path: Path) -> None:
     late = tmp_path / "late"
-    child = f"import time, pathlib; time.sleep(1.5); pathlib.Path({str(late)!r}).touch()"
+    child = f"import time, pathlib; time.sleep(5); pathlib.Path({str(late)!r}).touch()"
     script = (
-        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); "
+        "import subprocess, sys, time, pathlib\n"
+        "from benchmarks.gpu_rows import Rows\n"
+        f"rows = Rows(pathlib.Path({str(tmp_path / ROWS)!r}), 'slow')\n"
+        "rows.add(way='a', ms=1.5)\n"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
         "print('begun', flush=True); time.sleep(60)"
     )
-    document = done(Part("slow", "", (sys.executable, "-c", script)), limit_s=0.7)
-    assert document["ended"] == "stopped after 0.7 s"
-    assert document["output"] == ["begun"]
-    time.sleep(1.5)
+    part = Part("slow", "", 1, (sys.executable, "-c", script))
+    document = done(part, tmp_path, limit_s=4.0)
+    assert document["ended"] == "stopped after 4 s"
+    assert document["said"] == ["begun"]
+    assert read(tmp_path / ROWS) == [{"part": "slow", "way": "a", "ms": 1.5}]
+    time.sleep(2.0)
     assert not late.exists()
+
+
+def test_a_row_is_one_line_of_json_whatever_it_holds(tmp_path: Path) -> None:
+    rows = Rows(tmp_path / ROWS, "p")
+    rows.add(ms=float("nan"), of=[float("inf"), 1.0], where=Path("x"), text="a\nb")
+    assert read(tmp_path / ROWS) == [
+        {"part": "p", "ms": None, "of": [None, 1.0], "where": "x", "text": "a\nb"}
+    ]
+
+
+def test_tests_that_ran_are_counted_and_none_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    gpu\nfilterwarnings = error\n")
+    monkeypatch.setattr(on_gpu_suite, "ROOT", tmp_path)
+    given = tests / "test_given.py"
+    given.write_text(
+        "import pytest\n@pytest.mark.gpu\n@pytest.mark.skip\ndef test_fake_rows(): 1\n"
+    )
+    with pytest.raises(RuntimeError, match="no test ran"):
+        on_gpu_suite.suite(sizes(tmp_path / "none.jsonl"))
+
+    (tests / "test_broken.py").write_text("import absent_package  # mark.gpu\n")
+    given.write_text(
+        "import warnings  # mark.gpu\n\ndef test_fake_graph(): pass\n\n"
+        "def test_fake_rows(): warnings.warn('only a warning')\n"
+    )
+    on_gpu_suite.suite(sizes(tmp_path / ROWS))
+    counts: list[dict[str, Any]] = [row for row in read(tmp_path / ROWS) if "ran" in row]
+    told = [(row["which"], row["ran"], row["failures"], row["not_collected"]) for row in counts]
+    assert told == [("junit", 2, 1, 1), ("junit-warnings", 1, 0, 0)]
+
+
+def test_the_files_that_hold_gpu_tests_are_found() -> None:
+    assert "tests/engine/test_device_runs.py" in on_gpu_suite.files()
+    assert "tests/engine/test_graph.py" not in on_gpu_suite.files()
+
+
+def test_operations_of_a_token_of_gpt_2(root: Path) -> None:
+    asked = "from benchmarks import on_gpu_gpt as g; print(g.operations(g.plain.SIZES['124m']))"
+    told = subprocess.run([sys.executable, "-c", asked], cwd=root, capture_output=True, text=True)
+    # 6 x 123.6 million weights, and 12 layers x 12 x 768 x 1024 of attention.
+    assert int(told.stdout) == pytest.approx(857e6, rel=0.005), told.stderr
+
+
+@pytest.mark.slow
+def test_every_part_works_in_small_on_a_cpu(root: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "benchmarks", "gpu", "--quick", "--json", "--device", "cpu"]
+    called = subprocess.run(
+        [*argv, "--out", str(tmp_path)], cwd=root, capture_output=True, text=True, timeout=3000
+    )
+    rows = read(tmp_path / ROWS)
+    ended = {row["part"]: row["ended"] for row in rows if "ended" in row}
+    assert ended == dict.fromkeys(parts(), "well"), (tmp_path / "gpu.log").read_text()[-3000:]
+    assert called.returncode == 0
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    assert len(kept) <= 8 and set(kept) <= set(HOLDS), kept
+    figures = json.loads(called.stdout)["figures"]
+    for name in ("plain", "engine, graph", "by hand, graph of 4"):
+        assert figures[f"mlp: {name}: per_s"] > 0
+    for name in ("by hand, batch 12", "engine, masters, loss compiled, batch 64"):
+        assert figures[f"gpt: {name}: best_tokens_per_s"] > 0
+    # On a CPU a kernel may be absent; nothing else fails.
+    failed = {row["part"] for row in rows if "failed" in row}
+    assert failed <= {"attention", "copies"}, [row for row in rows if "failed" in row]

@@ -1,6 +1,7 @@
 """The step that a device decides on, repeats or is asked about early is the step of the CPU."""
 
 import contextlib
+import copy
 import gc
 import weakref
 from collections.abc import Iterator
@@ -212,6 +213,26 @@ def test_the_groups_stay_those_of_the_plain_run() -> None:
     _, _, _, step = trained(GraphStep)
     group = step.optimizer.param_groups[0]
     assert (group["lr"], group["fused"], group["capturable"]) == (0.01, None, False)
+
+
+def test_a_copied_optimizer_is_captured_without_a_warning() -> None:
+    # Torch checks every step of it; of one that was not copied, only those that are captured.
+    model, optimizer = copy.deepcopy((net := network(), OPTIMIZERS["adam"](net.parameters())))
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    device = FakeCuda()
+    step = GraphStep(model, loss, optimizer, target=target, device=device)
+    for _ in range(5):
+        step([(6, batches()[0])])
+    assert device.calls == ["capture", "replay", "replay", "replay"]
+
+
+def test_the_fake_device_checks_optimizers_as_torch_does() -> None:
+    optimizer = copy.deepcopy(OPTIMIZERS["adam"](network().parameters()))
+    with pytest.raises(RuntimeError, match="capturable is False"):
+        FakeCuda().capture(optimizer.step, None)
+    optimizer.param_groups[0]["capturable"] = True
+    with pytest.warns(UserWarning, match="without CUDA graph capture"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize(

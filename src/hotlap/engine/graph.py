@@ -161,7 +161,7 @@ class _Rates:
     """
 
     def __init__(self, optimizer: Any, device: Cuda) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._device = optimizer, device
         self._tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
         self._last: list[Any] = [None] * len(self._tensors)
 
@@ -185,13 +185,18 @@ class _Rates:
 
     @contextlib.contextmanager
     def switched(self) -> Iterator[None]:
-        """Let the groups ask for fused kernels that read their rate from the device."""
+        """Let the groups ask for fused kernels that read their rate from the device.
+
+        They are `capturable` only where they are captured: torch raises without it there, and
+        warns of it elsewhere. The fused kernels are the same.
+        """
         groups = self._optimizer.param_groups
         before = [dict(group) for group in groups]
+        is_capturing = self._device.is_capturing()
         for group, tensor in zip(groups, self._tensors, strict=True):
             group.update({"lr": tensor, "fused": True, "foreach": False})
             if "capturable" in group:
-                group["capturable"] = True
+                group["capturable"] = is_capturing
         try:
             yield
         finally:

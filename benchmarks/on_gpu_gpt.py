@@ -1,0 +1,198 @@
+"""GPT-2 (124M, 1024 tokens a sample) on a GPU: tokens a second and the share of its peak.
+
+`gpt` measures the loop that an expert writes (autocast, model and loss compiled together, fused
+AdamW, text on the device) at several batches, and the engine's best plan. `gpt-ladder` changes one
+thing of that plan at a time. Ways run one after another, since two do not fit; no loss is read.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import gpt_by_engine, gpt_by_hand
+from benchmarks.gpu_turns import FUSED, RESIDENT, Engine, Sizes, Way, attempted, forget, tell
+
+plain, recipe = gpt_by_hand.plain, gpt_by_engine.recipe
+PEAKS = (("H100 PCIe", 756e12), ("H100", 989e12), ("H200", 989e12), ("A100", 312e12))
+"""Part of a device's name -> operations a second in bfloat16, dense, as its maker says."""
+TINY = plain.Config(layers=1, heads=2, width=32, block=32)
+STEPS = 10**6
+MASTERS = {**FUSED, "master_weights": {}}
+BEST = {**MASTERS, "compile": {"region": "loss"}}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way, and the seconds that it takes on a large GPU."""
+
+    name: str
+    price_s: float
+    batch: int
+    plan: dict[str, Any] | None = None
+    """None for the loop by hand."""
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What else of the task is another."""
+    on_device: bool = False
+    """Windows side by side, gathered on the device, in place of ones read from the text."""
+    keeps_trace: bool = False
+
+
+HEADLINE = (
+    Rung("by hand, batch 12", 75, 12),
+    Rung("engine, masters, loss compiled, batch 32", 90, 32, BEST),
+    Rung("by hand, batch 32", 60, 32),
+    Rung("engine, masters, loss compiled, batch 64", 75, 64, BEST, keeps_trace=True),
+    Rung("by hand, batch 64", 60, 64),
+    Rung("engine, masters, loss compiled, batch 32, again", 45, 32, BEST),
+    Rung("by hand, batch 32, again", 40, 32),
+)
+LADDER = (
+    Rung("masters, loss compiled", 60, 32, BEST),
+    Rung("autocast", 25, 32, {**FUSED, "autocast": {}}),
+    Rung("masters", 25, 32, MASTERS),
+    Rung("masters, model compiled", 80, 32, {**MASTERS, "compile": {}}),
+    Rung("autocast, loss compiled", 60, 32, {**FUSED, "autocast": {}, "compile": BEST["compile"]}),
+    Rung("no schedule", 30, 32, BEST, {"schedule": None}),
+    Rung("no clipping", 30, 32, BEST, {"clip_norm": None}),
+    Rung("windows on the device", 30, 32, {**BEST, **RESIDENT}, on_device=True),
+    Rung(
+        "none of the three",
+        30,
+        32,
+        {**BEST, **RESIDENT},
+        {"schedule": None, "clip_norm": None},
+        on_device=True,
+    ),
+    Rung(
+        "graph, loss compiled",
+        45,
+        32,
+        {"master_weights": {}, "cuda_graph": {}, "compile": BEST["compile"]},
+    ),
+    Rung("attention cudnn", 60, 32, {**BEST, "attention": {"kernel": "cudnn"}}),
+    Rung("attention flash", 60, 32, {**BEST, "attention": {"kernel": "flash"}}),
+    Rung("chunked loss", 40, 32, {**MASTERS, "chunked_loss": {}}),
+    Rung("batch 16", 60, 16, BEST),
+    Rung("masters, loss compiled, again", 30, 32, BEST),
+)
+
+
+class WithLoss(nn.Module):
+    """The model and its loss, to be compiled together."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return plain.loss_of(self.model, inputs, targets)
+
+
+class ByHand:
+    """The loop that an expert writes; its loss is not read."""
+
+    def __init__(self, config: Any, batch: int, sizes: Sizes) -> None:
+        torch.manual_seed(0)
+        self.device, self.batch = torch.device(sizes.device.name), batch
+        text = gpt_by_hand.load(gpt_by_hand.find(), train=True)
+        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8).long().to(self.device)
+        self.window = torch.arange(config.block + 1, device=self.device)
+        self.model = plain.GPT(config).to(self.device)
+        self.loss = WithLoss(self.model)
+        self.loss.compile()
+        self.parameters = list(self.model.parameters())
+        self.optimizer = gpt_by_hand.optimizer_over(self.parameters)
+        self.last = len(self.text) - config.block
+        self.number = 0
+
+    def __call__(self, count: int) -> None:
+        for _ in range(count):
+            rate = plain.learning_rate(self.number, gpt_by_hand.PEAK, 100, STEPS)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.number += 1
+            starts = torch.randint(self.last, (self.batch, 1), device=self.device)
+            tokens = self.text[starts + self.window]
+            with torch.autocast(self.device.type, dtype=torch.bfloat16):
+                loss = self.loss(tokens[:, :-1], tokens[:, 1:])
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+
+def operations(config: Any) -> int:
+    """Return the operations that training takes for a token: 6 a weight, and attention's."""
+    with torch.device("meta"):
+        model = plain.GPT(config)
+    weights = sum(p.numel() for p in model.parameters()) - model.positions.weight.numel()
+    return 6 * weights + 12 * config.layers * config.width * config.block
+
+
+def peak_of(sizes: Sizes) -> float | None:
+    """Return what the device does at most in bfloat16, None where nobody said."""
+    if not sizes.is_cuda:
+        return None
+    name = torch.cuda.get_device_name(sizes.device.name)
+    return next((peak for part, peak in PEAKS if part in name), None)
+
+
+def climb(rungs: tuple[Rung, ...], sizes: Sizes) -> None:
+    """Measure one way after another, as far as the time goes."""
+    size = "tiny" if sizes.is_small else "124m"
+    plain.SIZES["tiny"] = TINY
+    config = plain.SIZES[size]
+    per_token, peak = operations(config), peak_of(sizes)
+    sizes.rows.add(size=size, operations_a_token=per_token, peak=peak, tokens_a_sample=config.block)
+    for rung in rungs:
+        price_s = rung.price_s / 10 if sizes.is_small else rung.price_s
+        if sizes.left_s() < price_s:
+            sizes.rows.add(way=rung.name, not_reached=f"it takes about {price_s:g} s")
+            continue
+        attempted(rung.name, lambda rung=rung: _measure(rung, size, per_token, peak, sizes), sizes)
+        # What the next one compiles and holds is its own.
+        torch.compiler.reset()
+        forget()
+
+
+def _measure(rung: Rung, size: str, per_token: int, peak: float | None, sizes: Sizes) -> None:
+    begin = time.monotonic()
+    # In small all are alike, so that most find what they compile in the cache.
+    batch = 2 if sizes.is_small else rung.batch
+    config = plain.SIZES[size]
+    make: Callable[[], Any]
+    if rung.plan is None:
+        make = lambda: ByHand(config, batch, sizes)  # noqa: E731
+    else:
+        make = lambda: Engine(_task(rung, size, batch), rung.plan or {}, sizes)  # noqa: E731
+    way = Way(rung.name, make, sizes)
+    values = [way.turn() for _ in range(min(4, sizes.rounds))]
+    tokens = batch * config.block
+    tell(sizes, rung.name, values, tokens)
+    rate = tokens * 1e3 / min(values)
+    used = None if peak is None else rate * per_token / peak
+    sizes.rows.add(way=rung.name, batch=batch, best_tokens_per_s=rate, best_share_of_peak=used)
+    trace = f"trace-{sizes.rows.part}" if rung.keeps_trace else None
+    sizes.rows.add(way=rung.name, **way.described(trace), took_s=time.monotonic() - begin)
+    way.end()
+
+
+def _task(rung: Rung, size: str, batch: int) -> Any:
+    made = recipe.task(size=size, steps=STEPS, batch_size=batch)
+    changes = {"held_out": None, **rung.changes}
+    if rung.on_device:
+        text = gpt_by_hand.load(gpt_by_hand.find(), train=True)
+        block = plain.SIZES[size].block
+        changes["data"] = recipe.Windows(text, block, stride=block)
+    return dataclasses.replace(made, **changes)
+
+
+PARTS: dict[str, Callable[[Sizes], None]] = {
+    "gpt": lambda sizes: climb(HEADLINE, sizes),
+    "gpt-ladder": lambda sizes: climb(LADDER, sizes),
+}

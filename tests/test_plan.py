@@ -202,6 +202,8 @@ def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
         ("x = " + "9" * 5000, "not valid TOML"),
         ("x = ", "not valid TOML"),
         ("# " + "x" * 70_000, "larger than"),
+        ("# gained \u202e x9\n[techniques.resident]\n", "printable"),
+        ("[techniques.resident]\nx = 1\n# " + "x" * 2000 + "\n[techniques.threads]\n", "at most"),
     ],
 )
 def test_what_is_no_plan_file_is_refused_with_its_name(body: str, words: str) -> None:

@@ -1,12 +1,105 @@
-"""What of a plan is used where it was not measured."""
+"""Which plan a run is made under: what is not proven here, of this very file, is not used."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hotlap.attach.choosing import choose
+from hotlap.attach.choosing import Chosen, choose, plan_path
+from hotlap.attach.entry import Script
+from hotlap.errors import PlanError
 from hotlap.lab.recipes import RecipeRun
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
+from hotlap.techniques import EXACT_PLAN
+
+PLAN = Plan({"resident": {}, "optimizer": {"implementation": "fused"}})
+EXACT_PART = Plan({"resident": {}})
+FILE = PlanFile(PLAN, MeasuredOn("this CPU", "2.13.0"), PlanVerdict("rounding", "seen", 343))
+
+
+def chosen(folder: Path, text: str, **given: Any) -> Chosen:
+    """Return what is chosen where the tuned plan's file holds this text."""
+    script = Script(path="train.py", cwd=str(folder))
+    plan_path(script).write_text(text)
+    # What is taken by hand is named; the tuned plan is `auto`.
+    wanted = str(plan_path(script)) if given.get("by_hand") else "auto"
+    usual = {"wanted": wanted, "cpu": "this CPU", "torch": "2.13.0"}
+    return choose(script, **(usual | given))
+
+
+def test_what_was_measured_and_proven_here_is_used(tmp_path: Path) -> None:
+    found = chosen(tmp_path, FILE.to_toml())
+    assert found.plan == PLAN
+    assert "verdict rounding over 343 steps" in found.line
+
+
+@pytest.mark.parametrize("tier", ["exact", "rounding", "statistical", "unproven", "changed"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_plan_that_was_found_to_change_something_or_is_not_proven_is_never_used(
+    tier: str, by_hand: bool, tmp_path: Path
+) -> None:
+    text = replace(FILE, verdict=PlanVerdict(tier, "seen", 343)).to_toml()
+    found = chosen(tmp_path, text, by_hand=by_hand)
+    if tier in ("unproven", "changed"):
+        assert found.plan == Plan()
+        assert f"not used: its verdict is `{tier}`" in found.line
+    else:
+        assert found.plan == PLAN
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "why"),
+    [
+        (FILE.to_toml().replace("fused", "foreach"), {}, "hotlap did not write it as it is now"),
+        (FILE.to_toml().replace("343\n", "999\n"), {}, "hotlap did not write it as it is now"),
+        (FILE.to_toml().split("\n", 1)[1], {}, "hotlap did not write it as it is now"),
+        (PlanFile(PLAN, FILE.host).to_toml(), {}, "what was proven"),
+        (PlanFile(PLAN, None, FILE.verdict).to_toml(), {}, "where it was measured"),
+        (FILE.to_toml(), {"cpu": "that CPU"}, "measured on this CPU, this is that CPU"),
+        (FILE.to_toml(), {"torch": "2.14.0"}, "with torch 2.13.0, this is 2.14.0"),
+    ],
+)
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_of_a_plan_whose_verdict_says_nothing_here_only_exact_techniques_are_used(
+    text: str, given: dict[str, str], why: str, by_hand: bool, tmp_path: Path
+) -> None:
+    exact = (
+        EXACT_PART
+        if "foreach" not in text
+        else PLAN.with_technique("optimizer", implementation="foreach")
+    )
+    found = chosen(tmp_path, text, by_hand=by_hand, **given)
+    assert found.plan == exact
+    assert why in found.line
+    if exact == EXACT_PART:
+        assert "without optimizer" in found.line
+
+
+def test_a_file_by_hand_is_used_only_by_name_and_only_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    text = PlanFile(PLAN, measured="").to_toml()
+    named = str(plan_path(Script(path="train.py", cwd=str(tmp_path))))
+    assert chosen(tmp_path, text, by_hand=True).plan == PLAN
+    assert chosen(tmp_path, text, wanted=named).plan == EXACT_PART
+    assert chosen(tmp_path, text, wanted="auto", by_hand=True).plan == EXACT_PART
+
+
+def test_a_plan_that_is_none_is_told_before_anything_starts(tmp_path: Path) -> None:
+    for plan in (Plan({"residant": {}}), Plan({"optimizer": {"implementation": "fast"}})):
+        with pytest.raises(PlanError, match="is not known"):
+            chosen(tmp_path, PlanFile(plan, FILE.host, FILE.verdict).to_toml())
+
+
+def test_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(path="train.py", cwd=str(tmp_path))
+    assert choose(script, None, cpu="", torch="").plan == EXACT_PLAN
+    empty = PlanFile(Plan(), FILE.host, PlanVerdict("exact", "seen", 0)).to_toml()
+    assert "found nothing" in chosen(tmp_path, empty).line
+    monkeypatch.setenv("HOTLAP_OFF", "1")
+    assert chosen(tmp_path, FILE.to_toml()).plan == Plan()
+
 
 THREADS = {"resident": {}, "reader_threads": {"count": 2}}
 

@@ -260,6 +260,43 @@ def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     assert rows.read_batches == 2
 
 
+@pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: torch.rand(1).item()])
+def test_filling_ahead_from_a_data_set_that_draws_leaves_the_script_its_numbers(draw: Any) -> None:
+    rows, begin = rows_and_fetch(Augmented(draw))
+    fetch = begin()
+    # What the walk over the code already refuses is never filled.
+    rows.refused = None
+    before = fixed.global_random_states()
+    rows.fill(fetch.dataset, fetch.read)
+    assert rows.refused is not None
+    assert fixed.moved(before) is None
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2, 30, 48, 49])
+def test_every_sample_is_read_again_once_in_a_few_epochs(changed: int) -> None:
+    """A sample that changes unseen, as a file does, is not served for long, whichever it is."""
+    dataset, shift = Numbered(), [0.0]
+    rows = ResidentRows(dataset, 2**20)
+    read_again: list[int] = []
+
+    def read(indices: list[int]) -> Any:
+        read_again.append(len(indices))
+        samples = [dataset[i] for i in indices]
+        return default_collate([(x + shift[0] * (i == changed), i) for x, i in samples])
+
+    for _ in range(3):
+        epoch(rows.bind(dataset, read))
+    assert rows.served > 0
+    shift[0] = 1.0
+    read_again.clear()
+    for _ in range(3):
+        epoch(rows.bind(dataset, read))
+    assert rows.refused is not None
+    assert "is not the same when it is read again. This was seen only after" in rows.refused
+    # And that is found out with a few samples for each epoch.
+    assert read_again[0] < COUNT / 2
+
+
 def test_a_loader_gives_the_same_batches_with_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     def batches(resident: bool) -> str:
         torch.manual_seed(5)

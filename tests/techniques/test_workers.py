@@ -1,14 +1,17 @@
 """Which loaders of a script are given workers."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, TensorDataset
 
 from hotlap.errors import DIFFERS
+from hotlap.feed import fixed
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
 from hotlap.techniques.applying import Applied
@@ -77,6 +80,39 @@ def test_others_are_given_workers(loader: Any) -> None:
     state = torch.get_rng_state()
     TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
     assert loader.num_workers == 1 and torch.equal(torch.get_rng_state(), state)
+
+
+class Augmented(Dataset):
+    """Draws in code that nobody but itself looks at."""
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index + float(self.draw())])
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: torch.rand(1)])
+def test_a_data_set_that_draws_keeps_its_own_process(draw: Any) -> None:
+    state = fixed.global_random_states()
+    with pytest.raises(Refusal, match="in a worker it would draw otherwise"):
+        TECHNIQUE.apply(FeedTarget(DataLoader(Augmented(draw), 4)), OPTIONS)
+    assert fixed.moved(state) is None
+
+
+def test_a_draw_that_a_worker_tells_of_is_told_and_is_not_applied() -> None:
+    target = FeedTarget(DataLoader(DATA, 4))
+    TECHNIQUE.apply(target, OPTIONS)
+    assert TECHNIQUE.proof(target, OPTIONS).state == "no_effect"
+    target.notes["worker_processes"] = 1
+    assert TECHNIQUE.proof(target, OPTIONS).state == "applied"
+    target.notes["ear"].moved = "numpy.random"
+    found = TECHNIQUE.proof(target, OPTIONS)
+    assert found.state == "refused"
+    assert "numpy.random" in found.why and DIFFERS in found.why
 
 
 def test_a_length_that_raises_is_a_reason_to_refuse() -> None:

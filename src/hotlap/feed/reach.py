@@ -184,11 +184,12 @@ class Reach:
         if sys.getsizeof(value) > _MOST_WATCHED_BYTES:
             return
         try:
-            written = marshal.dumps(value, 2)
+            written = marshal.dumps(list(value) if isinstance(value, deque) else value, 2)
         except ValueError:
             # Paths, which never change, among them.
             return
         copy = marshal.loads(written) if len(written) <= _MOST_WATCHED_BYTES else None
+        copy = deque(copy) if isinstance(value, deque) and copy is not None else copy
         # What is not a number equals nothing, itself neither.
         if type(copy) is type(value) and copy == value:
             self._contents.append((path, value, copy))

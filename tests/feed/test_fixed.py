@@ -1,0 +1,60 @@
+"""Whether something was drawn, and whether two samples are the same, to the bit."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hotlap.feed import fixed
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    fixed.reseed(5)
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (random.random, "Python's random"),
+        (lambda: random.gauss(0, 1), "Python's random"),
+        (np.random.random, "numpy.random"),
+        (np.random.standard_normal, "numpy.random"),
+        # As many numbers as the generator makes at once: only they are others then.
+        (lambda: np.random.bytes(4 * 624), "numpy.random"),
+        (lambda: torch.rand(1), "torch's random"),
+        (lambda: torch.randn(1), "torch's random"),
+    ],
+)
+def test_a_draw_is_seen_and_undone(draw: Callable[[], Any], name: str) -> None:
+    # Of a pair of Gaussian numbers the second is kept: to take it moves nothing else.
+    for warm_up in (lambda: None, draw):
+        warm_up()
+        before = fixed.global_random_states()
+        assert fixed.moved(before) is None
+        first = draw()
+        assert fixed.moved(before) == name
+        fixed.restore(before)
+        assert fixed.moved(before) is None
+        assert draw() == first
+
+
+def test_the_second_of_two_gaussian_numbers_is_a_draw() -> None:
+    np.random.standard_normal()
+    before = fixed.global_random_states()
+    np.random.standard_normal()
+    assert fixed.moved(before) == "numpy.random"
+
+
+def test_samples_are_the_same_if_their_bits_are_and_their_kind() -> None:
+    zeros = torch.zeros(4, dtype=torch.float32)
+    assert fixed.same_bytes(zeros, zeros.clone())
+    assert not fixed.same_bytes(zeros, zeros.int())
+    assert not fixed.same_bytes(zeros, zeros.view(2, 2))
+    assert not fixed.same_bytes(zeros, -zeros)
+    nan = torch.tensor([float("nan"), 1.0])
+    assert fixed.same_bytes(nan, nan.clone())
+    assert fixed.same_bytes(torch.arange(4.0)[::2], torch.tensor([0.0, 2.0]))

@@ -1,0 +1,162 @@
+"""Each kind of thing that a sample can depend on, alone: found at once, or seen to change."""
+
+import logging
+import random
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from hotlap.feed.reach import Reach
+
+STATE = np.random.RandomState(0)
+
+
+class Plain(Dataset):
+    """Depends on nothing but what it holds."""
+
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([index])
+
+
+def named(read: Callable[[Any, int], Any]) -> Dataset:
+    """Return a data set whose samples are read by this function."""
+    return type("Reading", (Plain,), {"__getitem__": read, "__module__": __name__})()
+
+
+def with_closure(generator: Any) -> Callable[[Any, int], Any]:
+    def read(self: Any, index: int) -> Any:
+        return index + generator.random()
+
+    return read
+
+
+def with_default(self: Any, index: int, generator: Any = STATE) -> Any:
+    return index + generator.rand()
+
+
+def with_keyword(self: Any, index: int, *, generator: Any = STATE) -> Any:
+    return index + generator.rand()
+
+
+def warning(self: Any, index: int) -> Any:
+    warnings.warn("an image is damaged", stacklevel=2)
+
+
+def logging_(self: Any, index: int) -> Any:
+    logging.info("an image is damaged")
+
+
+def to_standard_error(self: Any, index: int) -> Any:
+    sys.stderr.write("an image is damaged")
+
+
+def to_a_file(self: Any, index: int) -> Any:
+    Path("damaged").write_text(str(index))
+
+
+def shifted(generator: Any, value: Any) -> Any:
+    return value + generator.random()
+
+
+A_GENERATOR = "random generator or an iterator"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (Plain(own=torch.Generator()), A_GENERATOR),
+        (Plain(own=STATE), A_GENERATOR),
+        (Plain(own=np.random.default_rng(0)), A_GENERATOR),
+        (Plain(own=np.random.PCG64(0)), A_GENERATOR),
+        (Plain(own=random.Random(0)), A_GENERATOR),
+        (Plain(own=iter([1, 2])), A_GENERATOR),
+        (Plain(own=(line for line in "ab")), A_GENERATOR),
+        (Plain(own=[{"deep": (torch.Generator(),)}]), A_GENERATOR),
+        (Plain(own=partial(shifted, random.Random(0))), A_GENERATOR),
+        (Plain(own=random.Random(0).random), A_GENERATOR),
+        (named(with_closure(random.Random(0))), A_GENERATOR),
+        (named(with_default), A_GENERATOR),
+        (named(with_keyword), A_GENERATOR),
+        (named(warning), "may log"),
+        (named(logging_), "may log"),
+        (Plain(own=logging.getLogger("data")), "may log"),
+        (named(to_standard_error), "prints"),
+        (named(to_a_file), "may write to a file"),
+    ],
+)
+def test_what_may_not_be_read_twice_is_a_problem(dataset: Dataset, words: str) -> None:
+    problem = Reach(dataset).problem
+    assert problem is not None and words in problem
+
+
+def test_the_generators_whose_states_are_watched_are_none() -> None:
+    own = [torch.default_generator, random.random, np.random.random]
+    assert Reach(Plain(own=own)).problem is None
+
+
+class Slotted:
+    __slots__ = ("scale",)
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+
+class Scaled(Plain):
+    scale = 1.0
+    """Of the class, until an object has one of its own."""
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "an attribute": lambda d: setattr(d, "number", 2),
+    "an attribute that hides the class's": lambda d: setattr(d, "scale", 2.0),
+    "an attribute that goes": lambda d: delattr(d, "number"),
+    "a tensor, in place": lambda d: d.tensor.add_(1),
+    "a tensor in a list, in place": lambda d: d.tensors[1].zero_(),
+    "a transform in a list": lambda d: d.transforms.__setitem__(0, abs),
+    "a transform more in a list": lambda d: d.transforms.append(abs),
+    "a transform in a dictionary": lambda d: d.named.update(first=abs),
+    "a setting in a dictionary": lambda d: d.settings.update(size=2),
+    "a setting deep in a dictionary": lambda d: d.settings["deep"].append(1),
+    "a number in a list": lambda d: d.numbers.__setitem__(1, 7),
+    "a number in a deque": lambda d: d.queue.append(7),
+    "a set": lambda d: d.chosen.add(7),
+    "a slot": lambda d: setattr(d.slotted, "scale", 2.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("accepted", [False, True])
+def test_what_changes_shows_in_the_quick_look(change: str, accepted: bool) -> None:
+    dataset = Scaled(
+        number=1,
+        tensor=torch.zeros(3),
+        tensors=[torch.ones(2), torch.ones(2)],
+        transforms=[torch.sin, torch.cos],
+        named={"first": torch.sin},
+        settings={"size": 1, "deep": [0]},
+        numbers=[1, 2],
+        queue=deque([1]),
+        chosen={1},
+        slotted=Slotted(),
+    )
+    reach = Reach(dataset)
+    if accepted:
+        reach.accept()
+    assert reach.problem is None and reach.changed() is None
+    CHANGES[change](dataset)
+    assert reach.changed() is not None

@@ -1,0 +1,105 @@
+"""How much two records may differ: not at all, or by what stands in the verdict's constants."""
+
+import json
+from statistics import pstdev
+from typing import Any
+
+import pytest
+
+from hotlap.lab.verdict import SeedLosses, judge, repeats_itself
+from hotlap.techniques import Numerics
+
+STEPS = 40
+
+
+def record() -> dict[str, Any]:
+    return {
+        "fed": [f"batch{i}" for i in range(STEPS)],
+        "inputs": [f"input{i}" for i in range(STEPS)],
+        "losses": [1.0 + 0.01 * (i % 7) for i in range(STEPS)],
+        "loss_digests": list(range(STEPS)),
+        "weights": [f"w{i}" for i in range(STEPS)],
+        "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
+    }
+
+
+def states(other: dict[str, Any], **more: Any) -> dict[str, str]:
+    """Return the state of each check, and the tier."""
+    given = {"claimed": Numerics.EXACT, "plain_repeats": None, **more}
+    found = judge(record(), other, **given)
+    return {"tier": found.tier, **{check.name: check.state for check in found.checks}}
+
+
+def test_equal_records_are_exact_and_one_loss_or_weight_makes_them_not() -> None:
+    assert states(record())["tier"] == "exact"
+    for key, value in (("loss_digests", -1), ("weights", "v")):
+        for at in (0, STEPS // 2, STEPS - 1):
+            other = record()
+            other[key][at] = value
+            assert states(other)["tier"] != "exact"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("fed", "another"), ("inputs", "another"), ("numbers", '[{"lr": 0.2}]')]
+)
+def test_equal_weights_are_no_excuse_for_other_batches_or_numbers(key: str, value: str) -> None:
+    other = record()
+    other[key][20] = value
+    found = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
+    assert found.tier == "changed"
+    assert found.failed == ("numbers" if key == "numbers" else "fed",)
+
+
+@pytest.mark.parametrize("key", ["weights", "loss_digests", "numbers"])
+def test_a_run_that_ended_early_is_not_the_one_that_did_not(key: str) -> None:
+    other = record()
+    other[key].pop()
+    assert states(other)["tier"] != "exact"
+
+
+@pytest.mark.parametrize("key", ["fed", "loss_digests", "weights"])
+def test_a_script_repeats_itself_in_batches_losses_and_weights(key: str) -> None:
+    assert repeats_itself(record(), record()) is None
+    other = record()
+    other[key][7] = "another"
+    assert str(repeats_itself(record(), other)).endswith("(first at 8)")
+    other = record()
+    other[key].pop()
+    assert str(repeats_itself(record(), other)).endswith(f"(first at {STEPS})")
+
+
+@pytest.mark.parametrize(
+    ("sigmas", "state"),
+    [(0, "passed"), (3, "passed"), (-3, "passed"), (6, "failed"), (-6, "failed")],
+)
+def test_losses_may_be_off_by_their_noise(sigmas: float, state: str) -> None:
+    """Lower as well: labels that leak into the inputs make a loss fall."""
+    other = record()
+    later = other["losses"][STEPS // 2 :]
+    noise = pstdev(later) / len(later) ** 0.5
+    other["losses"] = [loss + sigmas * noise for loss in other["losses"]]
+    other["loss_digests"][0] = -1
+    assert states(other)["losses"] == state
+
+
+def test_a_few_losses_say_nothing() -> None:
+    for count, state in ((7, "not_made"), (8, "passed")):
+        other = record()
+        other["losses"] = other["losses"][:count]
+        other["loss_digests"][0] = -1
+        plain = {**record(), "losses": other["losses"]}
+        found = judge(plain, other, claimed=Numerics.ROUNDING, plain_repeats=None)
+        assert next(c.state for c in found.checks if c.name == "losses") == state
+
+
+@pytest.mark.parametrize(
+    ("worse", "state"),
+    [(-0.1, "passed"), (0.0, "passed"), (0.005, "passed"), (0.02, "failed"), (0.5, "failed")],
+)
+def test_seeds_may_be_worse_by_a_hundredth_of_the_first_loss(worse: float, state: str) -> None:
+    plain = [[1.0] * 8 + [0.5 + 0.001 * seed] * 8 for seed in range(4)]
+    other = [[*row[:8], *(loss + worse for loss in row[8:])] for row in plain]
+    changed = record()
+    changed["loss_digests"][0] = -1
+    found = states(changed, claimed=Numerics.PRECISION, seeds=SeedLosses(plain, other))
+    assert found["seeds"] == state

@@ -1,0 +1,121 @@
+"""What a plan may say, what it claims, and what is reported of techniques that did not act."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.attach.apply import PlanInProcess
+from hotlap.errors import DIFFERS, PlanError
+from hotlap.plan import Plan
+from hotlap.techniques import Numerics, Proof, Refusal, Technique, check, numerics_of
+from hotlap.techniques.applying import Applied
+
+HERE = "tests.techniques.test_applying"
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def raising(target: Any, options: Options) -> Any:
+    target["touched"] = True
+    raise KeyError("of the user's own model")
+
+
+def refusing(target: Any, options: Options) -> Any:
+    raise Refusal("the model is too small")
+
+
+def taking(target: Any, options: Options) -> Any:
+    return target
+
+
+def proof(target: Any, options: Options) -> Proof:
+    return Proof(target["state"], target["why"])
+
+
+def technique(name: str, apply: Any) -> Technique:
+    return Technique(
+        name=name,
+        seam="model",
+        Options=Options,
+        numerics=lambda options: Numerics.EXACT,
+        why_not=lambda task, host, options: None,
+        apply=apply,
+        proof=proof,
+        candidates=lambda task, host: ({},),
+    )
+
+
+RAISING, REFUSING = technique("raising", raising), technique("refusing", refusing)
+TAKING = technique("taking", taking)
+
+
+def proven(name: str, *targets: dict[str, str]) -> tuple[str, str]:
+    applied = Applied(Plan({name: {}}), (f"{HERE}:{name.upper()}",))
+    for target in targets:
+        applied.apply("model", target)
+    (row,) = applied.proofs()
+    return row["state"], row["why"]
+
+
+WELL = {"state": "applied", "why": "it ran 3 times"}
+
+
+def test_what_failed_or_refused_is_reported_with_its_reason_and_never_as_applied() -> None:
+    assert proven("raising", dict(WELL)) == ("refused", 'KeyError: "of the user\'s own model"')
+    assert proven("refusing", dict(WELL)) == ("refused", "the model is too small")
+    assert proven("taking", dict(WELL)) == ("applied", "it ran 3 times")
+    assert proven("taking") == ("no_effect", "the run never came to a model that it acts on")
+
+
+def test_what_may_have_changed_something_is_told_first() -> None:
+    late = {"state": "refused", "why": f"seen too late: {DIFFERS} from a plain run"}
+    for targets in ([WELL, late], [late, WELL]):
+        state, why = proven("taking", *targets)
+        assert state == "refused" and DIFFERS in why
+        assert "elsewhere applied: it ran 3 times" in why
+
+
+@pytest.mark.parametrize(
+    ("techniques", "words"),
+    [
+        ({"threads": {"count": True}}, "True is bool. Allowed: int"),
+        ({"threads": {"count": 1.0}}, "1.0 is float. Allowed: int"),
+        ({"threads": {"count": 0}}, "count"),
+        ({"threads": {}}, "needs the option 'count'"),
+        ({"threads": {"cuont": 1}}, "'cuont' is not known"),
+        ({"optimizer": {"implementation": "fast"}}, "'fast' is not known"),
+        ({"residant": {}}, "'residant' is not known"),
+    ],
+)
+def test_what_a_plan_may_not_say_is_told(techniques: Any, words: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        check(Plan(techniques))
+    assert words in str(caught.value)
+
+
+def test_a_plan_claims_what_its_weakest_technique_claims() -> None:
+    exact, rounding = {"resident": {}}, {"threads": {"count": 1}}
+    narrow = {"autocast": {"dtype": "bf16"}}
+    assert numerics_of(Plan()) is Numerics.EXACT
+    assert numerics_of(Plan(exact)) is Numerics.EXACT
+    assert numerics_of(Plan({**exact, **rounding})) is Numerics.ROUNDING
+    assert numerics_of(Plan({**narrow, **exact, **rounding})) is Numerics.PRECISION
+
+
+def test_an_optimizer_whose_step_raised_is_as_the_script_knows_it() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, 1))
+    optimizer = torch.optim.Adam([weight])
+    before = dict(optimizer.param_groups[0])
+    plan = PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}}))
+    plan.step_begins(optimizer)
+    weight.grad = torch.ones(3, 1).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+    assert optimizer.param_groups[0]["foreach"] is True
+    plan.step_failed(optimizer)
+    assert optimizer.param_groups[0] == before

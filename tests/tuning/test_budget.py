@@ -1,0 +1,28 @@
+"""What a budget affords, and what it is not spent on twice."""
+
+from hotlap.lab.statistics import Ratio
+from hotlap.techniques import Numerics
+from hotlap.tuning.budget import Budget
+from hotlap.tuning.candidates import Candidate, combinations
+
+
+def test_what_is_kept_for_later_is_not_spent_before() -> None:
+    budget = Budget(100)
+    assert budget.affords("a race", 40)
+    assert budget.affords("a race", 40, keep_s=50)
+    assert not budget.affords("a race", 40, keep_s=80)
+    assert budget.not_reached == ["a race (about 40 s, 100 s left)"]
+
+
+def test_what_clearly_slowed_the_run_down_is_not_tried_again() -> None:
+    gained = Candidate("resident", {}, Numerics.EXACT)
+    hidden = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    slower = Candidate("threads", {"count": 1}, Numerics.ROUNDING)
+    singles = {
+        gained: Ratio(2.0, 1.9, 2.1, 8),
+        hidden: Ratio(1.0, 0.9, 1.1, 8),
+        slower: Ratio(0.7, 0.6, 0.8, 8),
+    }
+    plans = combinations(singles, [gained], limit=9).values()
+    assert any("optimizer" in plan.techniques for plan in plans)
+    assert not any("threads" in plan.techniques for plan in plans)

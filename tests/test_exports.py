@@ -14,7 +14,7 @@ def test_all_is_sorted_and_names_all_that_is_visible() -> None:
         if not (name.startswith("_") or name in IMPORTED_FOR_ITSELF)
         and not isinstance(value, ModuleType)
     ]
-    visible += [*hotlap._NEEDS_TORCH, "schedules"]
+    visible += [*hotlap._WHERE, "schedules"]
     assert hotlap.__all__ == sorted(hotlap.__all__)
     assert set(hotlap.__all__) == {*visible, "__version__"}
 

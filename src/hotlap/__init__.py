@@ -5,9 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from hotlap import schedules
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError
-from hotlap.host import Host
-from hotlap.plan import Plan
-from hotlap.task import Task
 
 if TYPE_CHECKING:
     from hotlap.diagnosis.call import diagnose
@@ -15,9 +12,12 @@ if TYPE_CHECKING:
     from hotlap.engine.exporting import export
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
+    from hotlap.host import Host
     from hotlap.lengths import buckets
     from hotlap.losses.cross_entropy import chunked_cross_entropy
     from hotlap.padding import pad
+    from hotlap.plan import Plan
+    from hotlap.task import Task
     from hotlap.tuning.recipe import tune
 
 __version__ = "0.1.0"
@@ -43,7 +43,10 @@ __all__ = [
     "tune",
 ]
 
-_NEEDS_TORCH = {
+_WHERE = {
+    "Host": "hotlap.host",
+    "Plan": "hotlap.plan",
+    "Task": "hotlap.task",
     "buckets": "hotlap.lengths",
     "chunked_cross_entropy": "hotlap.losses.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",
@@ -54,10 +57,10 @@ _NEEDS_TORCH = {
     "train": "hotlap.engine.train",
     "tune": "hotlap.tuning.recipe",
 }
-"""Name -> where it is; found when it is asked for, because torch takes a second to import."""
+"""Name -> its module, imported on first use: torch takes a second, `hotlap --help` needs none."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _NEEDS_TORCH:
+    if name not in _WHERE:
         raise AttributeError(f"module 'hotlap' has no attribute '{name}'")
-    return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -14,7 +14,8 @@ from rich.console import Console
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import Outcome
 from hotlap.attach.runner import run as run_script
-from hotlap.diagnosis.causes import Diagnosis, diagnose
+from hotlap.diagnosis.causes import diagnose
+from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, RunError
 from hotlap.host import Host
 from hotlap.lab.trial import Lab

@@ -1,6 +1,7 @@
 """What is kept of a sampled step, and with what it is repeated."""
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from hotlap.attach.capture import VerifyRole, _Inputs, _StepSampler
 from hotlap.attach.channel import Config
 from hotlap.attach.comparing import compare_gradients, compare_updates
 from hotlap.attach.drawing import repeating_in
+from hotlap.attach.replay import _Repetition
 from hotlap.attach.rng import rng_states, set_rng_states
 
 
@@ -34,6 +36,17 @@ def test_every_generator_is_put_back() -> None:
     first = draw_everywhere()
     assert draw_everywhere() != first
     set_rng_states(states)
+    assert draw_everywhere() == first
+
+
+def test_a_repetition_begins_where_the_step_drew_its_first_number(tmp_path: Path) -> None:
+    sampler = _StepSampler({"samples": [0], "folder": str(tmp_path)})
+    sampler.batch(0, torch.ones(2), [])
+    first = draw_everywhere()
+    sampler._updates.append({"optimizer": 0, "update": 0})
+    sampler.finish()
+    repeated = _Repetition(sampler.written[0]["file"], [], torch.float64)
+    assert repeated.batch().tolist() == [1, 1]
     assert draw_everywhere() == first
 
 

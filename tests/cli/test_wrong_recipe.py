@@ -61,7 +61,7 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["train", "recipe.py", "--run-dir", ""], ["--run-dir was given nothing"]),
         (["train", "recipe.py", "--run-dir="], ["--run-dir was given nothing"]),
         (["train", "recipe.py", "--run-dir", "x" * 300], ["a name of 300 letters"]),
-        (["train", "recipe.py", "--run-dir", "recipe.py"], ["recipe.py", "not a folder"]),
+        (["train", "recipe.py", "--run-dir", "recipe.py"], ["recipe.py", "no folder"]),
         (["train", "recipe.py", "--technique", ".:x"], ["'.:x'", "module:NAME"]),
         (["train", "recipe.py", "--technique", "broken:X"], ["broken", "ZeroDivisionError"]),
         (["run", "x" * 300], ["File name too long"]),

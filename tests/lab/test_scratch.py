@@ -208,8 +208,6 @@ def test_root_may_rename_a_folder_that_was_there_before(tree: Path) -> None:
 AS_ANOTHER_USER = """
 import json, os, sys
 from pathlib import Path
-from hotlap.lab import family
-from hotlap.lab.copying import end_leftovers
 from hotlap.lab.scratch import Protection, Scratch, probe
 cwd, protection, argv = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3:]
 os.chdir(cwd)

@@ -8,8 +8,9 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
+from hotlap.lab.last_words import last_words
 from hotlap.lab.observing import watch
-from hotlap.lab.trial import Lab, _last_words
+from hotlap.lab.trial import Lab
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 LOOPS = TINY.with_name("loops.py")
@@ -98,6 +99,6 @@ def test_all_of_a_traceback_is_shown_and_of_other_output_the_end() -> None:
         "ValueError: 2",
     ]
     printed = [f"epoch {n}" for n in range(50)]
-    assert _last_words([*printed, *chain])[-len(chain) :] == chain
-    assert len(_last_words([*printed, *chain])) == len(chain)
-    assert _last_words(printed) == printed[-15:]
+    assert last_words([*printed, *chain])[-len(chain) :] == chain
+    assert len(last_words([*printed, *chain])) == len(chain)
+    assert last_words(printed) == printed[-15:]

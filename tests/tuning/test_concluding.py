@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hotlap import cli
 from hotlap.demo import hints_of
-from hotlap.diagnose.causes import Diagnosis, Finding, Opportunity
+from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity
 from hotlap.errors import TrialError
 from hotlap.lab.observing import Observation
 from hotlap.lab.pairs import Race
@@ -185,7 +185,9 @@ def test_what_a_diagnosis_measured_becomes_hints_the_fastest_first() -> None:
         *("per_item_decode", "speed", 1.0, 2.0, "a.py:1", "", "", {"resident": {}}, "exact", "high")
     )
     switch = Opportunity("threads", {"count": 1}, 2.0, 1.9, 2.1, "rounding")
-    diagnosis = Diagnosis("x", faked.trace(4.0), (finding,), (switch,), (), 0.02, ())
+    diagnosis = Diagnosis(
+        "x", faked.trace(4.0), (), findings=(finding,), opportunities=(switch,), floor=0.02
+    )
     hints = hints_of(diagnosis)
     assert [hint.plan for hint in hints] == [Plan({"threads": {"count": 1}}), RESIDENT]
     assert [hint.measured for hint in hints] == pytest.approx([2.0, 4 / 3])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hotlap.attach.entry import Script
+from hotlap.errors import TrialError
 from hotlap.host import Host
 from hotlap.lab.pairs import Arm, Race
 from hotlap.lab.trial import Lab
@@ -68,6 +69,17 @@ def test_a_weaker_verdict_than_the_tier_is_not_taken_and_a_better_one_is() -> No
     assert taken.tier == "exact"
 
 
+def test_a_proof_that_failed_proves_nothing() -> None:
+    class Fails:
+        def prove(self, plan: Plan) -> Verdict:
+            raise TrialError("the script died.\nIts last output", reason="crashed")
+
+    tuner, final = faked.tuner(), faked.raced({FUSED: 2.0})
+    assert rung(tuner, final, fastest_first(final, 0.02), "rounding", Fails()) is None
+    assert "unproven" in tuner.notes.unproven
+    assert "the script died." in tuner.notes.unproven
+
+
 def test_plans_that_gained_nothing_are_not_ranked() -> None:
     final = faked.raced({RESIDENT: 1.5, FUSED: 1.01, BOTH: 0.8})
     assert fastest_first(final, 0.02) == ["resident"]
@@ -103,6 +115,10 @@ def test_only_what_gained_alone_counts_as_a_gain() -> None:
     first = faked.raced({RESIDENT: 1.5, FUSED: 1.6}, apart=0.05)
     ratios = {c: first.ratio(c.name) for c in (RESIDENT_ALONE, FUSED_ALONE)}
     assert search.gained(ratios, first) == [FUSED_ALONE, RESIDENT_ALONE]
+    # Its median lies above the floor, and its interval reaches into it.
+    first = faked.raced({RESIDENT: 1.1}, wobble=0.3)
+    assert first.ratio("resident").median > 1 + first.floor
+    assert search.gained({RESIDENT_ALONE: first.ratio("resident")}, first) == []
 
 
 def test_a_technique_that_gained_nothing_alone_is_no_part_of_the_first_combination() -> None:

@@ -63,7 +63,8 @@ class VerifyRole(ObserveRole):
         numbers = json.dumps(numbers_of(optimizer), sort_keys=True)
         self.numbers.append(numbers)
         super().step_begins(optimizer)
-        if id(optimizer) == self._primary:
+        stepper = self._steppers.find(optimizer)
+        if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self.steps)
         self._sampler.before_update(optimizer, len(self.numbers) - 1)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity, Suspect
 from hotlap.lab.pairs import Arm, Race
-from hotlap.lab.statistics import Ratio, is_gain
+from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.rules import Nomination
 from hotlap.techniques import numerics_of
@@ -44,7 +44,7 @@ class Trials:
             return Tried(plan, None, f"{plan}: {idle[0]['state']}, {idle[0]['why']}")
         ratio = self.race.ratio(arm.name)
         words = f"{plan} gave {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
-        return Tried(plan, ratio, words, is_gain(ratio, self.race.floor))
+        return Tried(plan, ratio, words, self.race.gains(arm.name, self.race.floor))
 
     def of_all(self, plans: Sequence[Plan]) -> list[Tried]:
         """Return what came of those plans that were tried."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotlap.checkpoint.files import make_folder, why_unwritable
+from hotlap.checkpoint.files import check_path, make_folder, why_unwritable
 from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
 from hotlap.checkpoint.read import Checkpoint, newest, read
@@ -206,22 +206,12 @@ def run_folder(given: str | Path) -> Path:
     """Return a run's folder as a path, after a look whether there can be such a folder.
 
     Raises:
-        UsageError: it is empty, no file system takes the name, or something else is there.
+        UsageError: it is empty, or no file system takes the name.
     """
-    path = Path(given)
-    problem = None if str(given) else "it is empty"
-    try:
-        if path.exists() and not path.is_dir():
-            problem = "it is not a folder"
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-    if problem is not None:
-        shown = str(given) if len(str(given)) < 100 else f"{str(given)[:100]}..."
-        raise UsageError(
-            f"run_dir '{shown}' is not allowed: {problem}. Allowed: the path of a folder, which is "
-            "made if need be."
-        )
-    return path
+    if not str(given):
+        raise UsageError("run_dir '' is empty. Expected: the path of a folder, which is made.")
+    check_path(Path(given))
+    return Path(given)
 
 
 def check_keep(keep: Any) -> None:

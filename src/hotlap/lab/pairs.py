@@ -171,6 +171,10 @@ def race(
         plain_ms = _warm_up(live, twins)
         steps = turn_length(turn_s, rounds, planned_steps, step_ms or plain_ms, arms[0].warm_up)
         most = rounds if most_rounds is None or deadline is None else max(rounds, most_rounds)
+        if planned_steps is not None:
+            # More rounds are worth waiting for, but not another start of every process.
+            fits = (usable_steps(planned_steps) - sum(arms[0].warm_up)) // steps
+            most = max(rounds, min(most, fits))
         done, orders = 0, random.Random(seed)
         while done < most and _take_round(live, twins, steps, plain_ms, done, orders):
             done += 1

@@ -1,0 +1,28 @@
+"""How a script ended, and what of its output says why."""
+
+import signal
+from collections.abc import Sequence
+
+_LAST_LINES = 15
+_MOST_LINES = 80
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+def exit_in_words(code: int) -> str:
+    """Return how a process ended, from its exit code; negative ones are signals."""
+    if code < 0:
+        return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"ended with exit code {code}"
+
+
+def last_words(lines: Sequence[str]) -> Sequence[str]:
+    """Return the last lines of what a script printed; of a traceback that is among them, all."""
+    starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
+    first = len(lines) - _LAST_LINES
+    while starts:
+        start = starts.pop()
+        first = min(first, start)
+        if not any(line.startswith(_CHAINED) for line in lines[max(0, start - 3) : start]):
+            break
+    return lines[max(0, first, len(lines) - _MOST_LINES) :]

@@ -1,0 +1,40 @@
+"""What is not taken: a plan that could not be proven, and a gain that only its median shows."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.errors import TrialError
+from hotlap.plan import Plan
+from hotlap.techniques import Numerics
+from hotlap.tuning import search
+from hotlap.tuning.candidates import Candidate
+from hotlap.tuning.proofs import prove_tier
+from tests.tuning import faked
+
+RESIDENT = Plan({"resident": {}})
+
+
+class Failing:
+    """A prover whose trials crash."""
+
+    def prove(self, plan: Plan) -> Any:
+        raise TrialError("`train.py` ended with exit code 1", reason="crashed")
+
+
+@pytest.mark.parametrize("tier", ["exact", "rounding", "statistical"])
+def test_a_plan_whose_proof_crashed_is_not_taken(tier: str) -> None:
+    tuner, final = faked.tuner(accept="statistical"), faked.raced({RESIDENT: 2.0})
+    prover: Any = Failing()
+    assert prove_tier(tuner, prover, final, ["resident"], tier, []) is None
+    if tier == "exact":
+        assert "ended with exit code 1" in str(tuner.notes.__dict__)
+
+
+def test_a_median_above_the_floor_is_no_gain_where_its_interval_is_not() -> None:
+    alone = Candidate("resident", {}, Numerics.EXACT)
+    for wobble, gained in ((0.002, [alone]), (0.3, [])):
+        first = faked.raced({RESIDENT: 1.1}, wobble=wobble, rounds=5)
+        ratio = first.ratio("resident")
+        assert ratio.median > 1 + first.floor
+        assert search.gained({alone: ratio}, first) == gained

@@ -96,6 +96,12 @@ def test_a_bound_that_gains_nothing_acquits() -> None:
     assert "identical runs differ" in printed(found)
 
 
+def test_what_the_budget_did_not_reach_is_not_called_impossible_to_measure() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    (suspect,) = conclude(known(trace), nominate(trace), (), trials(15.0)).suspects
+    assert "--budget" in suspect.why
+
+
 def test_an_optimizer_with_sparse_gradients_is_measured_by_one_that_does_nothing() -> None:
     trace = trace_of(0.1, 9.3, optimizers=(SPARSE,))
     (nomination,) = nominate(trace)

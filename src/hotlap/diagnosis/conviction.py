@@ -80,8 +80,7 @@ def conclude(
                 f"to {trials.race.floor:.1%}"
             )
         else:
-            why = _in_words(remedies) or "no trial of hotlap's can measure it"
-            suspects.append(suspect(nomination, why))
+            suspects.append(suspect(nomination, _in_words(remedies) or _why_untried(nomination)))
     return replace(
         known,
         findings=tuple(sorted(findings, key=lambda finding: -finding.cost_ms)),
@@ -90,6 +89,12 @@ def conclude(
         suspects=tuple(suspects),
         floor=trials.race.floor,
     )
+
+
+def _why_untried(nomination: Nomination) -> str:
+    if nomination.remedies or nomination.bound is not None:
+        return "the budget was too short for what would measure it: use a larger --budget"
+    return "no trial of hotlap's can measure it"
 
 
 def suspect(nomination: Nomination, why: str) -> Suspect:

@@ -98,9 +98,18 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
 def hints_of(diagnosis: Diagnosis) -> list[Hint]:
     """Return what a diagnosis measured to be faster, the fastest first."""
     mean = diagnosis.trace.step_ms()["mean"]
-    saved = [(Plan(finding.plan), finding.cost_ms) for finding in diagnosis.findings]
-    saved += [(Plan({row.technique: row.options}), row.saves_ms) for row in diagnosis.opportunities]
-    hints = [Hint(plan, mean / (mean - ms)) for plan, ms in saved if plan and ms < mean]
+    apart = 1 + (diagnosis.floor or 0.0)
+    hints = [
+        Hint(plan, mean / (mean - ms), mean / (mean - low) / apart, mean / (mean - high) * apart)
+        for plan, ms, low, high in (
+            *((Plan(one.plan), one.cost_ms, one.low, one.high) for one in diagnosis.findings),
+            *(
+                (Plan({one.technique: one.options}), one.saves_ms, one.low, one.high)
+                for one in diagnosis.opportunities
+            ),
+        )
+        if plan
+    ]
     return sorted(hints, key=lambda hint: -hint.measured)
 
 

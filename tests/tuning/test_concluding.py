@@ -165,9 +165,10 @@ def shown(found: Tuning, *, every: bool = False) -> str:
 
 
 def test_the_report_never_contradicts_the_diagnosis_before_it() -> None:
-    tuner = faked.tuner(hints=[Hint(RESIDENT, 1.78), Hint(Plan({"replay": {}}), 3.0)])
+    resident = Hint(RESIDENT, 1.78, 1.7, 1.9)
+    tuner = faked.tuner(hints=[resident, Hint(Plan({"replay": {}}), 3.0, 3.0, 3.0)])
     tuner.unhinted[str(Plan({"replay": {}}))] = "the technique is not among those"
-    found = without_gain(faked.raced({RESIDENT: 1.3}, apart=0.3), tuner)
+    found = without_gain(faked.raced({RESIDENT: 1.3}), tuner)
     text = shown(found)
     assert "Nothing to gain" not in text
     assert "resident: the diagnosis measured 1.78x, the race of this tuning 1.30x" in text
@@ -176,13 +177,22 @@ def test_the_report_never_contradicts_the_diagnosis_before_it() -> None:
     first, second = found.to_json()["hints"]
     assert first["raced"]["median"] == pytest.approx(1.3)
     assert second["raced"] is None
-    tuner = faked.tuner(hints=[Hint(RESIDENT, 1.78)])
-    assert "do not agree" not in shown(without_gain(faked.raced({RESIDENT: 1.75}), tuner))
+
+    def words(speed: float, apart: float = 0.0, wobble: float = 0.002) -> str:
+        again = faked.raced({RESIDENT: speed}, apart=apart, wobble=wobble)
+        return shown(without_gain(again, faked.tuner(hints=[resident])))
+
+    assert "do not agree" not in words(1.75)
+    assert "do not agree" in words(1.6)
+    assert "do not agree" not in words(1.6, apart=0.1)
+    assert "do not agree" not in words(1.6, wobble=0.08)
+    assert "do not agree" in words(2.2)
 
 
 def test_what_a_diagnosis_measured_becomes_hints_the_fastest_first() -> None:
     finding = Finding(
-        *("per_item_decode", "speed", 1.0, 2.0, "a.py:1", "", "", {"resident": {}}, "exact", "high")
+        *("per_item_decode", "speed", 1.0, 0.8, 1.2, 2.0, "a.py:1", "", ""),
+        *({"resident": {}}, "exact", "high"),
     )
     switch = Opportunity("threads", {"count": 1}, 2.0, 1.9, 2.1, "rounding")
     diagnosis = Diagnosis(
@@ -191,6 +201,8 @@ def test_what_a_diagnosis_measured_becomes_hints_the_fastest_first() -> None:
     hints = hints_of(diagnosis)
     assert [hint.plan for hint in hints] == [Plan({"threads": {"count": 1}}), RESIDENT]
     assert [hint.measured for hint in hints] == pytest.approx([2.0, 4 / 3])
+    assert hints[1].low == pytest.approx(1.25 / 1.02)
+    assert hints[1].high == pytest.approx(4 / 2.8 * 1.02)
 
 
 def test_techniques_that_are_not_applicable_take_one_line_unless_all_are_asked_for() -> None:

@@ -186,7 +186,7 @@ def test_what_was_hinted_at_is_raced_whatever_the_budget_and_the_rest_is_not_tri
     races: list[Any],
 ) -> None:
     races[:] = [({RESIDENT: 1.6}, 0.0)]
-    tuner = faked.tuner(seconds=0.001, hints=[Hint(RESIDENT, 1.78)])
+    tuner = faked.tuner(seconds=0.001, hints=[Hint(RESIDENT, 1.78, 1.7, 1.8)])
     first = search._first_race(tuner, faked.watched(), [RESIDENT_ALONE, FUSED_ALONE], hinted=1)
     assert first is not None
     assert "resident" in first.arms
@@ -202,7 +202,7 @@ def test_hints_come_first_also_where_they_are_no_candidate_and_else_say_why() ->
     tuner = faked.tuner()
     workers = Plan({"workers": {"count": 2}})
     flags = (faked.FACTS, tuner.host, tuner.known, Numerics.EXACT)
-    hints = [Hint(p, 1.5) for p in (workers, RESIDENT, FUSED, BOTH, Plan({"replay": {}}))]
+    hints = [Hint(p, 1.5, 1.4, 1.6) for p in (workers, RESIDENT, FUSED, BOTH, Plan({"replay": {}}))]
     found, count, reasons = put_first([FUSED_ALONE, RESIDENT_ALONE], hints, *flags)
     assert [c.name for c in found] == [
         "workers(count=2)",
@@ -212,7 +212,7 @@ def test_hints_come_first_also_where_they_are_no_candidate_and_else_say_why() ->
     assert count == 3
     assert "not among those" in reasons[str(Plan({"replay": {}}))]
     assert "one technique" in reasons[str(BOTH)]
-    _, count, reasons = put_first([], [Hint(FUSED, 1.5)], *flags)
+    _, count, reasons = put_first([], [Hint(FUSED, 1.5, 1.4, 1.6)], *flags)
     assert count == 0
     assert "`exact` or better" in reasons[str(FUSED)]
 

@@ -163,6 +163,8 @@ def _by_remedy(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
+        low=_saved(mean, best.ratio.low),
+        high=_saved(mean, best.ratio.high),
         at_most_ms=max(cost, at_most),
         where=nomination.where,
         evidence=nomination.evidence,
@@ -186,6 +188,8 @@ def _by_bound(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
+        low=_saved(mean, bound.ratio.low),
+        high=_saved(mean, bound.ratio.high),
         at_most_ms=cost,
         where=nomination.where,
         evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "

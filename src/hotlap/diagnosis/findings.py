@@ -18,6 +18,9 @@ class Finding:
     rule: str
     kind: str
     cost_ms: float
+    low: float
+    high: float
+    """The interval of `cost_ms`, in ms."""
     at_most_ms: float
     where: str
     evidence: str

@@ -222,7 +222,7 @@ def _answers(tuner: Tuner) -> tuple[HintAnswer, ...]:
             continue
         rows = [row for row in tuner.trials if row.plan == hint.plan]
         raced = next((row.speedup for row in reversed(rows) if row.speedup is not None), None)
-        found.append(answer(hint, raced, _why_not_raced(tuner, hint.plan, rows)))
+        found.append(answer(hint, raced, _why_not_raced(tuner, hint.plan, rows), tuner.floor))
     return tuple(found)
 
 

@@ -10,9 +10,6 @@ from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.candidates import Candidate
 
-_AGREES = 0.9
-"""What share of the measured speed-up a race must find to be the same finding."""
-
 
 @dataclass(frozen=True)
 class Hint:
@@ -21,6 +18,9 @@ class Hint:
     plan: Plan
     measured: float
     """How many times faster it was."""
+    low: float
+    high: float
+    """What it may have been, by its interval and by what identical runs differed by."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,8 @@ class HintAnswer:
     """How many times faster it was here, alone; None if it was not raced."""
     why: str
     """Both figures in words, or why it was not raced."""
-
-    @property
-    def agrees(self) -> bool:
-        """True if the race found about as much."""
-        return self.raced is not None and self.raced.median >= 1 + _AGREES * (self.measured - 1)
+    agrees: bool
+    """True if the two intervals, each widened by what identical runs differed by, overlap."""
 
 
 def put_first(
@@ -91,19 +88,22 @@ def _candidate(
     return (Candidate(name, dict(options), claims), "") if reason is None else (None, reason)
 
 
-def answer(hint: Hint, raced: Ratio | None, reason: str) -> HintAnswer:
+def answer(hint: Hint, raced: Ratio | None, reason: str, floor: float) -> HintAnswer:
     """Say what a tuning found of a hint.
 
     Args:
         hint: what was measured before.
         raced: what it gave alone here.
         reason: why it was not raced, if it was not.
+        floor: how far identical runs were apart in the races.
     """
     measured = f"{hint.plan}: the diagnosis measured {hint.measured:.2f}x"
     if raced is None:
-        return HintAnswer(hint.plan, hint.measured, None, f"{measured}; not raced here: {reason}")
+        why = f"{measured}; not raced here: {reason}"
+        return HintAnswer(hint.plan, hint.measured, None, why, agrees=False)
     words = (
         f"{measured}, the race of this tuning {raced.median:.2f}x ({raced.low:.2f} to "
         f"{raced.high:.2f}, {raced.pairs} paired turns)"
     )
-    return HintAnswer(hint.plan, hint.measured, raced, words)
+    agrees = raced.low / (1 + floor) <= hint.high and hint.low <= raced.high * (1 + floor)
+    return HintAnswer(hint.plan, hint.measured, raced, words, agrees)

@@ -138,7 +138,6 @@ def train(tmp_path: Path, text: str, port: int) -> Script:
     return Script(path="train.py", args=(str(port),), cwd=str(tmp_path))
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("scratch")
 def test_a_script_on_a_fixed_port_is_watched_and_raced(tmp_path: Path, port: int) -> None:
     with Lab(train(tmp_path, TRAINING, port)) as lab:

@@ -54,15 +54,16 @@ def watch(
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-
-    report = _observe(
-        lab,
-        plan,
-        progress,
-        start_up_s=max(LEAST_START_UP_S, seconds) + 2 * seconds,
-        seconds=seconds,
-        epochs=epochs,
-        naming_s=naming_s,
+    report = lab.retried(
+        lambda: _observe(
+            lab,
+            plan,
+            progress,
+            start_up_s=max(LEAST_START_UP_S, seconds) + 2 * seconds,
+            seconds=seconds,
+            epochs=epochs,
+            naming_s=naming_s,
+        )
     )
     trace = replace(Trace.from_json(report["trace"]), ended=report["ended"])
     if trace.ended == "script":

@@ -112,7 +112,19 @@ class Lab:
         """True if trials get a network of their own: two would want the same address."""
         return self.listens is not None and self.scratch.why_no_network() is None
 
-    def listens_too(self, error: TrialError) -> bool:
+    def retried(self, trial: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Call `trial`, and once more, in a network of its own, if its address was in use.
+
+        Another process, an earlier trial of this script for one, may have the address it wants.
+        """
+        try:
+            return trial()
+        except TrialError as error:
+            if not self._listens_too(error):
+                raise
+            return trial()
+
+    def _listens_too(self, error: TrialError) -> bool:
         """Return True if a trial failed for an address in use, and the next would not."""
         had_its_own = self.trials[-1].own_network
         if error.reason != "crashed" or had_its_own or not listening.is_in_use(error.output):
@@ -363,13 +375,7 @@ def observe(
         options: what the role needs, and `role` itself.
     """
     role: Role = options.pop("role", "observe")
-    try:
-        return _observe_once(lab, plan, role, timeout_s, answers or {}, options)
-    except TrialError as error:
-        # Another one, an earlier trial of this script for one, has the address that it wants.
-        if lab.listens_too(error):
-            return _observe_once(lab, plan, role, timeout_s, answers or {}, options)
-        raise
+    return lab.retried(lambda: _observe_once(lab, plan, role, timeout_s, answers or {}, options))
 
 
 def _observe_once(

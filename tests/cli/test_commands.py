@@ -147,6 +147,18 @@ def test_a_defect_has_exit_code_1_and_its_traceback(
     assert "ZeroDivisionError" in err and "defect of hotlap" in err
 
 
+def test_a_broken_pipe_of_the_users_code_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
+        raise BrokenPipeError("the data server went away")
+
+    planted(monkeypatch, fail)
+    assert cli.main(["planted"]) == 1
+    err = capsys.readouterr().err
+    assert "the data server went away" in err and "raised by your code, at" in err
+
+
 def test_values_are_read_and_durations_become_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

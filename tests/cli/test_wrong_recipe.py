@@ -103,6 +103,11 @@ def test_a_current_folder_that_was_removed_is_said(
             "sys.exit(0) in task()",
         ),
         (
+            "    return hotlap",
+            "    next(iter(()))\n    return hotlap",
+            "the recipe raised StopIteration at",
+        ),
+        (
             "import hotlap\n",
             "import argparse, hotlap\nparser = argparse.ArgumentParser()\n"
             "parser.add_argument('--needed', required=True)\nparser.parse_args()\n",

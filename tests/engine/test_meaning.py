@@ -17,7 +17,7 @@ from hotlap.checkpoint.write import checksum
 from hotlap.engine.build import Built, build
 from hotlap.engine.fitting import check_fits
 from hotlap.engine.meaning import LISTED, check
-from hotlap.engine.state import Position, capture
+from hotlap.engine.state import Position, capture, restore
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 from hotlap.plan import Plan
 from tests.engine.test_resume import state as state_of
@@ -129,6 +129,16 @@ def of_state(folder: Path) -> Iterator[tuple[str, Change]]:
         yield f"{name} of another type", in_state(_put(path, OTHER[type(value)]))
 
 
+def _switch(state: Any, key: str) -> None:
+    group = state["optimizer"]["groups"][0]
+    group[key] = not group[key]
+
+
+def _in_schedule(state: Any, key: str, value: Any) -> None:
+    pair = next(pair for pair in state["schedule"]["pairs"] if pair[0] == key)
+    pair[1] = value
+
+
 NAN = {"__kind__": "float", "value": "nan"}
 OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "step 8.5": _put(("position", "step"), 4.5),
@@ -144,6 +154,16 @@ OF_VALUES: dict[str, Callable[[Any], Any]] = {
     "lr negative": _put(("optimizer", "groups", 0, "lr"), -1.0),
     "no groups": _put(("optimizer", "groups"), []),
     "one beta": _put(("optimizer", "groups", 0, "betas"), {"__kind__": "tuple", "items": [0.9]}),
+    "beta beyond": _put(
+        ("optimizer", "groups", 0, "betas"), {"__kind__": "tuple", "items": [1.9, 0.9]}
+    ),
+    "eps negative": _put(("optimizer", "groups", 0, "eps"), -1.0),
+    "weight decay of another": _put(("optimizer", "groups", 0, "weight_decay"), 0.5),
+    "amsgrad switched": lambda state: _switch(state, "amsgrad"),
+    "maximize switched": lambda state: _switch(state, "maximize"),
+    "epoch of another": _put(("position", "epoch"), 3),
+    "in_epoch of another": _put(("position", "in_epoch"), 1),
+    "schedule counts back": lambda state: _in_schedule(state, "last_epoch", -7),
     "unknown kind": _put(("schedule",), {"__kind__": "code", "pairs": []}),
     "pairs that are none": _put(("schedule", "pairs"), [1]),
     "schedule empty": _put(("schedule", "pairs"), []),
@@ -181,6 +201,10 @@ OF_TENSORS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "moment short": ("optimizer", _short("optimizer", "0.weight/exp_avg")),
     "moment complex": ("optimizer", _like("0.bias/exp_avg", lambda t: t.to(torch.complex64))),
     "moment NaN": ("optimizer", _like("0.bias/exp_avg", lambda t: t * float("nan"))),
+    "moment inf": ("optimizer", _like("0.bias/exp_avg", lambda t: t + float("inf"))),
+    "moment of squares negative": ("optimizer", _like("0.bias/exp_avg_sq", lambda t: t - 1)),
+    "count beyond": ("optimizer", _like("0.bias/step", lambda t: t + 1e30)),
+    "count negative": ("optimizer", _like("0.bias/step", lambda t: t - 100)),
     "moment more": ("optimizer", lambda t: t.update({"0.weight/more": torch.zeros(1)})),
     "moment of nobody": ("optimizer", lambda t: t.update({"nobody/exp_avg": torch.zeros(1)})),
     "step of an optimizer long": ("optimizer", _like("0.bias/step", lambda t: t.repeat(2))),
@@ -261,6 +285,29 @@ def test_every_damage_of_meaning_is_one_kind_of_error_and_changes_nothing(
     assert wrong == []
     assert seen > 150
     assert bits(built) == before
+
+
+def test_a_schedule_of_other_rates_is_not_gone_on_with(tmp_path: Path) -> None:
+    def schedule(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    stepped = task(steps=2, schedule=schedule)
+    hotlap.train(stepped, run_dir=tmp_path)
+    folder = tmp_path / "ckpt" / "step-000000000002"
+    made = build(stepped, Plan())
+    looked_at(folder, made)
+    in_state(lambda state: _in_schedule(state, "base_lrs", [7.0]))(folder)
+    with pytest.raises(CheckpointCorrupt, match="'base_lrs' of the schedule"):
+        looked_at(folder, made)
+
+
+def test_how_an_optimizer_computes_is_not_taken_from_a_step(run: Path) -> None:
+    found = read(run / "ckpt" / "step-000000000004")
+    found.state["optimizer"]["groups"][0] |= {"capturable": True, "fused": True}
+    made = build(task(steps=8), Plan())
+    restore(made, found)
+    (group,) = made.optimizer.param_groups
+    assert (group["capturable"], group["fused"]) == (False, None)
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,25 @@ def test_one_tensor_among_others(name: str) -> None:
     assert ("`small`" in found.evidence) == (state != "passed")
 
 
-def test_what_happens_at_every_other_step_is_seen_and_a_single_step_is_not() -> None:
+def test_what_happens_now_and_then_is_seen() -> None:
     frozen, honest = row(CASES["frozen"][0]), row(CASES["honest"][0])
     assert check_gradient(Sampled([frozen, honest] * 3)).state == "failed"
+    assert check_gradient(Sampled([frozen, honest, honest] * 2)).state == "failed"
     # One unit that rounds to the other side of zero.
     assert check_gradient(Sampled([frozen, *[honest] * 5])).state == "passed"
+    visible = row(CASES["honest"][0], gradient_error=0.02, gradient_slope=1.01)
+    assert check_gradient(Sampled([visible, *[honest] * 5])).state == "passed"
+    tripled = row(CASES["honest"][0], gradient_error=2.0, gradient_slope=3.0)
+    assert check_gradient(Sampled([tripled, *[honest] * 5])).state == "failed"
+    own = {**tripled, "own_error": 0.0}
+    assert check_gradient(Sampled([own, *[honest] * 5])).state == "passed"
+
+
+def test_a_narrow_gradient_that_is_another_one_now_and_then_is_seen() -> None:
+    honest = [row(CASES["honest"][0], gradient_slope=1 + 1e-5 * (k % 2)) for k in range(47)]
+    assert check_mean_gradient(Sampled([honest[0], *honest])).state == "passed"
+    other = {**honest[0], "gradient_error": 1.4}
+    assert check_mean_gradient(Sampled([other, *honest])).state == "failed"
 
 
 def test_noise_in_the_plain_repetition_is_unproven_and_never_a_change() -> None:
@@ -105,13 +119,17 @@ def test_a_tensor_that_no_longer_learns_is_seen_in_a_narrower_format() -> None:
 
 
 def test_an_update_of_one_tensor_is_judged_by_itself() -> None:
+    def once(error: float) -> dict[str, Any]:
+        return {**row(CASES["honest"][0]), "updates": {"large": 1e-6, "small": error}}
+
     def rows(error: float) -> Sampled:
-        honest = {**row(CASES["honest"][0]), "updates": {"large": 1e-6, "small": error}}
-        return Sampled([honest] * 6)
+        return Sampled([once(error)] * 6)
 
     assert check_update(rows(1e-5)).state == "passed"
     assert check_update(rows(1.0)).state == "failed"
     assert "`small`" in check_update(rows(1.0)).evidence
+    assert check_update(Sampled([once(1.0), *[once(1e-5)] * 5])).state == "failed"
+    assert check_update(Sampled([once(1e-3), *[once(1e-5)] * 5])).state == "passed"
 
 
 def test_a_fallback_and_how_the_steps_were_drawn_are_in_the_evidence() -> None:

@@ -42,6 +42,18 @@ def _scale_the_gradient(target: Any, options: Any) -> Any:
     return target
 
 
+def _triple_now_and_then(target: Any, options: Any) -> Any:
+    steps = [0]
+
+    def count(module: Any, inputs: Any) -> None:
+        steps[0] += module.training
+
+    target.module.register_forward_pre_hook(count)
+    for parameter in target.module.parameters():
+        parameter.register_hook(lambda gradient: gradient * 3 if steps[0] % 3 == 0 else gradient)
+    return target
+
+
 def _nothing(target: Any, options: Any) -> Any:
     return target
 
@@ -51,5 +63,6 @@ FREEZE_EXACTLY = _technique("freeze_exactly", "model", _freeze_the_second_layer,
 DROP = _technique("drop", "feed", _drop_every_20th_batch)
 SCALE = _technique("scale", "model", _scale_the_gradient)
 SKIP = _technique("skip", "optimizer", _scale_and_skip)
+TRIPLE = _technique("triple", "model", _triple_now_and_then)
 IDLE = _technique("idle", "optimizer", _nothing, Numerics.EXACT)
-NAMES = ("FREEZE", "FREEZE_EXACTLY", "DROP", "SCALE", "SKIP", "IDLE")
+NAMES = ("FREEZE", "FREEZE_EXACTLY", "DROP", "SCALE", "SKIP", "TRIPLE", "IDLE")

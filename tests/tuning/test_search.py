@@ -168,9 +168,11 @@ def test_the_races_end_when_the_budget_does_and_when_something_has_gained(
     noisy = faked.raced({RESIDENT: 1.06}, apart=0.13)
     races[:] = [({RESIDENT: 1.06}, 0.13)]
     tuner = faked.tuner(seconds=1.0)
+    tuner.notes.raced(RESIDENT_ALONE, noisy.arms["resident"], noisy)
     final, before = search._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
     assert (final, before) == (None, noisy)
     assert "resident" in tuner.budget.not_reached[0]
+    assert "could not tell" in tuner.notes.rows(["resident"])[0]["why"]
     tuner = faked.tuner()
     final, _ = search._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
     assert len(tuner.trials) == search._MOST_RACES - 1

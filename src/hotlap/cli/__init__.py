@@ -52,12 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain(f"{name}: interrupted.")
         return 130
-    except BrokenPipeError:
-        # The reader went away; without this Python complains once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except Exception:
-        _complain(f"{traceback.format_exc()}{name}: {_whose()}")
+    except Exception as error:
+        whose = _whose()
+        if isinstance(error, BrokenPipeError) and whose == _DEFECT:
+            # Whoever read our output went away; without this Python complains when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        _complain(f"{traceback.format_exc()}{name}: {whose}")
         return 1
 
 

@@ -73,7 +73,15 @@ def task_of(target: Target) -> Iterator[Task]:
     """
     path = recipe_of(target)
     with as_command_line(path, target.args):
-        task = load(path).task(target.args)
+        try:
+            task = load(path).task(target.args)
+        except StopIteration as error:
+            # It would end this generator, and nobody would see whose it was.
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            raise UsageError(
+                f"the recipe raised StopIteration at {last.filename}:{last.lineno}: `next(...)` of "
+                "something that had nothing more to give."
+            ) from error
         try:
             yield task
         except SystemExit as error:

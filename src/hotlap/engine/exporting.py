@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import io
 import logging
 import math
 import warnings
@@ -166,8 +167,10 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
 def _program(task: Task, model: Any, path: Path) -> str:
     example = _example(task, model)
     program = example.exported(model)
-    with saving():
-        torch.export.save(program, path)
+    # Torch's own writer ends the process where a file cannot be written to its end.
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    path.write_bytes(buffer.getbuffer())
     again = torch.export.load(path).module()
     return example.compared(model, again)
 

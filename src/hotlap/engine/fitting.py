@@ -12,7 +12,14 @@ from hotlap.checkpoint.codec import decode
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.engine.meaning import not_finite
-from hotlap.engine.state import _PART, _VALUE, _check_same, _names, fingerprint
+from hotlap.engine.state import (
+    _PART,
+    _VALUE,
+    IMPLEMENTATION,
+    _check_same,
+    _names,
+    fingerprint,
+)
 from hotlap.errors import CheckpointCorrupt
 
 log = logging.getLogger("hotlap")
@@ -20,6 +27,18 @@ log = logging.getLogger("hotlap")
 _GROUP = "group "
 _WHOLE = ("last_epoch", "_step_count")
 """What schedules count in whole numbers."""
+_SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas", "max_momentum")
+"""Entries of an optimizer's groups that torch's schedules may change, or put there."""
+_NEVER_NEGATIVE = (
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "exp_inf",
+    "square_avg",
+    "acc_delta",
+    "sum",
+    "step",
+)
+"""State of torch's optimizers: sums of squares, largest magnitudes and counts."""
 _SIZES = (2, 3, 4, 5, 6)
 """Of a parameter that stands for others: no two dimensions alike."""
 
@@ -49,14 +68,30 @@ def trained_names(built: Built) -> set[str]:
 
 def _first_wrong(built: Built, checkpoint: Checkpoint) -> str | None:
     state, tensors = checkpoint.state, checkpoint.tensors
+    steps = state["position"]["step"]
     return (
-        _wrong_weights(built, tensors["model"])
+        _wrong_position(built, state["position"])
+        or _wrong_weights(built, tensors["model"])
         or _wrong_names("modules keep", state["extra"], _extra(built))
         or _wrong_buffers(built, tensors.get("buffers", {}))
         or _wrong_groups(built, state["optimizer"], tensors.get("optimizer", {}))
-        or _wrong_states(built, state["optimizer"]["scalars"], tensors.get("optimizer", {}))
+        or _wrong_states(built, state["optimizer"]["scalars"], tensors.get("optimizer", {}), steps)
         or _wrong_table("schedule", built.scheduler, state["schedule"])
         or _wrong_table("scaler", built.step.target.scaler, state["scaler"])
+    )
+
+
+def _wrong_position(built: Built, position: Mapping[str, int]) -> str | None:
+    """Return what is wrong where every epoch has as many steps."""
+    each = None if built.task.is_stream else built.task.steps_per_epoch
+    if each is None:
+        return None
+    is_inside = position["in_epoch"] <= each
+    if is_inside and position["epoch"] * each + position["in_epoch"] == position["step"]:
+        return None
+    return (
+        f"after step {position['step']} it cannot be at step {position['in_epoch']} of epoch "
+        f"{position['epoch'] + 1}: an epoch has {each} steps"
     )
 
 
@@ -109,7 +144,40 @@ def _wrong_groups(
         rate = values.get("lr", 0.0)
         if bool(torch.as_tensor(rate).lt(0).any()):
             return f"the learning rate of group {number} is {float(rate)}"
+        if _is_torchs(built.optimizer):
+            wrong = _wrong_numbers(built, own, values)
+            if wrong is not None:
+                return f"{wrong} in group {number} of the optimizer"
     return None
+
+
+def _is_torchs(owner: Any) -> bool:
+    return type(owner).__module__.startswith("torch.")
+
+
+def _wrong_numbers(built: Built, own: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
+    """Return a hyperparameter that is not the task's, or that torch's optimizer would refuse."""
+    # What a schedule of somebody else's changes is not known.
+    is_fixed = built.scheduler is None or _is_torchs(built.scheduler)
+    scheduled = _SCHEDULED if built.scheduler is not None else ("lr",)
+    for key in sorted(own.keys() - {"params", *IMPLEMENTATION, *scheduled}):
+        if is_fixed and not _is_same(own[key], values[key]):
+            return f"'{key}' is {values[key]!r}, the task's is {own[key]!r}"
+    allowed = inspect.signature(type(built.optimizer)).parameters
+    options = {k: v for k, v in values.items() if k in allowed and k not in IMPLEMENTATION}
+    try:
+        type(built.optimizer)([torch.nn.Parameter(torch.zeros(1))], **options)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _is_same(own: Any, saved: Any) -> bool:
+    if isinstance(own, torch.Tensor) or isinstance(saved, torch.Tensor):
+        return bool(torch.equal(torch.as_tensor(own).cpu(), torch.as_tensor(saved).cpu()))
+    if isinstance(own, list | tuple):
+        return len(own) == len(saved) and all(map(_is_same, own, saved))
+    return own == saved
 
 
 def _is_alike(own: Any, saved: Any) -> bool:
@@ -138,7 +206,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _wrong_states(
-    built: Built, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    built: Built, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], steps: int
 ) -> str | None:
     names = _names(built)
     owners: dict[str, tuple[Any, Mapping[str, Any]]] = {}
@@ -164,6 +232,8 @@ def _wrong_states(
         if ask not in known:
             known[ask] = _state_like(built.optimizer, group, parameter.dim())
         wrong = _wrong_state(saved, known[ask], parameter)
+        if wrong is None and _is_torchs(built.optimizer):
+            wrong = _wrong_values(saved, steps)
         if wrong is not None:
             return f"the optimizer's state of '{name}' {wrong}"
     return None
@@ -193,6 +263,24 @@ def _wrong_state(
         ]
         if list(value.shape) != wanted:
             return f"has '{key}' of the shape {list(value.shape)}, not {wanted}"
+    return None
+
+
+def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
+    """Return what no optimizer of torch's can have kept after so many steps."""
+    for key, value in sorted(saved.items()):
+        given = value if isinstance(value, torch.Tensor) else decode(value)
+        if not isinstance(given, torch.Tensor | int | float) or _PART in key:
+            continue
+        tensor = torch.as_tensor(given)
+        if tensor.is_complex() or not tensor.numel():
+            continue
+        if not bool(torch.isfinite(tensor).all()):
+            return f"has '{key}', which is not finite"
+        if key in _NEVER_NEGATIVE and bool((tensor < 0).any()):
+            return f"has '{key}', which is negative"
+        if key == "step" and bool((tensor > steps).any()):
+            return f"has counted {float(tensor.max()):g} of {steps} steps"
     return None
 
 
@@ -231,7 +319,9 @@ def _wrong_table(what: str, owner: Any, saved: Any) -> str | None:
     for key in sorted(own, key=str):
         if key not in given:
             return f"'{key}' of the {what} is missing"
-        is_broken = key in _WHOLE and type(given[key]) is not int
+        is_broken = key in _WHOLE and (type(given[key]) is not int or given[key] < 0)
+        if is_known and key == "base_lrs" and list(given[key]) != list(own[key]):
+            return f"'{key}' of the {what} is {given[key]!r}, the task's is {own[key]!r}"
         if is_known and (is_broken or not _is_alike_inside(own[key], given[key])):
             return f"'{key}' of the {what} is {given[key]!r}, like {own[key]!r} it should be"
         if any(each != each for each in _rates(key, given[key])):

@@ -19,6 +19,9 @@ _PART = "#"
 _SPARSE = {"indices", "values", "is_coalesced"}
 """Parts of a sparse tensor."""
 
+IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+"""Entries of an optimizer's groups that say how it computes, not what."""
+
 _VALUE = "its value"
 """Name, among the states of a parameter, of its own value, where the model does not keep that."""
 
@@ -246,7 +249,9 @@ def _load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
             indices.append(number)
             number += 1
         numbers = {key: decode(value) for key, value in kept.items()}
-        groups.append({**numbers, **by_name.get(f"group {g}", {}), "params": indices})
+        # How it computes is this run's plan, not what was saved.
+        own = {key: group[key] for key in IMPLEMENTATION if key in group}
+        groups.append({**numbers, **by_name.get(f"group {g}", {}), **own, "params": indices})
     built.optimizer.load_state_dict({"state": state, "param_groups": groups})
     _in_their_formats(built.optimizer, state, formats)
 

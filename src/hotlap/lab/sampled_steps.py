@@ -40,6 +40,10 @@ LEAST_SLOPES = 30
 """Sampled steps that a bias of `MEAN_SLOPE_MARGIN` shows in."""
 NARROW_LIMIT = 0.25
 """Relative error of a gradient in a narrower format; what is off by more is not its rounding."""
+NARROW_ONCE = 1.0
+"""The same at any one step: that far off, nothing of the gradient is left."""
+UPDATE_ONCE = 0.5
+"""Relative error of a tensor's update at any one step; one that is left out is off by 1."""
 UPDATE_LIMIT = 1e-4
 """Relative error of an update. Honest ones reach 1e-5; a learning rate x1.0005 gives 5e-4."""
 
@@ -123,6 +127,10 @@ class _Measured:
     zero: float
     """Length that the rounding of the reference alone may have."""
     noisy: float
+    once: float
+    """Share of its length by which it is off only where it is another gradient."""
+    often: int
+    """Steps of that kind that are too many."""
 
 
 def _whole(row: Row) -> _Measured:
@@ -136,6 +144,8 @@ def _whole(row: Row) -> _Measured:
         whole=1.0,
         zero=0.0,
         noisy=NOISY,
+        once=NARROW_LIMIT,
+        often=1,
     )
 
 
@@ -153,18 +163,28 @@ def _of_tensor(row: Row, name: str) -> _Measured:
         whole=whole,
         zero=_EXACT_ZERO[row["dtype"]] * whole,
         noisy=TENSOR_NOISY,
+        once=LARGEST,
+        often=2,
     )
 
 
 def _state(measured: Sequence[_Measured]) -> str:
-    """Judge one tensor by the median over the steps.
+    """Judge one tensor, or all together, by the median over the steps, and by the worst of them.
 
-    One unit that rounds to the other side of zero moves a gradient visibly.
+    One unit that rounds to the other side of zero moves a gradient visibly, and may be all that
+    there is of a small tensor's: it takes two steps to tell that from another gradient.
     """
     ratios = [_ratios(each) for each in measured]
-    if median(high for _, high in ratios) > 1:
+    others = sum(map(_is_another, measured))
+    if median(high for _, high in ratios) > 1 or others >= measured[0].often:
         return "failed"
     return "not_made" if median(low for low, _ in ratios) > 1 else "passed"
+
+
+def _is_another(m: _Measured) -> bool:
+    """True if a gradient is another one than the plain one, where that one is known."""
+    is_known = m.plain <= m.noisy * m.size and m.size > m.zero
+    return is_known and m.own > m.once and m.off > max(m.once * m.size, GRADIENT_FACTOR * m.plain)
 
 
 def _ratios(m: _Measured) -> tuple[float, float]:
@@ -212,6 +232,8 @@ def check_mean_gradient(sampled: Sampled) -> Check:
     lost = [name for name in _tensor_names(rows) if _is_biased(rows, name)]
     if lost:
         return Check("gradient", "failed", f"{words}; not right in the mean: {_listed(lost)}")
+    if any(row["gradient_error"] > NARROW_ONCE for row in rows):
+        return Check("gradient", "failed", f"{words}; at some steps it is another one")
     if error > NARROW_LIMIT or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
         return Check("gradient", "failed", words)
     if abs(bias) + doubt > MEAN_SLOPE_MARGIN:
@@ -237,7 +259,7 @@ def check_update(sampled: Sampled) -> Check:
     wrong = []
     for name in dict.fromkeys(name for row in rows for name in row.get("updates", ())):
         of_tensor = [row["updates"][name] for row in rows if name in row.get("updates", ())]
-        if median(of_tensor) > UPDATE_LIMIT:
+        if median(of_tensor) > UPDATE_LIMIT or max(of_tensor) > UPDATE_ONCE:
             wrong.append(name)
     if wrong:
         return Check("update", "failed", f"{words}; not the plain optimizer's: {_listed(wrong)}")

@@ -56,6 +56,11 @@ class Notes:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
 
+    def not_confirmed(self, plans: Iterable[Plan]) -> None:
+        """Note that plans looked faster, and that no other race could tell whether they are."""
+        for name in {name for plan in plans for name in plan.techniques}:
+            self._rows[name]["why"] += "; could not tell: the budget left no other race"
+
     def failed_its_proof(self, plan: Plan, name: str, tier: str, evidence: str) -> None:
         """Note that a plan was faster, and not proven to learn the same."""
         self.unproven = f"{name} was faster, and its verdict is `{tier}`: {evidence}"

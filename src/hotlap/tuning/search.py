@@ -241,6 +241,7 @@ def _later_races(
         fits = _arms_that_fit(tuner, _until(tuner))
         if plans and not fits:
             tuner.budget.not_reached.append(f"another race of {', '.join(plans)}")
+            tuner.notes.not_confirmed(plans.values())
         if not plans or not fits:
             break
         tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")

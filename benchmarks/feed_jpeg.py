@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Subset
 from benchmarks.__main__ import Result
 from benchmarks.by_file import module_of
 from hotlap.engine.build import build
-from hotlap.feed.resident import flatten
-from hotlap.feed.source import Source
+from hotlap.feed.memory.resident import flatten
+from hotlap.feed.sources.source import Source
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
 from hotlap.task import Task

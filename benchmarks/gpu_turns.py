@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import hotlap
 from benchmarks.gpu_rows import Rows
-from hotlap.device import Device
+from hotlap.device.accelerator import Device
 from hotlap.engine.build import Built, build
 from hotlap.engine.run import steps_of
 from hotlap.lab.statistics import paired_ratio, spread

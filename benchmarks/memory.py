@@ -18,8 +18,8 @@ from torch.utils.data import TensorDataset
 
 from benchmarks.__main__ import Result
 from hotlap.engine.build import build
-from hotlap.engine.peak import peak_bytes
-from hotlap.engine.rehearsal import Sample, rehearse
+from hotlap.engine.memory.peak import peak_bytes
+from hotlap.engine.memory.rehearsal import Sample, rehearse
 from hotlap.engine.run import steps_of
 from hotlap.host import Host
 from hotlap.plan import Plan

@@ -23,7 +23,7 @@ from torch.utils.data import TensorDataset
 import hotlap
 from benchmarks.gpu_rows import Rows
 from benchmarks.gpu_turns import FUSED, RESIDENT, Sizes, Tf32, attempted, compared
-from hotlap.device import device_of
+from hotlap.device.accelerator import device_of
 from hotlap.lab.statistics import spread
 
 

@@ -24,7 +24,7 @@ import hotlap
 from benchmarks import peers
 from benchmarks.__main__ import Result
 from benchmarks.tiny_step import BATCH, EPOCH, data, loss, model, optimizer, raw
-from hotlap.device import Device
+from hotlap.device.accelerator import Device
 from hotlap.engine.build import build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.run import steps_of

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hotlap.device import Cuda
+from hotlap.device.accelerator import Cuda
 
 GARBAGE = 0xA5
 """What memory holds before it is written."""

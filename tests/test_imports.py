@@ -12,7 +12,7 @@ WITHOUT_TORCH = (
     "hotlap.plan",
     "hotlap.task",
     "hotlap.host",
-    "hotlap.ceilings",
+    "hotlap.host.ceilings",
     "hotlap.compat",
     "hotlap.trace.schema",
     "hotlap.rules",

@@ -8,15 +8,15 @@ from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 
 if TYPE_CHECKING:
     from hotlap.diagnosis.call import diagnose
-    from hotlap.engine.estimate import estimate
     from hotlap.engine.exporting import export
+    from hotlap.engine.memory.estimate import estimate
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
     from hotlap.host import Host
-    from hotlap.lengths import buckets
-    from hotlap.losses.cross_entropy import chunked_cross_entropy
-    from hotlap.padding import pad
+    from hotlap.kernels.cross_entropy import chunked_cross_entropy
     from hotlap.plan import Plan
+    from hotlap.sequences.lengths import buckets
+    from hotlap.sequences.padding import pad
     from hotlap.task import Task
     from hotlap.tuning.recipe import tune
 
@@ -47,12 +47,12 @@ _WHERE = {
     "Host": "hotlap.host",
     "Plan": "hotlap.plan",
     "Task": "hotlap.task",
-    "buckets": "hotlap.lengths",
-    "chunked_cross_entropy": "hotlap.losses.cross_entropy",
+    "buckets": "hotlap.sequences.lengths",
+    "chunked_cross_entropy": "hotlap.kernels.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",
-    "estimate": "hotlap.engine.estimate",
+    "estimate": "hotlap.engine.memory.estimate",
     "export": "hotlap.engine.exporting",
-    "pad": "hotlap.padding",
+    "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
     "tune": "hotlap.tuning.recipe",

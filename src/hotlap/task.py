@@ -34,7 +34,8 @@ class Task:
     is meant: ignored targets, class weights, tokens of padded sequences."""
     data: Any
     """Training samples: a map-style data set (`__len__` and `__getitem__`), or an iterable one
-    (`__iter__` that begins anew each time), which is a stream: see `hotlap.feed.stream.Stream`."""
+    (`__iter__` that begins anew each time), which is a stream: see
+    `hotlap.feed.sources.stream.Stream`."""
     optimizer: Callable[[Any], Any]
     """`optimizer(model)`: any optimizer of torch's kind over the model's parameters whose `step`
     needs no closure."""
@@ -73,7 +74,7 @@ class Task:
     and kept in memory. Not applied to `held_out`."""
     batch_transform: Callable[[Any, Any], Any] | None = None
     """`batch_transform(batch, draws)`: the same for whole batches, behind collation. `draws` is a
-    `hotlap.feed.draws.Draws`, whose rows follow from seed, epoch and sample."""
+    `hotlap.feed.samples.draws.Draws`, whose rows follow from seed, epoch and sample."""
     schedule: Callable[[Any], Any] | None = None
     """`schedule(optimizer)`: any learning-rate scheduler of torch's kind."""
     schedule_per: Literal["step", "epoch"] = "step"
@@ -189,16 +190,16 @@ class Task:
     def sample_lengths(self) -> Any:
         """Length of each sample, int64, shape (samples,); None if they are not known."""
         # numpy takes a tenth of a second to import, and most tasks do not need it.
-        from hotlap.lengths import lengths_of
+        from hotlap.sequences.lengths import lengths_of
 
         return None if self.lengths is None else lengths_of(self.lengths, self.data)
 
     @cached_property
     def budget(self) -> Any:
-        """The `hotlap.lengths.Budget` of a batch; None if batches are counted in samples."""
+        """The `hotlap.sequences.lengths.Budget` of a batch; None if samples are counted."""
         if self.tokens_per_batch is None:
             return None
-        from hotlap.lengths import Budget
+        from hotlap.sequences.lengths import Budget
 
         return Budget(self.sample_lengths, self.tokens_per_batch, getattr(self.collate, "to", ()))
 

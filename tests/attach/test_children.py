@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hotlap.attach import children
-from hotlap.attach.channel import Channel
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
+from hotlap.trial.channel import Channel
 
 TRAIN = """
 import os, sys

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.attach import digest
 from hotlap.attach.capture import VerifyRole, _Inputs, _StepSampler
-from hotlap.attach.channel import Config
-from hotlap.attach.comparing import compare_gradients, compare_updates
-from hotlap.attach.drawing import repeating_in
 from hotlap.attach.replay import _Repetition
-from hotlap.attach.rng import rng_states, set_rng_states
+from hotlap.trial import digest
+from hotlap.trial.channel import Config
+from hotlap.trial.comparing import compare_gradients, compare_updates
+from hotlap.trial.drawing import repeating_in
+from hotlap.trial.rng import rng_states, set_rng_states
 
 
 def draw_everywhere() -> list[float]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hotlap.attach import turns
-from hotlap.attach.channel import Config
 from hotlap.attach.turns import RaceRole, Turns
+from hotlap.trial.channel import Config
 
 
 class Line:

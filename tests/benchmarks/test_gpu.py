@@ -15,7 +15,7 @@ from benchmarks.gpu import HOLDS, ROWS, Part, done, parts, run
 from benchmarks.gpu_rows import Rows, read
 from benchmarks.gpu_turns import Sizes
 from benchmarks.on_gpu import HERE, PARTS
-from hotlap.device import Device
+from hotlap.device.accelerator import Device
 from hotlap.host import Host
 
 HOST = Host(cpu="x", cores=2)

@@ -141,7 +141,7 @@ def test_a_defect_has_exit_code_1_and_its_traceback(
     assert cli.main(["planted"]) == 1
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err and "raised by your code, at" in err
-    monkeypatch.setattr("hotlap.trace.users.is_users", lambda filename: False)
+    monkeypatch.setattr("hotlap.usercode.is_users", lambda filename: False)
     assert cli.main(["planted"]) == 1
     err = capsys.readouterr().err
     assert "ZeroDivisionError" in err and "defect of hotlap" in err

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hotlap import ceilings, cli, kept_ceilings
-from hotlap.ceilings import Ceilings, parse
+from hotlap import cli
 from hotlap.errors import RunError
-from hotlap.host import Gpu, Host, Problem
+from hotlap.host import Gpu, Host, Problem, ceilings, kept_ceilings
+from hotlap.host.ceilings import Ceilings, parse
 from hotlap.report import environment
 from hotlap.report.terminal import page_console, printable
 

@@ -15,10 +15,10 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
-from hotlap.engine.decided import DecidedStep
-from hotlap.engine.early import EarlyStep
-from hotlap.engine.graph import GraphStep
 from hotlap.engine.run import steps_of
+from hotlap.engine.step.decided import DecidedStep
+from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.graph import GraphStep
 from hotlap.lab.recipe_proof import _Fed, _Recorded, _Sampler
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get

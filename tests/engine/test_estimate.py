@@ -10,13 +10,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
-from hotlap.engine import estimate as estimating
-from hotlap.engine import rehearsal
 from hotlap.engine.build import build
-from hotlap.engine.estimate import memory_size
-from hotlap.engine.ledger import Ledger
-from hotlap.engine.peak import peak_bytes
-from hotlap.engine.rehearsal import Sample, rehearse
+from hotlap.engine.memory import estimate as estimating
+from hotlap.engine.memory import rehearsal
+from hotlap.engine.memory.estimate import memory_size
+from hotlap.engine.memory.ledger import Ledger
+from hotlap.engine.memory.peak import peak_bytes
+from hotlap.engine.memory.rehearsal import Sample, rehearse
 from hotlap.engine.run import steps_of
 from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan

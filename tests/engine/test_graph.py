@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 import hotlap
-from hotlap.device import Cuda, cannot_leave_out, device_of
-from hotlap.engine.decided import DecidedStep, Late
-from hotlap.engine.early import EarlyStep
-from hotlap.engine.graph import GraphStep
-from hotlap.engine.step import Step
+from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
+from hotlap.engine.step.decided import DecidedStep, Late
+from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.graph import GraphStep
+from hotlap.engine.step.update import Step
 from hotlap.techniques import Refusal, StepTarget, get
 from hotlap.techniques.cuda_graph import Wish, unfit
 from tests.fake_device import FakeCuda

@@ -10,7 +10,7 @@ from torch import nn
 import hotlap
 from hotlap.engine.build import build
 from hotlap.engine.run import steps_of
-from hotlap.engine.state import Position, capture
+from hotlap.engine.state.content import Position, capture
 from hotlap.plan import Plan
 from tests.engine.lattice import data, mean
 from tests.engine.test_run import Fixed, adam, make, network

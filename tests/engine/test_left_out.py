@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.quiet import in_evaluation
-from hotlap.engine.step import Step
+from hotlap.engine.checks.quiet import in_evaluation
+from hotlap.engine.step.update import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 

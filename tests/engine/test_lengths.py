@@ -15,7 +15,7 @@ import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine import warm
 from hotlap.engine.build import build
-from hotlap.engine.step import Step
+from hotlap.engine.step.update import Step
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
@@ -110,8 +110,8 @@ def test_the_comparison_sees_another_composition(
 ) -> None:
     hotlap.train(task(), run_dir=tmp_path / "whole")
     hotlap.train(task(epochs=None, steps=5), run_dir=tmp_path / "part")
-    shifted = "hotlap.feed.lengths.epoch_batches"
-    from hotlap.feed.order import epoch_batches
+    shifted = "hotlap.feed.sources.lengths.epoch_batches"
+    from hotlap.feed.samples.order import epoch_batches
 
     monkeypatch.setattr(shifted, lambda budget, **k: epoch_batches(budget, **{**k, "seed": 1}))
     hotlap.train(task(), run_dir=tmp_path / "part", resume="auto")

@@ -15,9 +15,9 @@ import hotlap
 from hotlap.checkpoint.read import read
 from hotlap.checkpoint.write import checksum
 from hotlap.engine.build import Built, build
-from hotlap.engine.fitting import check_fits
-from hotlap.engine.meaning import LISTED, check
-from hotlap.engine.state import Position, capture, restore
+from hotlap.engine.state.content import Position, capture, restore
+from hotlap.engine.state.fitting import check_fits
+from hotlap.engine.state.meaning import LISTED, check
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 from hotlap.plan import Plan
 from tests.engine.test_resume import state as state_of
@@ -368,7 +368,7 @@ def test_the_newest_step_whose_weights_are_finite_is_kept_and_gone_on_from(
 
     said: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr("hotlap.engine.saving.capture", broken)
+        patch.setattr("hotlap.engine.state.saving.capture", broken)
         options: dict[str, Any] = {"run_dir": tmp_path, "save_every": "1steps"}
         hotlap.train(task(steps=6), keep=2, notice=said.append, **options)
     assert numbers(tmp_path) == [2, 5, 6]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.attach.rng import rng_states, set_rng_states
-from hotlap.engine.quiet import quietly
-from hotlap.engine.state import _load_random_states, _random_states
+from hotlap.engine.checks.quiet import quietly
+from hotlap.engine.state.content import _load_random_states, _random_states
+from hotlap.trial.rng import rng_states, set_rng_states
 
 
 class Generators:

@@ -12,8 +12,8 @@ from torch.utils.data import Dataset, default_collate
 
 import hotlap
 from hotlap.engine.build import build
-from hotlap.feed.order import epoch_order
-from hotlap.feed.source import Source
+from hotlap.feed.samples.order import epoch_order
+from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
 from hotlap.task import Task
 from tests.engine.lattice import data, mean, model

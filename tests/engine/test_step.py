@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.engine.step import Step
+from hotlap.engine.step.update import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 from tests.engine.lattice import data, mean, model, squares, sum_and_count, tokens

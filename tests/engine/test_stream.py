@@ -168,7 +168,7 @@ def test_resumed_with_workers_too_and_seen_where_it_is_not(
     assert done.techniques[0]["state"] == "applied"
     assert state(tmp_path / "workers") == expected
     # A feed that begins its epoch anew, as most do.
-    from hotlap.feed.stream import Stream
+    from hotlap.feed.sources.stream import Stream
 
     epoch = Stream.epoch
     monkeypatch.setattr(Stream, "epoch", lambda self, number, first=0: epoch(self, number))

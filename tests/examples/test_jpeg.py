@@ -58,7 +58,7 @@ def test_an_archive_of_something_else_is_named(data: ModuleType, tmp_path: Path)
 
 
 def test_whole_batches_are_augmented_as_one_image_is(root: Path) -> None:
-    from hotlap.feed.draws import Draws
+    from hotlap.feed.samples.draws import Draws
 
     recipe = module_of(root / "examples" / "jpeg" / "recipe.py")
     pixels = torch.randint(256, (16, 3, 32, 32), dtype=torch.uint8)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from hotlap.feed.stream import Stream
+from hotlap.feed.sources.stream import Stream
 from tests.feed.numbers import Numbers, SplitsItself
 
 COUNT, BATCH, WORKERS = 65, 8, 2

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 from hotlap.engine.build import build
-from hotlap.feed import gather
+from hotlap.feed.memory import gather
 from hotlap.plan import Plan
 from hotlap.task import Task
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.feed import fixed
+from hotlap.feed.purity import fixed
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from hotlap.feed import resident
-from hotlap.feed.place import HostPlace, no_room
-from hotlap.feed.resident import ResidentRows
+from hotlap.feed.memory import resident
+from hotlap.feed.memory.place import HostPlace, no_room
+from hotlap.feed.memory.resident import ResidentRows
 
 COUNT = 40
 

@@ -13,10 +13,10 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.engine.build import build
-from hotlap.feed.order import epoch_batches
-from hotlap.feed.source import Source
-from hotlap.lengths import Budget, buckets, padded_share
+from hotlap.feed.samples.order import epoch_batches
+from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
+from hotlap.sequences.lengths import Budget, buckets, padded_share
 from hotlap.task import Task
 
 TO = (8, 16, 32, 64)
@@ -186,7 +186,7 @@ def test_batches_from_memory_are_cut_from_wider_rows(
         for ((_, batch),) in build(task, Plan({"resident": {}})).source.epoch(epoch)
     ]
     assert len(set(widths)) > 3
-    monkeypatch.setattr("hotlap.padding.Pad.cut", lambda self, wide: wide[0])
+    monkeypatch.setattr("hotlap.sequences.padding.Pad.cut", lambda self, wide: wide[0])
     ((_, batch),) = next(build(task, Plan({"resident": {}})).source.epoch(0))
     assert batch["ids"].shape[1] == max(task.lengths)
 

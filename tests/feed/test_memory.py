@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hotlap.feed import place
-from hotlap.feed.memory import empty_rows
-from hotlap.feed.resident import ResidentRows
+from hotlap.feed.memory import place
+from hotlap.feed.memory.pages import empty_rows
+from hotlap.feed.memory.resident import ResidentRows
 
 _ROWS = 20_000
 _SMAPS = Path("/proc/self/smaps")

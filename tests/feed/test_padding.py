@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hotlap
-from hotlap.padding import Pad
+from hotlap.sequences.padding import Pad
 
 Pair = namedtuple("Pair", "ids label")
 DICTS = [

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from hotlap.feed.parcel import MOST_BYTES, Ear, Parcels, parcel
+from hotlap.feed.memory.parcel import MOST_BYTES, Ear, Parcels, parcel
 
 Pair = namedtuple("Pair", ["x", "y"])
 

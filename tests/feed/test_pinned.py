@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from hotlap.feed.pinned import PinnedFeed
-from hotlap.feed.place import DevicePlace, HostPlace
-from hotlap.feed.resident import ResidentRows
-from hotlap.feed.source import Source
+from hotlap.feed.memory.place import DevicePlace, HostPlace
+from hotlap.feed.memory.resident import ResidentRows
+from hotlap.feed.sources.source import Source
+from hotlap.feed.transfer.pinned import PinnedFeed
 from hotlap.techniques import FeedTarget, Refusal, get
 from tests.engine.test_run import Augmented, Fixed
 from tests.fake_device import FakeCuda
@@ -131,7 +131,7 @@ def test_an_epoch_that_is_left_early_leaves_no_thread_behind() -> None:
 def test_the_technique_refuses_what_has_no_device_of_its_own() -> None:
     technique = get("pinned")
     source = Source(Fixed(), 8)
-    from hotlap.device import Device
+    from hotlap.device.accelerator import Device
 
     for target, words in (
         (FeedTarget(source, own_order=True, device=Device("cpu")), "no CUDA device"),

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
-from hotlap.feed.reach import Reach
-from hotlap.feed.resident import ResidentRows
+from hotlap.feed.memory.resident import ResidentRows
+from hotlap.feed.purity.reach import Reach
 
 COUNT = 48
 RNG = np.random.default_rng(0)
@@ -210,7 +210,7 @@ def reader(dataset: Dataset) -> Callable[[Any], Any]:
 @pytest.fixture(autouse=True)
 def keep_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     # These data sets are read as fast as memory is.
-    monkeypatch.setattr("hotlap.feed.resident._WORTH_IT", 1e9)
+    monkeypatch.setattr("hotlap.feed.memory.resident._WORTH_IT", 1e9)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -332,7 +332,7 @@ def test_a_refusal_that_comes_too_late_says_so_loudly() -> None:
 def test_a_data_set_that_is_read_faster_than_memory_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.resident._WORTH_IT", 0.0)
+    monkeypatch.setattr("hotlap.feed.memory.resident._WORTH_IT", 0.0)
     dataset = Changing()
     rows, read = ResidentRows(dataset, 2**20), reader(dataset)
     for _ in range(30):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from hotlap.feed.reach import Reach
+from hotlap.feed.purity.reach import Reach
 
 STATE = np.random.RandomState(0)
 

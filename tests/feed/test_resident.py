@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
-from hotlap.feed import fixed
-from hotlap.feed.resident import ResidentRows
+from hotlap.feed.memory.resident import ResidentRows
+from hotlap.feed.purity import fixed
 from hotlap.techniques.record import FeedTarget
 from hotlap.techniques.resident import Options, proof
 
@@ -432,7 +432,7 @@ def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("hotlap.feed.resident.gatherer", broken)
+    monkeypatch.setattr("hotlap.feed.memory.resident.gatherer", broken)
     assert repr(epoch(begun)) == repr(first)
     assert rows.refused == "RuntimeError: planted"
 
@@ -451,7 +451,7 @@ def test_what_the_data_set_raises_goes_to_the_script() -> None:
 def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.resident._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.resident._everybody", weakref.WeakSet())
     kept = [Numbered(), Numbered()]
     # A sample is six floats and one whole number of eight bytes.
     pairs = [rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100) for dataset in kept]
@@ -468,7 +468,7 @@ def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
 def test_what_nobody_can_reach_any_more_takes_nothing_of_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.resident._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.resident._everybody", weakref.WeakSet())
     gc.disable()
     try:
         dataset = Numbered()

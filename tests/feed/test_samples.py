@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset
 
 import hotlap
 from hotlap.engine.build import build
-from hotlap.feed.source import Source
+from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
 from hotlap.task import Task
 

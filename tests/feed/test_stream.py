@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from hotlap.errors import RunError, UsageError
-from hotlap.feed import fixed
-from hotlap.feed.order import through_buffer
-from hotlap.feed.stream import BLOCK, Stream
+from hotlap.feed.purity import fixed
+from hotlap.feed.samples.order import through_buffer
+from hotlap.feed.sources.stream import BLOCK, Stream
 from tests.feed.numbers import Noisy, Numbers, SplitsItself
 from tests.feed.rank import BATCH, COUNT
 

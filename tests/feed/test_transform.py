@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
-from hotlap.feed.apart import apart, kind_of
-from hotlap.feed.draws import Draws, taken_in
-from hotlap.feed.order import mixed
-from hotlap.feed.resident import flatten
+from hotlap.feed.memory.resident import flatten
+from hotlap.feed.samples.apart import apart, kind_of
+from hotlap.feed.samples.draws import Draws, taken_in
+from hotlap.feed.samples.order import mixed
 from hotlap.plan import Plan
 
 EPOCHS = 3
@@ -153,7 +153,7 @@ def test_the_comparison_sees_draws_that_follow_from_something_else(
 ) -> None:
     expected = fed(task(), Plan())
     assert fed(task(seed=1), Plan()) != expected
-    monkeypatch.setattr("hotlap.feed.transform.mixed", lambda *numbers: sum(numbers) + 1)
+    monkeypatch.setattr("hotlap.feed.samples.transform.mixed", lambda *numbers: sum(numbers) + 1)
     assert fed(task(), Plan()) != expected
 
 
@@ -379,7 +379,7 @@ def test_the_turn_for_arrays_is_that_for_numbers() -> None:
 def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:
     from torch.utils.data import default_collate
 
-    from hotlap.feed.samples import same
+    from hotlap.feed.samples.reading import same
 
     kind = kind_of(samples[0])
     back = list(apart(kind, default_collate(samples)))

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Dataset
 
 import hotlap
-from hotlap.feed.source import Source
+from hotlap.feed.sources.source import Source
 
 
 class Telling(Dataset):

@@ -13,7 +13,7 @@ from hotlap.attach.entry import Script
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import build
 from hotlap.engine.run import steps_of
-from hotlap.engine.state import Position, capture, restore
+from hotlap.engine.state.content import Position, capture, restore
 from hotlap.errors import TrialError, UsageError
 from hotlap.lab import proving
 from hotlap.lab.proving import Prover, Repeated

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.attach.channel import Config
 from hotlap.attach.entry import TRACKERS_FOLDERS, Script
 from hotlap.lab.scratch import Protection, Scratch
+from hotlap.trial.channel import Config
 
 COPY = Protection("copy", (), "forced")
 LOG = {

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 import hotlap
-from hotlap.engine.peak import peak_bytes
-from hotlap.losses.logits import Logits
+from hotlap.engine.memory.peak import peak_bytes
+from hotlap.kernels.logits import Logits
 from hotlap.techniques import ModelTarget, Refusal, get
 
 CLASSES, FEATURES = 503, 32

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import hotlap
-from hotlap import switches
 from hotlap.attach.entry import Config, environment
+from hotlap.device import switches
 from hotlap.errors import PlanError
 from hotlap.host import Gpu, Host
 from hotlap.plan import Plan

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, TensorDataset
 
 from hotlap.errors import DIFFERS
-from hotlap.feed import fixed
+from hotlap.feed.purity import fixed
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
 from hotlap.techniques.applying import Applied

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.attach import seams
-from hotlap.attach.identity import ByIdentity
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget
 from hotlap.techniques.applying import Applied, recorded_operators
+from hotlap.trace.identity import ByIdentity
 
 
 class PlanInProcess:
@@ -134,7 +134,7 @@ class PlanInProcess:
 
 def _give_back_collate(loader: Any) -> None:
     """Let a loader have the script's function again, once its workers have the one around it."""
-    from hotlap.feed.parcel import Parcels
+    from hotlap.feed.memory.parcel import Parcels
 
     if isinstance(loader.collate_fn, Parcels):
         loader.collate_fn = loader.collate_fn.collate

@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
-from hotlap.attach import digest
 from hotlap.attach.observe import ObserveRole
-from hotlap.attach.rng import rng_states
 from hotlap.attach.seams import known_optimizers
-from hotlap.feed.gather import flatten
+from hotlap.feed.memory.gather import flatten
 from hotlap.techniques import Refusal
+from hotlap.trial import digest
+from hotlap.trial.rng import rng_states
 
 IMPLEMENTATION_KEYS = ("params", "foreach", "fused", "capturable", "differentiable")
 """Entries of an optimizer's groups that say how it computes, not what."""

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotlap.attach.channel import Config
 from hotlap.plan import Plan
 from hotlap.techniques import ProcessTarget, registry
+from hotlap.trial.channel import Config
 
 SITE = Path(__file__).parent / "site"
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from hotlap.attach import children
-from hotlap.attach.channel import EXIT_CUT, Channel, Config
+from hotlap.trial.channel import EXIT_CUT, Channel, Config
 
 
 class _AfterTorch(MetaPathFinder):

@@ -6,8 +6,11 @@ from typing import Any
 
 import torch
 
-from hotlap.attach import frames
-from hotlap.attach.facts import (
+from hotlap.attach.session import RunRole
+from hotlap.task import TaskFacts
+from hotlap.trace import frames
+from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.facts import (
     WatchedLoader,
     count_steps_per_epoch,
     device_of,
@@ -15,13 +18,10 @@ from hotlap.attach.facts import (
     optimizer_facts,
     plan_steps,
 )
-from hotlap.attach.lines import LineSampler
-from hotlap.attach.phases import PhaseClock, phase_clock
-from hotlap.attach.session import RunRole
-from hotlap.attach.steppers import Stepper, Steppers
-from hotlap.task import TaskFacts
+from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
+from hotlap.trace.steppers import Stepper, Steppers
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 _LOOPS_AT_STEP = 3

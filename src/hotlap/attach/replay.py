@@ -15,11 +15,11 @@ import torch
 from safetensors import safe_open
 
 from hotlap.attach.capture import parameters_of, place_of, states_of
-from hotlap.attach.comparing import compare_gradients, compare_updates
-from hotlap.attach.drawing import own_dtype, repeating_in
 from hotlap.attach.observe import ObserveRole
-from hotlap.attach.rng import set_rng_states
 from hotlap.attach.seams import known_optimizers
+from hotlap.trial.comparing import compare_gradients, compare_updates
+from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.rng import set_rng_states
 
 Gradients = dict[str, torch.Tensor | None]
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotlap.attach import children
-from hotlap.attach.channel import Channel, Config
 from hotlap.attach.entry import Script, environment, is_off, plan_data
 from hotlap.attach.passing import Passing
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
+from hotlap.trial.channel import Channel, Config
 
 _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0

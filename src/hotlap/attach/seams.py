@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as _dataloader
 
-from hotlap.attach.identity import ByIdentity
+from hotlap.trace.identity import ByIdentity
 
 _OURS = "_hotlap"
 """Attribute of a function that we have put in place of another."""

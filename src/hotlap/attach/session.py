@@ -13,8 +13,8 @@ import torch
 from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.channel import Channel, Config
 from hotlap.plan import Plan
+from hotlap.trial.channel import Channel, Config
 
 log = logging.getLogger("hotlap")
 

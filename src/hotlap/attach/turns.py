@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.channel import Channel
 from hotlap.attach.session import RunRole
+from hotlap.trial.channel import Channel
 
 _REPLACED_AFTER = 20
 """Steps of other optimizers without one of the first: the script trains with another one now."""

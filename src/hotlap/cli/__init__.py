@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _whose() -> str:
     """Say whose code raised the exception at hand, as far as its traceback shows it."""
-    from hotlap.trace.users import is_users
+    from hotlap.usercode import is_users
 
     frames = traceback.extract_tb(sys.exc_info()[2])
     users = [frame for frame in frames if is_users(frame.filename)]

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.ceilings import Ceilings, measure
 from hotlap.cli.command import Command, JsonFlag
 from hotlap.errors import RunError
 from hotlap.host import Host, Problem, problems
-from hotlap.kept_ceilings import keep
+from hotlap.host.ceilings import Ceilings, measure
+from hotlap.host.kept_ceilings import keep
 from hotlap.report import environment, jsonout
 from hotlap.report.terminal import page_console, progress_console
 

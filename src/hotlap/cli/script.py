@@ -15,7 +15,7 @@ from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.recipe import as_command_line, is_recipe, load
 from hotlap.task import Task
-from hotlap.trace.users import is_hotlaps, is_users
+from hotlap.usercode import is_hotlaps, is_users
 
 _BUSY_CORES = 0.5
 

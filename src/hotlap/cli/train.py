@@ -114,7 +114,7 @@ def train(
 
 
 def _estimate(task: Any, plan: Any, device: str | None, memory: str | None, json: bool) -> int:
-    from hotlap.engine.estimate import estimate, memory_size
+    from hotlap.engine.memory.estimate import estimate, memory_size
     from hotlap.report import estimating, jsonout
     from hotlap.report.terminal import page_console
 

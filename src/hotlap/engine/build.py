@@ -9,29 +9,22 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from hotlap.device import Cuda, Device, cannot_leave_out, device_of
-from hotlap.engine.decided import DecidedStep
-from hotlap.engine.early import EarlyStep
-from hotlap.engine.graph import GraphStep
-from hotlap.engine.scheduling import check_length, values_of
-from hotlap.engine.step import Step
+from hotlap.device.accelerator import Cuda, Device, cannot_leave_out, device_of
+from hotlap.engine.step.decided import DecidedStep
+from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.graph import GraphStep
+from hotlap.engine.step.scheduling import check_length, values_of
+from hotlap.engine.step.update import Step
 from hotlap.engine.warm import Warmed, warm_up
 from hotlap.errors import UsageError
-from hotlap.feed.lengths import LengthSource
-from hotlap.feed.source import Source
-from hotlap.feed.stream import Stream
-from hotlap.feed.transfer import Moved
-from hotlap.lengths import Budget, lengths_of
+from hotlap.feed.sources.lengths import LengthSource
+from hotlap.feed.sources.source import Source
+from hotlap.feed.sources.stream import Stream
+from hotlap.feed.transfer.plain import Moved
 from hotlap.plan import Plan
+from hotlap.sequences.lengths import Budget, lengths_of
 from hotlap.task import Task, is_stream
-from hotlap.techniques import (
-    FeedTarget,
-    ModelTarget,
-    OptimizerTarget,
-    StepTarget,
-    check,
-    registry,
-)
+from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget, StepTarget, check, registry
 from hotlap.techniques.applying import Applied, Switched
 from hotlap.techniques.compile import GRAPHED_MODES
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from hotlap.device import Device
-from hotlap.engine.decided import Late
+from hotlap.device.accelerator import Device
 from hotlap.engine.evaluate import wide
 from hotlap.engine.run import StepDone
+from hotlap.engine.step.decided import Late
 from hotlap.errors import RunError
 
 

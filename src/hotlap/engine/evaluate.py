@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from hotlap.engine.build import Built
-from hotlap.engine.quiet import quietly
+from hotlap.engine.checks.quiet import quietly
 from hotlap.errors import UsageError
 from hotlap.task import Task
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from hotlap.engine.build import Built, build
-from hotlap.engine.state import Position
+from hotlap.engine.state.content import Position
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 from hotlap.techniques.applying import recorded_operators
-from hotlap.trace.users import is_users
+from hotlap.usercode import is_users
 
 
 # Not frozen: that would cost a microsecond and a half a step.

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotlap.checkpoint.files import check_path
-from hotlap.engine.beginning import Beginning, begin
 from hotlap.engine.build import Built, build
+from hotlap.engine.checks.quiet import is_disturbed
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.exporting import weights_of
-from hotlap.engine.quiet import is_disturbed
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
-from hotlap.engine.saving import Every, Saver, check_keep, find, run_folder, run_of
-from hotlap.engine.state import Position, capture, load_weights
+from hotlap.engine.state.beginning import Beginning, begin
+from hotlap.engine.state.content import Position, capture, load_weights
+from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.trained import EpochDone, Trained
 from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.plan import Plan

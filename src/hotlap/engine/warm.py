@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from hotlap.device import Device
-from hotlap.engine.quiet import in_evaluation, kept_buffers, kept_random_states, quietly
-from hotlap.engine.step import Step
+from hotlap.device.accelerator import Device
+from hotlap.engine.checks.quiet import in_evaluation, kept_buffers, kept_random_states, quietly
+from hotlap.engine.step.update import Step
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.lengths import LengthSource
-from hotlap.feed.transfer import to_device
-from hotlap.lengths import bucket
+from hotlap.feed.sources.lengths import LengthSource
+from hotlap.feed.transfer.plain import to_device
+from hotlap.sequences.lengths import bucket
 
 _PAIRS = 4
 _LEANS = 0.05

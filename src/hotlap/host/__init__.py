@@ -1,6 +1,6 @@
 """Host: where training is executed, as facts that can be faked. No torch in here.
 
-`hotlap.ceilings` measures what the machine can do; this package only asks the system.
+`hotlap.host.ceilings` measures what the machine can do; this package only asks the system.
 """
 
 from hotlap.host.facts import Gpu, Host

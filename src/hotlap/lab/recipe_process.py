@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from hotlap.attach.channel import EXIT_CUT, Channel, Config
 from hotlap.attach.session import EXIT_STOPPED
 from hotlap.attach.turns import Turns
 from hotlap.engine.build import Built, build
@@ -22,6 +21,7 @@ from hotlap.lab.recipes import ENVIRONMENT, IN_TRIAL
 from hotlap.plan import Plan
 from hotlap.recipe import load
 from hotlap.task import Task
+from hotlap.trial.channel import EXIT_CUT, Channel, Config
 
 
 @dataclass(frozen=True)

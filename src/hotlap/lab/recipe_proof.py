@@ -15,19 +15,19 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from hotlap.attach import digest
 from hotlap.attach.capture import numbers_of, to_plain
-from hotlap.attach.comparing import compare_gradients, compare_updates
-from hotlap.attach.drawing import own_dtype, repeating_in
 from hotlap.attach.replay import rebuild_plain
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.engine.run import StepDone, steps_of
-from hotlap.engine.state import Position, capture, restore
-from hotlap.feed.resident import flatten
+from hotlap.engine.state.content import Position, capture, restore
+from hotlap.feed.memory.resident import flatten
 from hotlap.lab.recipe_process import Trial, leave
 from hotlap.plan import Plan
 from hotlap.task import Task
+from hotlap.trial import digest
+from hotlap.trial.comparing import compare_gradients, compare_updates
+from hotlap.trial.drawing import own_dtype, repeating_in
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""

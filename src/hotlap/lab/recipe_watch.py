@@ -10,17 +10,17 @@ import torch
 from torch.utils.data import default_collate
 
 from hotlap.attach import seams
-from hotlap.attach.facts import getitem_of, optimizer_facts
-from hotlap.attach.lines import LineSampler
 from hotlap.attach.observe import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SLOW_STEP_S
-from hotlap.attach.phases import PhaseClock, phase_clock
 from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.run import steps_of
-from hotlap.feed.source import Source
-from hotlap.feed.stream import Stream
+from hotlap.feed.sources.source import Source
+from hotlap.feed.sources.stream import Stream
 from hotlap.lab.recipe_process import Trial
 from hotlap.task import LoaderFacts, Task, TaskFacts
+from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.facts import getitem_of, optimizer_facts
+from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import Anchor, HotLine, Trace
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hotlap.attach.channel import Config
 from hotlap.attach.entry import surroundings
+from hotlap.trial.channel import Config
 
 ENVIRONMENT = "HOTLAP_TRIAL"
 """Holds, in a trial of a recipe, what its process is told; never set elsewhere."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 
-from hotlap.attach.channel import EXIT_CUT, Channel, Config, Role
 from hotlap.attach.entry import TRACKERS_FOLDERS, Script, plan_data
 from hotlap.errors import AttachError, TrialError, UsageError
 from hotlap.host.control_groups import out_of_memory_kills
@@ -24,6 +23,7 @@ from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
+from hotlap.trial.channel import EXIT_CUT, Channel, Config, Role
 
 _OUTPUT_KEPT = 64 * 1024
 _WATCH_S = 0.5

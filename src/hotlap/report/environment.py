@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.ceilings import Ceilings
 from hotlap.host import Host, Problem
+from hotlap.host.ceilings import Ceilings
 from hotlap.report.terminal import printable
 
 _GIB = 1024**3

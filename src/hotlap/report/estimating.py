@@ -12,7 +12,7 @@ _COLUMNS = {
     "acts": ("activations",),
     "other": ("temporaries", "batches"),
 }
-"""Heading -> kinds, see `hotlap.engine.ledger.KINDS`."""
+"""Heading -> kinds, see `hotlap.engine.memory.ledger.KINDS`."""
 
 
 def page(found: Any, console: Console) -> None:

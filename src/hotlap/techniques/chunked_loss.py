@@ -56,7 +56,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 def apply(target: ModelTarget, options: Options) -> ModelTarget:
     import torch
 
-    from hotlap.losses.cross_entropy import Chunks
+    from hotlap.kernels.cross_entropy import Chunks
 
     layers = [m for m in target.module.modules() if type(m) is torch.nn.Linear]
     if not layers:
@@ -75,7 +75,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
 def _forward(rows: int, seen: Any) -> Any:
     import torch
 
-    from hotlap.losses.logits import Logits, Source
+    from hotlap.kernels.logits import Logits, Source
 
     @torch.compiler.disable
     def forward(self: Any, hidden: Any) -> Any:

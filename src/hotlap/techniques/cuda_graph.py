@@ -83,7 +83,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 
 def unfit(target: StepTarget) -> str | None:
     """Return what in the model or the optimizer stands against a graph, None if nothing does."""
-    from hotlap.device import cannot_leave_out
+    from hotlap.device.accelerator import cannot_leave_out
 
     reason = cannot_leave_out(target.optimizer)
     if reason is not None:

@@ -58,7 +58,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         )
     if target.device is None or not target.device.can_pin:
         raise Refusal(_NO_DEVICE)
-    from hotlap.feed.pinned import PinnedFeed
+    from hotlap.feed.transfer.pinned import PinnedFeed
 
     feed = PinnedFeed(target.device, ahead=options.ahead, max_bytes=options.max_mib * 2**20)
     target.transfer = target.notes["pinned"] = feed

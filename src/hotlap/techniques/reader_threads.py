@@ -55,7 +55,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
-    from hotlap.feed.reach import Reach
+    from hotlap.feed.purity.reach import Reach
 
     loader = target.loader
     if not target.own_order:

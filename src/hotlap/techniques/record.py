@@ -69,7 +69,8 @@ class FeedTarget:
     size: int = 0
     """Samples in the data set, 0 if it cannot tell."""
     device: Any = None
-    """The `hotlap.device.Device` that batches are for; None where a script moves them itself."""
+    """The `hotlap.device.accelerator.Device` that batches are for; None where a script moves them
+    itself."""
     transfer: Any = None
     """Given by a technique: takes an iterator over steps on the host, and gives those steps on the
     device."""

@@ -58,7 +58,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from torch.utils.data import default_collate
 
-    from hotlap.feed.resident import ResidentRows
+    from hotlap.feed.memory.resident import ResidentRows
 
     loader = target.loader
     if loader.num_workers > 0:
@@ -91,7 +91,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
 
 def _place(target: FeedTarget, options: Options) -> Any:
-    from hotlap.feed.place import DevicePlace, HostPlace
+    from hotlap.feed.memory.place import DevicePlace, HostPlace
 
     device = target.device
     if device is not None and device.is_apart and options.where != "host":

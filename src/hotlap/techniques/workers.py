@@ -64,8 +64,8 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
-    from hotlap.feed.parcel import Ear, Parcels
-    from hotlap.feed.reach import Reach
+    from hotlap.feed.memory.parcel import Ear, Parcels
+    from hotlap.feed.purity.reach import Reach
 
     loader = target.loader
     if loader.num_workers > 0:
@@ -99,7 +99,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
 
 def _unsharable(stream: Any) -> str | None:
-    from hotlap.feed.owned import own_iterator
+    from hotlap.feed.memory.owned import own_iterator
 
     path = own_iterator(stream)
     if path is None:
@@ -109,7 +109,7 @@ def _unsharable(stream: Any) -> str | None:
 
 def _unfit(loader: Any) -> str | None:
     """Return why a script's loader would give other batches by workers, None if nothing shows."""
-    from hotlap.feed import fixed
+    from hotlap.feed.purity import fixed
 
     states = fixed.global_random_states()
     try:
@@ -133,7 +133,7 @@ def _requires_grad(sample: Any) -> bool:
 
 def _draws_between_batches(loader: Any) -> str | None:
     """Look whether a sampler of the user's own draws as it goes: workers would ask it too early."""
-    from hotlap.feed import fixed
+    from hotlap.feed.purity import fixed
 
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     inner = getattr(sampler, "sampler", sampler)

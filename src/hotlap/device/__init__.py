@@ -1,0 +1,1 @@
+"""Everything asked of an accelerator, and switches that are global to torch."""

@@ -1,0 +1,1 @@
+"""What is found out about a task before its first step counts."""

@@ -1,0 +1,160 @@
+"""A look at the model that training does not notice."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hotlap.feed.purity import fixed
+
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""Attributes that every module has: what is in them is not kept by its forward."""
+
+
+_disturbed: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def is_disturbed(model: Any) -> bool:
+    """True if a look at the model has begun, and not everything is back where it was."""
+    return model in _disturbed
+
+
+def quietly(model: Any, *, takes_gradients: bool = False) -> "_Quietly":
+    """Put the model into evaluation mode without gradients, and everything back afterwards.
+
+    Args:
+        model: whose modules may keep what they make, as tables of positions are kept.
+        takes_gradients: what runs asks for gradients itself, which inference mode has none of.
+    """
+    return _Quietly(model, takes_gradients)
+
+
+class _Quietly:
+    """What is being put back may be interrupted: torch raises in any line if a worker dies."""
+
+    def __init__(self, model: Any, takes_gradients: bool) -> None:
+        self._model = model
+        self._inner = _quietly(model, takes_gradients)
+
+    def __enter__(self) -> None:
+        _disturbed.add(self._model)
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        # It raises if something else than what was raised inside went wrong.
+        is_handled = self._inner.__exit__(*error)
+        _disturbed.discard(self._model)
+        return is_handled
+
+
+@contextmanager
+def _quietly(model: Any, takes_gradients: bool) -> Iterator[None]:
+    with in_evaluation(model):
+        if takes_gradients:
+            # A model that trains takes them for its inputs as well.
+            with torch.enable_grad():
+                yield
+            return
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            _make_ordinary(model)
+
+
+def _make_ordinary(model: Any) -> None:
+    """Put an ordinary tensor where a module kept one of inference mode: training cannot take it."""
+    for module in model.modules():
+        attributes = vars(module)
+        for name in attributes.keys() - _OF_TORCH:
+            new = _ordinary(attributes[name], set())
+            if new is not attributes[name]:
+                attributes[name] = new
+
+
+def _ordinary(value: Any, seen: set[int]) -> Any:
+    """Return what takes the place of a value, itself where nothing in it is of inference mode.
+
+    Written to is only what has to be: a container may refuse, or hold itself.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.clone() if value.is_inference() else value
+    if not isinstance(value, dict | list | tuple) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    places = list(value.items() if isinstance(value, dict) else enumerate(value))
+    new = {place: _ordinary(item, seen) for place, item in places}
+    changed = {place: new[place] for place, item in places if new[place] is not item}
+    if not changed or (isinstance(value, tuple) and type(value) is not tuple):
+        return value
+    if isinstance(value, tuple):
+        return tuple(new.values())
+    for place, item in changed.items():
+        value[place] = item
+    return value
+
+
+@contextmanager
+def in_evaluation(model: Any) -> Iterator[None]:
+    """Put the model into evaluation mode, and everything back afterwards.
+
+    Every module has its own mode and its buffers again, and all random states are those from
+    before. So has an embedding with `max_norm` its weights, which a look-up writes to.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    bounded = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None]
+    contents = [weight.detach().clone() for weight in bounded]
+    with kept_random_states():
+        model.eval()
+        try:
+            with kept_buffers(model):
+                yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            with torch.no_grad():
+                for weight, content in zip(bounded, contents, strict=True):
+                    weight.copy_(content)
+
+
+@contextmanager
+def kept_random_states() -> Iterator[None]:
+    """Put Python's, numpy's and torch's random states back, those of CUDA devices too."""
+    states = fixed.global_random_states()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        fixed.restore(states)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
+
+@contextmanager
+def kept_buffers(model: Any) -> Iterator[None]:
+    """Put every buffer back, its contents too, and forget those that came new."""
+    held = [
+        (module._buffers, dict(module._buffers), [_copied(b) for b in module._buffers.values()])
+        for module in model.modules()
+        if module._buffers
+    ]
+    without = [module._buffers for module in model.modules() if not module._buffers]
+    try:
+        yield
+    finally:
+        for holder in without:
+            holder.clear()
+        for holder, buffers, contents in held:
+            holder.clear()
+            holder.update(buffers)
+            with torch.no_grad():
+                for buffer, content in zip(buffers.values(), contents, strict=True):
+                    # Nobody can write to one that is expanded, this neither.
+                    if buffer is not None and content is not None and 0 not in buffer.stride():
+                        buffer.copy_(content)
+
+
+def _copied(buffer: torch.Tensor | None) -> torch.Tensor | None:
+    return None if buffer is None else buffer.detach().clone()

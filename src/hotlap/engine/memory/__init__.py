@@ -1,0 +1,1 @@
+"""What a run holds in memory: predicted, and measured."""

@@ -1,0 +1,307 @@
+"""`hotlap.estimate`: will it fit? What a run would hold, predicted before anything runs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hotlap.engine.memory.ledger import Peak
+from hotlap.engine.memory.rehearsal import Largest, Sample, largest_batches, rehearse
+from hotlap.errors import RunError, UsageError
+from hotlap.host.memory import available_bytes
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN, check
+
+PRECISIONS: Mapping[str, Mapping[str, Any]] = {
+    "fp32": {},
+    "bf16 autocast": {"autocast": {"dtype": "bf16"}},
+    "bf16 masters": {"master_weights": {}},
+}
+"""Name -> what is added to the plan."""
+RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "whole": {"recompute": {"mode": "whole"}},
+    "selective": {"recompute": {"mode": "selective"}},
+}
+_VARIED = ("autocast", "master_weights", "recompute")
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
+_TRIALS = 12
+_FAR = 4
+"""How many times what fits what does not may be before a secant creeps."""
+_CLOSE = 0.02
+_MOST_SAMPLES = 10**9
+
+
+@dataclass(frozen=True)
+class Row:
+    """One precision with one choice of recompute."""
+
+    precision: str
+    recompute: str
+    plan: Plan
+    peak: Peak | None
+    """None where `why_not` says why there is none."""
+    why_not: str = ""
+    largest_batch: int | None = None
+    """Samples that could go through the model at once, about; None if not even one could."""
+
+    @property
+    def name(self) -> str:
+        """Precision and recompute in a few words."""
+        if self.precision == self.recompute:
+            return self.precision
+        return self.precision if self.recompute == "none" else f"{self.precision}, {self.recompute}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as data."""
+        peak = self.peak
+        return {
+            "precision": self.precision,
+            "recompute": self.recompute,
+            "plan": self.plan.techniques,
+            "peak_bytes": None if peak is None else peak.bytes,
+            "phase": None if peak is None else peak.phase,
+            "kinds": None if peak is None else dict(peak.kinds),
+            "most": None if peak is None else dict(peak.most),
+            "largest_batch": self.largest_batch,
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a task would hold under a plan, and under others."""
+
+    device: str
+    memory_bytes: int
+    """What there is to fit into."""
+    batch: int
+    """Samples of a step, the largest where they differ."""
+    data_bytes: int
+    """Samples that the plan keeps in the host's memory."""
+    chosen: Row
+    """The plan that was given."""
+    techniques: tuple[Mapping[str, str], ...]
+    """{name, state, why} of the given plan's techniques, as far as they were rehearsed."""
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """What is not counted, and what was assumed."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """Bytes that the plan that was given needs on the device."""
+        peak = 0 if self.chosen.peak is None else self.chosen.peak.bytes
+        return peak + (self.data_bytes if self.device == "cpu" else 0)
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.memory_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as the JSON that `hotlap train --estimate --json` prints."""
+        return {
+            "device": self.device,
+            "memory_bytes": self.memory_bytes,
+            "batch": self.batch,
+            "needed_bytes": self.needed_bytes,
+            "fits": self.fits,
+            "data_bytes": self.data_bytes,
+            "chosen": self.chosen.to_json(),
+            "techniques": [dict(row) for row in self.techniques],
+            "rows": [row.to_json() for row in self.rows],
+            "notes": list(self.notes),
+        }
+
+
+def estimate(
+    task: Task,
+    plan: Plan | None = None,
+    *,
+    device: str | None = None,
+    memory_bytes: int | None = None,
+    find_largest: bool = True,
+) -> Estimate:
+    """Predict the most bytes of tensors that are alive at once, before anything runs.
+
+    The engine's own step is taken twice with tensors that have shapes and no numbers, so views,
+    saved activations, the optimizer's temporaries, masters, micro-batches and recomputation count
+    as they really would. Some samples are read, to know their shapes.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; exact techniques only if None.
+        device: as torch names it; the first accelerator if None, else the CPU. Where torch lacks
+            it, the CPU's operators stand in, and a note says so.
+        memory_bytes: what there is to fit into; all of the device's if None, on a CPU what is free.
+        find_largest: look for the largest batch as well, which takes four times as long.
+
+    Raises:
+        PlanError: the plan holds what no plan holds.
+        UsageError: something in the task is not what it says it is.
+        RunError: model or loss cannot be followed without numbers.
+    """
+    plan = EXACT_PLAN if plan is None else plan
+    check(plan)
+    like = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    on = like if _is_here(like) else "cpu"
+    room = memory_bytes or _memory(like)
+    batches = largest_batches(task)
+    data = _data_bytes(task, plan, max(batch.sample.kept_bytes for batch in batches))
+    tried = [rehearse(each.task, plan, each.sample, device=on, like=like) for each in batches]
+    own = max(tried, key=lambda done: done.peak.bytes)
+    largest = batches[tried.index(own)]
+    room_left = room - (data if like == "cpu" else 0)
+    work = _Work(largest.task, largest.sample, on, like, room_left, find_largest)
+    chosen = Row("as planned", "as planned", plan, own.peak, "", work.largest(plan, own.peak))
+    rest = {name: options for name, options in plan.techniques.items() if name not in _VARIED}
+    rows = [
+        work.row(precision, recompute, Plan({**rest, **narrow, **again}))
+        for precision, narrow in PRECISIONS.items()
+        for recompute, again in RECOMPUTES.items()
+    ]
+    return Estimate(
+        device=like,
+        memory_bytes=room,
+        batch=largest.task.logical_batch,
+        data_bytes=data,
+        chosen=chosen,
+        techniques=own.proofs,
+        rows=tuple(rows),
+        notes=_notes(like, on, largest, own.left_out),
+    )
+
+
+def memory_size(text: str) -> int:
+    """Return the bytes of `16GiB`, `16G`, `800MiB` or `1000000`; units are powers of 1024.
+
+    Raises:
+        UsageError: it is none of these.
+
+    >>> memory_size("1.5GiB")
+    1610612736
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = int(float(match["number"]) * _UNITS[match["unit"].upper()]) if match else 0
+    if size < 1:
+        raise UsageError(f"'{text}' is no size of memory. Allowed: `16GiB`, `800MiB`, bytes.")
+    return size
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Rehearses one task under one plan after another."""
+
+    task: Task
+    sample: Sample
+    device: str
+    like: str
+    room: int
+    find_largest: bool
+
+    def row(self, precision: str, recompute: str, plan: Plan) -> Row:
+        try:
+            done = rehearse(self.task, plan, self.sample, device=self.device, like=self.like)
+        except (RunError, UsageError) as error:
+            if not any(name in plan.techniques for name in _VARIED):
+                raise
+            return Row(precision, recompute, plan, None, str(error))
+        varied = [proof for proof in done.proofs if proof["name"] in _VARIED]
+        for proof in varied:
+            if proof["state"] != "applied":
+                return Row(precision, recompute, plan, None, proof["why"])
+        return Row(precision, recompute, plan, done.peak, "", self.largest(plan, done.peak))
+
+    def largest(self, plan: Plan, known: Peak) -> int | None:
+        """Return about the most samples that fit at once; fewer, where more cannot be followed.
+
+        By secants, which are exact where memory is linear. Where they would creep the middle is
+        taken, of the logarithms: memory of a batch may be quadratic.
+        """
+        if not self.find_largest:
+            return None
+        whole = Plan({k: v for k, v in plan.techniques.items() if k != "micro_batch"})
+        is_whole = whole == plan and self.task.accumulate == 1
+        low = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
+        high: tuple[int, int] | None = None
+        if low[1] > self.room:
+            low, high = (0, 0), low
+        count = _within((high or low)[0] * self.room // (high or low)[1])
+        for _ in range(_TRIALS):
+            if count <= low[0] or (high is not None and count >= high[0]):
+                break
+            try:
+                now = self._at(count, whole)
+            except RunError:
+                break
+            slope = (now[1] - low[1]) / (now[0] - low[0])
+            if now[1] <= self.room:
+                low = now
+            else:
+                high = now
+            if slope <= 0 or low[0] >= _MOST_SAMPLES:
+                break
+            count = _within(int(low[0] + (self.room - low[1]) / slope))
+            if high is not None and low[0] and high[0] > _FAR * low[0]:
+                count = max(count, int((low[0] * high[0]) ** 0.5))
+            if count - low[0] <= _CLOSE * low[0]:
+                break
+        return low[0] or None
+
+    def _at(self, count: int, plan: Plan) -> tuple[int, int]:
+        task = replace(self.task, batch_size=count, accumulate=1, drop_last=False)
+        done = rehearse(task, plan, self.sample, device=self.device, like=self.like)
+        return count, done.peak.bytes
+
+
+def _within(count: int) -> int:
+    return max(0, min(count, _MOST_SAMPLES))
+
+
+def _is_here(device: str) -> bool:
+    if device.startswith("cuda"):
+        return torch.cuda.is_available()
+    return True
+
+
+def _memory(device: str) -> int:
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise UsageError(
+                f"device '{device}' is not on this machine, so its memory is not known. Allowed: "
+                "its size beside it, as in `--memory 80GiB`."
+            )
+        return int(torch.cuda.mem_get_info(device)[1])
+    return available_bytes()
+
+
+def _data_bytes(task: Task, plan: Plan, of_one: int) -> int:
+    if "resident" not in plan.techniques or task.is_stream:
+        return 0
+    return len(task.data) * of_one
+
+
+def _notes(like: str, on: str, largest: Largest, left_out: tuple[str, ...]) -> tuple[str, ...]:
+    notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
+    if like.startswith("cuda"):
+        notes.append(
+            "not counted: the CUDA context (some hundred MiB), workspaces of cuBLAS and cuDNN "
+            "(tens of MiB), and what the allocator holds in pieces too small to use"
+        )
+    else:
+        notes.append("not counted: Python, torch's libraries, and what the data set itself holds")
+    if like != on:
+        notes.append(f"this torch has no {like}: operators of the {on} stood in for its own")
+    if largest.length is not None:
+        notes.append(
+            f"samples differ in length: the largest batch, of {largest.task.batch_size} samples "
+            f"padded to {largest.length} tokens, stands for all"
+        )
+    if largest.sample.differs:
+        notes.append("samples differ in size: the largest of those looked at stands for all")
+    if "compile" in left_out:
+        notes.append("compile was left out: fused code keeps less than what is predicted")
+    return tuple(notes)

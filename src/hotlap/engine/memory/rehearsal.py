@@ -1,0 +1,346 @@
+"""Two steps of a run with tensors that have shapes and no numbers: what they would hold."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hotlap.engine.build import Built, build, training_source
+from hotlap.engine.memory.few import batches_of, first_of, per_sample
+from hotlap.engine.memory.ledger import Ledger, Peak
+from hotlap.errors import RunError, UsageError
+from hotlap.feed.purity import fixed
+from hotlap.feed.samples.transform import Apart
+from hotlap.feed.sources.lengths import LengthSource
+from hotlap.plan import Plan
+from hotlap.sequences.lengths import bucket
+from hotlap.task import Task
+from hotlap.techniques import registry
+
+STEPS = 2
+"""The second has the optimizer's state; nothing grows after it."""
+_MOST_READ = 4096
+"""Samples of a batch that is collated to see what it is, where smaller ones do not tell."""
+_LOOKED_AT = 16
+_MOST_MICROS = 3
+"""Gradients exist from the second micro-batch on; later ones hold no more."""
+_NOT_SEEN = ("compile", "cuda_graph", "graph", "graphs")
+_CUDA_BLOCK = 512
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What two steps would hold."""
+
+    peak: Peak
+    proofs: tuple[Mapping[str, str], ...]
+    """{name, state, why} of the plan's techniques that were rehearsed."""
+    left_out: tuple[str, ...]
+    """Techniques of the plan that act on nothing that is counted, or cannot be seen into."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The largest of some samples, and what a batch of it alone is."""
+
+    batch_of: Callable[[int], Any]
+    """`batch_of(count)`: it so often, as the loss gets it, with numbers."""
+    two: Any
+    three: Any
+    """Batches of these counts."""
+    bytes: int
+    """Bytes of one sample in a batch."""
+    kept_bytes: int
+    """Bytes of one sample as it is kept before its transforms, 0 if it cannot be kept."""
+    differs: bool
+    """True if others have another size."""
+
+    @classmethod
+    def of(cls, task: Task, place: int | None = None) -> "Sample":
+        """Look at one of the task's samples, at some of them if `place` is None."""
+        states = fixed.global_random_states()
+        try:
+            source = batches_of(_looked_at(task, place), task)
+
+            def batch_of(number: int, count: int) -> Any:
+                return source.batch_of(torch.tensor([number]).expand(count))
+
+            sizes = [_bytes(batch_of(number, 1)) for number in range(source.length)]
+            largest = sizes.index(max(sizes))
+            of_largest = partial(batch_of, largest)
+            source.stages.holds = True
+            kept = source.stages.join([source.dataset[largest]])
+            return cls(
+                batch_of=of_largest,
+                two=of_largest(2),
+                three=of_largest(3),
+                bytes=max(sizes),
+                kept_bytes=0 if isinstance(kept, Apart) else _bytes(kept),
+                differs=len(set(sizes)) > 1,
+            )
+        finally:
+            fixed.restore(states)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A batch that takes most memory."""
+
+    task: Task
+    """The task with batches of that size alone, and without lengths."""
+    sample: Sample
+    """What the batch is full of."""
+    length: int | None = None
+    """What its samples are padded to, in tokens; None if the task has no lengths."""
+
+
+def largest_batches(task: Task) -> list[Largest]:
+    """Return the batches that take most memory, one or two.
+
+    Where lengths are known they are those that a run tries before its first step, each sample as
+    long as the longest.
+    """
+    if task.lengths is None:
+        return [Largest(task, Sample.of(task))]
+    source = training_source(task)
+    assert isinstance(source, LengthSource)
+    found = []
+    for positions in source.largest():
+        lengths = source.lengths[positions.numpy()]
+        of_one_size = {"batch_size": len(positions), "tokens_per_batch": None, "lengths": None}
+        sample = Sample.of(task, int(positions[lengths.argmax()]))
+        length = bucket(int(lengths.max()), source.to)
+        found.append(Largest(replace(task, **of_one_size), sample, length))
+    return found
+
+
+def _looked_at(task: Task, place: int | None) -> list[Any]:
+    if place is not None:
+        return [task.data[place]]
+    if task.is_stream:
+        return first_of(task, _LOOKED_AT)
+    places = range(0, len(task.data), max(1, len(task.data) // _LOOKED_AT))
+    return [task.data[place] for place in places[:_LOOKED_AT]]
+
+
+def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) -> Rehearsed:
+    """Take two steps under a plan without memory and without numbers.
+
+    Args:
+        task: what is learned, without lengths; see `largest_batches`.
+        plan: how it is executed; what acts on process and feed is left out.
+        sample: of the task's data.
+        device: whose operators are rehearsed, as torch names it.
+        like: whose allocator is imitated; another one than `device` where torch lacks it.
+
+    Raises:
+        RunError: the model or the loss cannot go without numbers; the message says where.
+    """
+    kept, left_out = _rehearsable(plan)
+    asked = plan.techniques.get("micro_batch", {}).get("size")
+    split = task.most_samples if asked is None else int(str(asked))
+    is_cuda = like.startswith("cuda")
+    ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
+    states = fixed.global_random_states()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
+            built = _built(task, kept, ledger, fake, device)
+            micros = _micros(task, sample, min(split, task.logical_batch), ledger, fake, device)
+            # Those of the step that are not gone through lie there all the same.
+            rest = task.logical_batch - sum(samples for samples, _ in micros)
+            others = torch.empty(rest * sample.bytes, dtype=torch.uint8, device=device)
+            ledger.mark([others], "batches")
+            for _ in range(STEPS):
+                built.step(micros)
+            peak = ledger.peak()
+            proofs = tuple(built.applied.proofs())
+    except (UsageError, RunError):
+        raise
+    except Exception as error:
+        raise RunError(
+            f"{type(error).__name__}: {error}\nModel or loss cannot be followed without numbers, "
+            "so their memory cannot be predicted. Train a few steps: `hotlap train` prints the "
+            "peak of every epoch."
+        ) from error
+    finally:
+        fixed.restore(states)
+    return Rehearsed(peak, proofs, left_out)
+
+
+def _rehearsable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
+    known = registry()
+    kept, left_out = {}, []
+    for name, options in plan.techniques.items():
+        if name in _NOT_SEEN or known[name].seam in ("process", "feed"):
+            if name != "micro_batch":
+                left_out.append(name)
+        else:
+            kept[name] = options
+    return Plan(kept), tuple(left_out)
+
+
+def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Built:
+    def model() -> Any:
+        with torch.device(device):
+            made = _made(task, fake)
+        # It is where it should be; moving parameters is what fake tensors cannot do.
+        made.to = lambda *_, **__: made
+        return made
+
+    def loss(model: Any, batch: Any) -> Any:
+        ledger.phase = "forward"
+        value = task.loss(model, batch)
+        ledger.phase = "backward"
+        return value
+
+    whole = {"batch_size": task.logical_batch, "accumulate": 1}
+    training = {"schedule": None, "held_out": None, "metrics": {}, "evaluate": None}
+    followed = replace(task, model=model, loss=loss, **training, **whole)
+    # One micro-batch for `build`, which looks at the split only for batch norm.
+    built = build(followed, plan, device=device, check_finite=False)
+    _check_split(built)
+    trained = [*built.model.parameters(), *built.weights.values()]
+    ledger.mark([*built.model.parameters(), *built.model.buffers()], "parameters")
+    ledger.mark(built.weights.values(), "masters")
+
+    def gradients() -> None:
+        ledger.mark([parameter.grad for parameter in trained], "gradients")
+
+    def begin(*_: Any) -> None:
+        ledger.phase = "update"
+
+    def end(optimizer: Any, *_: Any) -> None:
+        for state in optimizer.state.values():
+            ledger.mark(state.values(), "optimizer")
+
+    target = built.step.target
+    # Before and behind what carries gradients from the model's copies to the masters.
+    target.after_backward.insert(0, gradients)
+    target.after_backward.append(gradients)
+    built.optimizer.register_step_pre_hook(begin)
+    built.optimizer.register_step_post_hook(end)
+    return built
+
+
+def _check_split(built: Built) -> None:
+    # Done with the values of a batch's halves, of which there are none.
+    built.step._is_checked = True
+
+
+def _made(task: Task, fake: Any) -> Any:
+    """Make the model without memory; where it reads files or values, with memory for a moment."""
+    try:
+        with warnings.catch_warnings():
+            # Torch warns of its own deep copies, which look where a fake tensor lies.
+            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+            return task.model()
+    except Exception:
+        with _no_modes(), torch.device("cpu"):
+            real = task.model()
+    memo: dict[int, Any] = {}
+    for module in real.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and id(parameter) not in memo:
+                memo[id(parameter)] = torch.nn.Parameter(
+                    torch.empty_like(parameter.detach(), device=None), parameter.requires_grad
+                )
+            module._parameters[name] = None if parameter is None else memo[id(parameter)]
+        for name, buffer in list(module._buffers.items()):
+            module._buffers[name] = None if buffer is None else torch.empty_like(buffer)
+    del fake
+    return real
+
+
+@contextlib.contextmanager
+def _no_modes() -> Iterator[None]:
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def _micros(
+    task: Task, sample: Sample, size: int, ledger: Ledger, fake: Any, device: str
+) -> list[tuple[int, Any]]:
+    counts = [size] * (task.logical_batch // size)
+    if task.logical_batch % size:
+        counts.append(task.logical_batch % size)
+    made = [(n, _batch(sample, n, fake, device)) for n in counts[:_MOST_MICROS]]
+    for _, batch in made:
+        leaves: list[torch.Tensor] = []
+        _each(batch, leaves.append)
+        ledger.mark(leaves, "batches")
+    return made
+
+
+def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
+    try:
+        return _grown(sample.two, sample.three, count, device)
+    except _Irregular as irregular:
+        if count > _MOST_READ:
+            raise RunError(
+                f"how a batch of {count} samples looks is not known: {irregular}, and one of more "
+                f"than {_MOST_READ} is not made to find out."
+            ) from None
+    with _no_modes():
+        whole = sample.batch_of(count)
+    return _mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+
+
+class _Irregular(Exception):
+    """Batches of two and of three samples do not tell what larger ones are."""
+
+
+def _grown(two: Any, three: Any, count: int, device: str) -> Any:
+    """Return a batch of `count` samples without numbers, told from those of two and three."""
+    if type(two) is not type(three):
+        raise _Irregular("batches differ in type")
+    if isinstance(two, torch.Tensor):
+        added = per_sample(two.shape, 2, three.shape)
+        if added is None or two.dtype != three.dtype:
+            raise _Irregular("a tensor does not grow with its samples")
+        return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
+    if isinstance(two, Mapping):
+        if list(two) != list(three):
+            raise _Irregular("batches differ in keys")
+        return {key: _grown(two[key], three[key], count, device) for key in two}
+    if not isinstance(two, list | tuple):
+        return two
+    if len(two) == len(three):
+        grown = [_grown(one, other, count, device) for one, other in zip(two, three, strict=True)]
+        return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
+    if (len(two), len(three)) != (2, 3) or _bytes(three):
+        raise _Irregular("a batch holds a list of tensors")
+    # Names, say: what takes no part needs no length.
+    return type(two)(two[:1]) * min(count, _MOST_READ)
+
+
+def _sized(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:
+    return tuple(more * count or size for size, more in zip(shape, added, strict=True))
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[_mapped(item, change) for item in value])
+    if isinstance(value, list | tuple):
+        return type(value)([_mapped(item, change) for item in value])
+    return value
+
+
+def _each(value: Any, look: Any) -> None:
+    _mapped(value, look)
+
+
+def _bytes(value: Any) -> int:
+    sizes: list[int] = []
+    _each(value, lambda leaf: sizes.append(leaf.numel() * leaf.element_size()))
+    return sum(sizes)

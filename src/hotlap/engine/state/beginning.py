@@ -1,0 +1,83 @@
+"""Where a run begins: at its start, or at the newest step that one can go on from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hotlap.checkpoint.read import Checkpoint
+from hotlap.engine.build import Built
+from hotlap.engine.state.content import Position, restore
+from hotlap.engine.state.fitting import check_fits
+from hotlap.engine.state.saving import find, is_step
+from hotlap.errors import CheckpointCorrupt, HotlapError
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A run that was built, and where it stands."""
+
+    built: Built
+    saved: Checkpoint | None
+    """What it goes on from, None if it begins."""
+    position: Position
+    unfit: frozenset[str]
+    """Names of newer steps that prove themselves and are of no use."""
+
+
+def begin(
+    make: Callable[[], Built],
+    saved: Checkpoint | None,
+    resume: str | None,
+    run_dir: Path | None,
+    notice: Callable[[str], None],
+) -> Beginning:
+    """Build a run and put it where the newest step says that fits.
+
+    Args:
+        make: builds it anew each time, its seed included.
+        saved: what is tried first, None to begin at the start.
+        resume: see `find`.
+        run_dir: the run's folder.
+        notice: called, in words, with why steps were passed over.
+
+    Raises:
+        UsageError: the checkpoint is of another task.
+        MissingFile: none is of use.
+        CheckpointCorrupt: the step that was named is of no use.
+    """
+    unfit: dict[str, str] = {}
+    while True:
+        built = make()
+        try:
+            position = Position() if saved is None else _restored(built, saved)
+            return Beginning(built, saved, position, frozenset(unfit))
+        except CheckpointCorrupt as error:
+            built.end()
+            if saved is None or resume is None or _names_a_step(resume):
+                raise
+            notice(f"passed over: {error}")
+            unfit[saved.path.name] = str(error)
+            before, reasons = saved.path, tuple(unfit.values())
+            saved, passed = find(resume, run_dir, before=before, unfit=reasons)
+            for why in passed:
+                notice(f"passed over: {why}")
+        except BaseException:
+            built.end()
+            raise
+
+
+def _names_a_step(resume: str) -> bool:
+    return resume != "auto" and is_step(Path(resume))
+
+
+def _restored(built: Built, saved: Checkpoint) -> Position:
+    check_fits(built, saved)
+    try:
+        return restore(built, saved)
+    except HotlapError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        # What was loaded half is thrown away with what it was loaded into.
+        raise CheckpointCorrupt(
+            f"{saved.path}: it cannot be loaded: {type(e).__name__}: {e}"
+        ) from e

@@ -1,0 +1,242 @@
+"""Whether a step that proves itself says what a step of a run says; nothing is loaded for that."""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy
+import torch
+
+from hotlap.checkpoint.codec import decode
+from hotlap.checkpoint.read import Checkpoint, read
+from hotlap.engine.state.content import Position
+from hotlap.errors import CheckpointCorrupt, MissingFile
+
+LISTED = "tensors"
+"""Key under which a step lists its tensors; steps of the first version have none."""
+
+_NUMBER, _TEXT, _NONE = (int, float), (str,), (type(None),)
+_TASK: dict[str, tuple[type, ...]] = {
+    "samples": (int, *_NONE),
+    "shuffle_buffer": (int, *_NONE),
+    "logical_batch": (int,),
+    "budget": (*_TEXT, *_NONE),
+    "accumulate": (int, *_NONE),
+    "seed": (int,),
+    "shuffle": (bool,),
+    "drop_last": (bool,),
+    "transform": (*_TEXT, *_NONE),
+    "batch_transform": (*_TEXT, *_NONE),
+    "clip_norm": (*_NUMBER, *_NONE),
+    "clip_value": (*_NUMBER, *_NONE),
+    "schedule_per": _TEXT,
+    "weights": (dict,),
+    "optimizer": _TEXT,
+    "hyperparameters": (dict,),
+    "schedule": (*_TEXT, *_NONE),
+    "schedule's values": (dict,),
+}
+_STATE: dict[str, tuple[type, ...]] = {
+    "position": (dict,),
+    "skipped": (int,),
+    "task": (dict,),
+    "extra": (dict,),
+    "optimizer": (dict,),
+    "schedule": (dict, *_NONE),
+    "random": (dict,),
+    "scaler": (dict, *_NONE),
+    "clock": (dict,),
+}
+
+
+class _Wrong(ValueError):
+    """Something in a step is not what it should be."""
+
+
+def check(checkpoint: Checkpoint) -> None:
+    """Raise if no run could go on from a step, whatever the task.
+
+    Raises:
+        CheckpointCorrupt: the message says what is wrong.
+    """
+    try:
+        _check(checkpoint)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise _corrupt(checkpoint, error) from error
+    except (RuntimeError, OverflowError, RecursionError) as error:
+        # Of torch and numpy, whose generators refuse a state that is none.
+        raise _corrupt(checkpoint, error) from error
+
+
+def is_usable(path: Any) -> bool:
+    """True if a run could go on from the step in that folder."""
+    try:
+        check(read(path))
+    except (CheckpointCorrupt, MissingFile):
+        return False
+    return True
+
+
+def listing(tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+    """Return file -> name -> format and shape of each tensor."""
+    return {
+        file: {name: [str(each.dtype), list(each.shape)] for name, each in group.items()}
+        for file, group in tensors.items()
+        if group
+    }
+
+
+def not_finite(weights: Mapping[str, torch.Tensor], trained: set[str]) -> str | None:
+    """Return the first weight that nobody could go on from, None if there is none.
+
+    Args:
+        weights: by name. What is not trained may be infinite, as masks are.
+        trained: names of those that are trained.
+    """
+    for name, weight in weights.items():
+        if not (weight.is_floating_point() or weight.is_complex()):
+            continue
+        if bool(torch.isnan(weight).any()):
+            return name
+        if name in trained and bool(torch.isinf(weight).any()):
+            return name
+    return None
+
+
+def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
+    what = str(error)
+    if not isinstance(error, _Wrong):
+        what = f"{type(error).__name__}: {what}"
+    return CheckpointCorrupt(f"{checkpoint.path}: {what.splitlines()[0][:300]}")
+
+
+def _check(checkpoint: Checkpoint) -> None:
+    state, tensors = checkpoint.state, checkpoint.tensors
+    _typed("its state", state, _STATE)
+    _check_position(checkpoint)
+    _typed("the task", state["task"], _TASK)
+    _check_listed(state.get(LISTED), tensors)
+    _check_weights(tensors.get("model", {}), state["task"]["weights"])
+    _check_groups(state["optimizer"], tensors.get("optimizer", {}))
+    for name in ("schedule", "scaler"):
+        if state[name] is not None and not isinstance(decode(state[name]), dict):
+            raise _Wrong(f"the {name} is no table of names and values")
+    if (state["schedule"] is None) != (state["task"]["schedule"] is None):
+        raise _Wrong(f"the schedule {state['task']['schedule']} is kept as {state['schedule']}")
+    if any(not isinstance(name, str) for name in state["extra"]):
+        raise _Wrong("what modules keep has names that are none")
+    for value in state["extra"].values():
+        decode(value)
+    _check_random(state["random"], tensors.get("random", {}))
+
+
+def _typed(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
+    if not isinstance(given, Mapping):
+        raise _Wrong(f"{what} is {_told(given)}, not a table")
+    for key, kinds in wanted.items():
+        if key not in given:
+            raise _Wrong(f"{what} lacks '{key}'")
+        if type(given[key]) not in kinds:
+            allowed = " or ".join(kind.__name__ for kind in kinds)
+            raise _Wrong(f"'{key}' of {what} is {_told(given[key])}. Allowed: {allowed}")
+
+
+def _told(value: Any) -> str:
+    return f"{type(value).__name__} {str(value)[:40]!r}"
+
+
+def _check_position(checkpoint: Checkpoint) -> None:
+    state, names = checkpoint.state, [field.name for field in fields(Position)]
+    position = state["position"]
+    _typed("the position", position, dict.fromkeys(names, (int,)))
+    if set(position) != set(names) or min(position.values()) < 0:
+        raise _Wrong(f"the position {position} is none")
+    step = position["step"]
+    if step != checkpoint.step:
+        raise _Wrong(f"the position is after step {step}, the manifest of step {checkpoint.step}")
+    if position["in_epoch"] > step or position["epoch"] > step:
+        raise _Wrong(f"the position {position} is none")
+    if not 0 <= state["skipped"] <= step:
+        raise _Wrong(f"{state['skipped']} of {step} updates cannot have been left out")
+    clock = state["clock"]
+    _typed("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
+    if not 0 <= clock["steps"] <= step:
+        raise _Wrong(f"the clock has counted {clock['steps']} of {step} steps")
+
+
+def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
+    if listed is not None and listed != listing(tensors):
+        found = listing(tensors)
+        files = listed if isinstance(listed, dict) else {}
+        for file in sorted({*files, *found}):
+            if files.get(file) != found.get(file):
+                raise _Wrong(f"{file}.safetensors does not hold the tensors that were saved")
+        raise _Wrong("its list of tensors is none")
+
+
+def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
+    for name in sorted({*weights, *shapes}):
+        if name not in weights or name not in shapes:
+            raise _Wrong(f"the weight '{name}' is {'missing' if name in shapes else 'unknown'}")
+        if list(weights[name].shape) != shapes[name]:
+            raise _Wrong(
+                f"the weight '{name}' has the shape {list(weights[name].shape)}, the task says "
+                f"{shapes[name]}"
+            )
+    broken = not_finite(weights, set())
+    if broken is not None:
+        raise _Wrong(f"the weight '{broken}' holds NaN")
+
+
+def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    _typed("the optimizer", saved, {"scalars": (dict,), "groups": (list,)})
+    for name, value in saved["scalars"].items():
+        decode(value)
+        if "/" not in name:
+            raise _Wrong(f"'{name}' is no state of a parameter")
+    for number, group in enumerate(saved["groups"]):
+        if not isinstance(group, dict):
+            raise _Wrong(f"group {number} of the optimizer is {_told(group)}")
+        rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
+        if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
+            raise _Wrong(f"the learning rate of group {number} is not finite")
+        for key, value in group.items():
+            if any(each != each for each in _numbers(decode(value))):
+                raise _Wrong(f"'{key}' of group {number} is NaN")
+    for name, tensor in tensors.items():
+        if "/" not in name:
+            raise _Wrong(f"'{name}' is no state of a parameter")
+        if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+            raise _Wrong(f"the optimizer's '{name}' holds NaN")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item)
+
+
+def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give every state to a generator of its kind that nobody draws from."""
+    _typed("the random states", saved, {"python": (dict,), "numpy": (list,)})
+    random.Random().setstate(decode(saved["python"]))
+    position, has_gauss, gauss = decode(saved["numpy"])
+    for name in ("torch", "numpy"):
+        if name not in tensors:
+            raise _Wrong(f"the random state of {name} is missing")
+    key = tensors["numpy"]
+    if key.dtype != torch.int64 or bool((key < 0).any()) or bool((key >= 2**32).any()):
+        raise _Wrong("the random state of numpy is none")
+    legacy = ("MT19937", key.numpy().astype("uint32"), position, has_gauss, gauss)
+    if not 0 <= position <= 624:
+        raise _Wrong("the random state of numpy is none")
+    numpy.random.RandomState().set_state(legacy)
+    torch.Generator().set_state(tensors["torch"])
+    for name, tensor in tensors.items():
+        if name.startswith("cuda ") and (tensor.dtype != torch.uint8 or tensor.shape != (16,)):
+            raise _Wrong(f"the random state of {name} is none")

@@ -1,0 +1,204 @@
+"""The whole step as one graph of the device: captured once, then repeated without Python."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hotlap.device.accelerator import Cuda, Graph
+from hotlap.engine.step.decided import DecidedStep
+from hotlap.engine.step.update import MicroBatches
+from hotlap.feed.memory.gather import flatten, rebuild
+
+log = logging.getLogger("hotlap")
+
+_MOST_FORMS = 8
+"""Forms of batches before one of them has come often enough to be captured."""
+_NOT_HELD = ("params", "lr", "initial_lr", "foreach", "fused", "capturable")
+
+
+class GraphStep(DecidedStep):
+    """Captures forward, loss, backward, clipping and update, and repeats them.
+
+    The first steps run as they are, on the stream that captures later; the next one is captured
+    and replayed, and so is every later one whose batch has the same structure, shapes and dtypes.
+    Others, an epoch's last and shorter one, run as they are, with the same kernels.
+
+    Args:
+        arguments: see `Step`.
+        device: a CUDA device.
+        options: see `Step`; its target's `graph` holds what the technique asks for, and is told
+            what happened.
+    """
+
+    def __init__(self, *arguments: Any, device: Cuda, **options: Any) -> None:
+        super().__init__(*arguments, device=device, **options)
+        self._wish = self.target.graph
+        self._rates = _Rates(self.optimizer, device)
+        self._stream = device.new_stream()
+        self._graph: Graph | None = None
+        self._held: Any = None
+        """Hyperparameters that the graph holds as constants."""
+        self._inputs: dict[Any, _Inputs] = {}
+        """By the form of their batches; only the one that was captured, once one was."""
+        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        self._gradients_moved = False
+
+    def _queued(self, micros: MicroBatches) -> torch.Tensor:
+        self._rates.follow()
+        if self._wish.refused is not None:
+            return self._as_it_is(micros)
+        form, leaves = _form(micros)
+        inputs = self._inputs.get(form)
+        if inputs is None and self._graph is None and form is not None:
+            inputs = self._inputs[form] = _Inputs(form, leaves, micros)
+            if len(self._inputs) > _MOST_FORMS:
+                self._wish.refused = f"{len(self._inputs)} batches had as many different shapes"
+        elif form is None:
+            self._wish.refused = "a batch is not made of tensors alone"
+        if inputs is None or self._wish.refused is not None:
+            return self._as_it_is(micros)
+        inputs.take(leaves)
+        if self._graph is None and not self._captured(inputs):
+            return self._warm_up(inputs)
+        # The graph knows no other momentum than the one it was captured with.
+        if self._wish.refused is not None or self._rates.held() != self._held:
+            return self._as_it_is(micros)
+        return self._replayed()
+
+    def _as_it_is(self, micros: MicroBatches) -> torch.Tensor:
+        self._wish.other_steps += 1
+        self._gradients_moved = True
+        return super()._queued(micros)
+
+    def _warm_up(self, inputs: "_Inputs") -> torch.Tensor:
+        device = self._device
+        inputs.warmed_up += 1
+        self._wish.other_steps += 1
+        known = device.mark()
+        with device.on(self._stream), device.host_reads() as reads:
+            device.wait(known)
+            result = super()._queued(inputs.micros)
+            done = device.mark()
+        device.wait(done)
+        device.hand_over(result)
+        # What is done once may read; what every step does may not.
+        if reads and inputs.warmed_up >= self._wish.warm_up:
+            self._wish.refused = f"the step waits for the device at {reads[0]}"
+        return result
+
+    def _captured(self, inputs: "_Inputs") -> bool:
+        """Capture once there have been enough steps; return whether warming up is over."""
+        if inputs.warmed_up < self._wish.warm_up:
+            return False
+        step = super()._queued
+        try:
+            self._graph = self._device.capture(lambda: step(inputs.micros), self._stream)
+        except RuntimeError as error:
+            log.info("cuda_graph refused", exc_info=True)
+            self._wish.refused = f"it could not be captured: {str(error).splitlines()[0]}"
+            if self.target.scaler is not None:
+                # It may have been captured while it unscaled, which it does once a step.
+                self.target.scaler._per_optimizer_states.pop(id(self.optimizer), None)
+            return True
+        self._inputs = {inputs.form: inputs}
+        self._held = self._rates.held()
+        self._gradients = [(tensor, tensor.grad) for tensor in self._trained()]
+        return True
+
+    def _replayed(self) -> torch.Tensor:
+        assert self._graph is not None
+        self._wish.replays += 1
+        if self._gradients_moved:
+            # Who looks at `.grad` finds those of the last step.
+            self._gradients_moved = False
+            for tensor, gradient in self._gradients:
+                tensor.grad = gradient
+        return self._graph.replay()
+
+    @contextlib.contextmanager
+    def _switched(self) -> Iterator[None]:
+        with self._rates.switched():
+            yield
+
+
+class _Inputs:
+    """Tensors that the graph reads from: each step's batch is copied into them."""
+
+    def __init__(self, form: Any, leaves: list[torch.Tensor], micros: MicroBatches) -> None:
+        self.form = form
+        self.warmed_up = 0
+        self._leaves = [torch.empty_like(leaf) for leaf in leaves]
+        rest, specs = iter(self._leaves), form[0]
+        self.micros = [
+            (samples, rebuild(spec, rest)) for (samples, _), spec in zip(micros, specs, strict=True)
+        ]
+
+    def take(self, leaves: list[torch.Tensor]) -> None:
+        """Copy a step's tensors in."""
+        for mine, given in zip(self._leaves, leaves, strict=True):
+            mine.copy_(given, non_blocking=True)
+
+
+def _form(micros: MicroBatches) -> tuple[Any, list[torch.Tensor]]:
+    """Return what batches must agree in to be read by one graph, None if none can; the tensors."""
+    leaves: list[torch.Tensor] = []
+    specs = tuple(flatten(batch, leaves) for _, batch in micros)
+    if None in specs:
+        return None, []
+    samples = tuple(count for count, _ in micros)
+    forms = tuple((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
+    return (specs, samples, forms), leaves
+
+
+class _Rates:
+    """The learning rates as tensors on the device, written to when a schedule has moved them.
+
+    The optimizer's groups keep their plain numbers for schedules and checkpoints; the tensors
+    stand in for them while the optimizer steps.
+    """
+
+    def __init__(self, optimizer: Any, device: Cuda) -> None:
+        self._optimizer, self._device = optimizer, device
+        self._tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
+        self._last: list[Any] = [None] * len(self._tensors)
+
+    def follow(self) -> None:
+        """Write rates that have changed."""
+        groups = self._optimizer.param_groups
+        for number, (group, tensor) in enumerate(zip(groups, self._tensors, strict=True)):
+            rate = group["lr"]
+            if isinstance(rate, torch.Tensor):
+                tensor.copy_(rate)
+            elif rate != self._last[number]:
+                tensor.fill_(rate)
+                self._last[number] = rate
+
+    def held(self) -> Any:
+        """Return what else the groups say."""
+        return [
+            {key: value for key, value in group.items() if key not in _NOT_HELD}
+            for group in self._optimizer.param_groups
+        ]
+
+    @contextlib.contextmanager
+    def switched(self) -> Iterator[None]:
+        """Let the groups ask for fused kernels that read their rate from the device.
+
+        They are `capturable` only where they are captured: torch raises without it there, and
+        warns of it elsewhere. The fused kernels are the same.
+        """
+        groups = self._optimizer.param_groups
+        before = [dict(group) for group in groups]
+        is_capturing = self._device.is_capturing()
+        for group, tensor in zip(groups, self._tensors, strict=True):
+            group.update({"lr": tensor, "fused": True, "foreach": False})
+            if "capturable" in group:
+                group["capturable"] = is_capturing
+        try:
+            yield
+        finally:
+            for group, old in zip(groups, before, strict=True):
+                group.update(old)

@@ -1,0 +1,160 @@
+"""A small batch's way out of a worker process: its bytes, not a handle to shared memory.
+
+For each tensor in shared memory the two processes open a connection and prove to each other who
+they are, while the worker would rather decode. A copy of some hundred kilobytes takes less.
+"""
+
+import itertools
+import multiprocessing
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch.utils.data import get_worker_info
+
+from hotlap.feed.memory.gather import flatten, rebuild
+from hotlap.feed.purity import fixed
+
+MOST_BYTES = 2**20
+"""What is larger goes by shared memory."""
+_LOOK_S = 1.0
+
+
+def parcel(batch: Any) -> Any:
+    """Return what becomes `batch` when it is unpickled, or the batch itself if it is no small one.
+
+    Args:
+        batch: tensors, in lists, tuples and dictionaries.
+    """
+    leaves: list[torch.Tensor] = []
+    spec = flatten(batch, leaves)
+    if spec is None or not all(map(_is_plain, leaves)):
+        return batch
+    if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
+        return batch
+    places = {leaf.untyped_storage().data_ptr() for leaf in leaves}
+    # Tensors that share memory have to go on sharing it.
+    return _Parcel(spec, leaves) if len(places) == len(leaves) else batch
+
+
+class Parcels:
+    """A collate function whose small batches leave a worker process as bytes.
+
+    Args:
+        collate: makes a batch of a list of samples.
+        ear: hears, in the process that the workers belong to, of what they draw; None if they may.
+    """
+
+    def __init__(self, collate: Callable[[Any], Any], ear: "Ear | None" = None) -> None:
+        self.collate = collate
+        # Not the ear itself: a worker has no use for a copy.
+        self._number = None if ear is None else ear.number
+        self._states: Any = None
+
+    def __call__(self, samples: Any) -> Any:
+        if get_worker_info() is None:
+            # The script may call it as well.
+            return self.collate(samples)
+        end_with_parent()
+        batch = parcel(self.collate(samples))
+        if self._number is None:
+            return batch
+        # What the first batch of a worker draws is not seen: the script may have seeded it.
+        moved = None if self._states is None else fixed.moved(self._states)
+        self._states = fixed.global_random_states()
+        return batch if moved is None else _Told(self._number, moved, batch)
+
+
+class Ear:
+    """Hears which random generator reading moved in a worker."""
+
+    _numbers = itertools.count()
+    _all: ClassVar[weakref.WeakValueDictionary[int, "Ear"]] = weakref.WeakValueDictionary()
+
+    def __init__(self) -> None:
+        self.moved: str | None = None
+        self.number = next(self._numbers)
+        self._all[self.number] = self
+
+    @classmethod
+    def hear(cls, number: int, moved: str, batch: Any) -> Any:
+        """Note that a worker drew, and return its batch."""
+        ear = cls._all.get(number)
+        if ear is not None:
+            ear.moved = moved
+        return batch
+
+
+class _Told:
+    """Becomes the batch when it is unpickled, and says that it drew."""
+
+    def __init__(self, number: int, moved: str, batch: Any) -> None:
+        self._given = number, moved, batch
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ear.hear, self._given
+
+
+@lru_cache(maxsize=1)
+def end_with_parent() -> None:
+    """Let this worker process end once its parent is gone, killed for instance.
+
+    torch's workers do so as well, but wait for the thread that writes what nobody will read.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_watch, args=(parent.pid,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+class _Parcel:
+    """Becomes the batch when it is unpickled."""
+
+    def __init__(self, spec: Any, leaves: list[torch.Tensor]) -> None:
+        self._spec = spec
+        self._written = [
+            (leaf.dtype, tuple(leaf.shape), leaf.view(-1).view(torch.uint8).numpy().tobytes())
+            for leaf in leaves
+        ]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self._spec, self._written)
+
+
+def _is_plain(leaf: torch.Tensor) -> bool:
+    """True if a tensor's bytes, one behind the other, say all of it."""
+    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
+        return False
+    if leaf.device.type != "cpu" or leaf.is_conj() or leaf.is_neg():
+        return False
+    # Not `is_contiguous`, which asks nothing of dimensions of one.
+    return leaf.stride() == _usual_strides(leaf.shape)
+
+
+def _usual_strides(shape: torch.Size) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * max(1, size))
+    return tuple(reversed(strides[: len(shape)]))
+
+
+def _opened(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
+    leaves = []
+    for dtype, shape, octets in written:
+        # Memory that torch aligns: sums may depend on where a row of numbers begins.
+        leaf = torch.empty(shape, dtype=dtype)
+        if octets:
+            theirs = torch.frombuffer(bytearray(octets), dtype=torch.uint8)
+            leaf.view(-1).view(torch.uint8).copy_(theirs)
+        leaves.append(leaf)
+    return rebuild(spec, iter(leaves))

@@ -1,0 +1,194 @@
+"""Where the rows of a resident data set are kept: the host's memory, or the device's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from hotlap.device.accelerator import Device
+from hotlap.feed.memory.pages import empty_rows
+from hotlap.host.memory import available_bytes, transient_bytes
+
+Gather = Callable[[torch.Tensor], Any]
+"""`gather(positions) -> batch`; the positions are where the rows are."""
+
+_LOOK_EVERY = 16 * 2**20
+"""Bytes written between two looks at what memory is left."""
+_AT_ONCE = 16 * 2**20
+"""Bytes of samples that are read in one go, beside those that are held."""
+_LEFT = 32 * 2**20
+"""Bytes that are never taken."""
+
+
+class Place(Protocol):
+    """What `ResidentRows` asks of a memory."""
+
+    name: str
+    share: str
+    """How much of what is free may be taken, in words."""
+    gathers_ahead: bool
+    """True if several small batches are gathered at once: a call costs more than their bytes."""
+    otherwise: "Place | None"
+    """The place to take if this one is too small."""
+
+    def free_bytes(self) -> int:
+        """Return the bytes that may be taken."""
+        ...
+
+    def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Return rows of that shape, not yet written."""
+        ...
+
+    def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
+        """Write the rows at `index`, int64 on the host, shape (n,)."""
+        ...
+
+    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Return the rows at `index` on the host, to be compared."""
+        ...
+
+    def gathering(self, gather: Gather) -> Gather:
+        """Return `gather` for positions that are on the host."""
+        ...
+
+
+class HostPlace:
+    """The host's memory.
+
+    Pages are taken as rows are written, while the run may take more for itself. Both `keep` and
+    `kept` raise MemoryError where the run would be left with too little.
+    """
+
+    name = "the host's memory"
+    share = "half"
+    gathers_ahead = True
+    otherwise: Place | None = None
+
+    def __init__(self) -> None:
+        self._unwritten = 0
+        self._since_look = 0
+
+    def free_bytes(self) -> int:
+        """See `Place`."""
+        self._unwritten = 0
+        return available_bytes() // 2
+
+    def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """See `Place`."""
+        rows = empty_rows(shape, like.dtype)
+        self._unwritten += rows.nbytes
+        return rows
+
+    def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
+        """See `Place`."""
+        self._since_look += leaf.nbytes
+        if self._since_look >= _LOOK_EVERY:
+            self._look()
+        rows.index_copy_(0, index, leaf)
+        self._unwritten = max(0, self._unwritten - leaf.nbytes)
+
+    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """See `Place`."""
+        self._look()
+        return rows.index_select(0, index)
+
+    def _look(self) -> None:
+        """Raise MemoryError if the rows would take what the run itself needs."""
+        self._since_look = 0
+        free, needed = available_bytes(), self._unwritten + transient_bytes() + _LEFT
+        if free < needed:
+            raise MemoryError(
+                f"{free / 2**20:.0f} MiB of memory are left, and {needed / 2**20:.0f} MiB are "
+                "needed to hold the data set beside the run"
+            )
+
+    def gathering(self, gather: Gather) -> Gather:
+        return gather
+
+
+class DevicePlace:
+    """The device's memory: a batch is gathered there, and only its positions go over the bus.
+
+    Args:
+        device: with memory of its own.
+        otherwise: the place to take if the data set does not fit.
+    """
+
+    # The model's activations and the optimizer's state come after the first batch was read.
+    _SHARE = 4
+    share = "a quarter"
+    gathers_ahead = False
+
+    def __init__(self, device: Device, otherwise: Place | None = None) -> None:
+        self.device, self.otherwise = device, otherwise
+        self.name = f"the memory of {device.name}"
+
+    def free_bytes(self) -> int:
+        return self.device.free_bytes() // self._SHARE
+
+    def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(shape, dtype=like.dtype, device=self.device.name)
+
+    def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
+        rows.index_copy_(0, index.to(rows.device), leaf.to(rows.device))
+
+    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return rows.index_select(0, index.to(rows.device)).cpu()
+
+    def gathering(self, gather: Gather) -> Gather:
+        """Return `gather` for positions on the host; an epoch's order is copied once."""
+        orders = _Orders(self.device.name)
+        return lambda index: gather(orders.on_device(index))
+
+
+def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | None:
+    """Return why a data set of `size` bytes may not be kept there, None if it may.
+
+    Args:
+        place: where to keep it.
+        size: in bytes.
+        max_bytes: for all data sets together.
+        others: bytes that other data sets take there.
+    """
+    limit = min(max_bytes - others, place.free_bytes())
+    if size <= limit:
+        return None
+    beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
+    return (
+        f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
+        f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} (option max_mib, and "
+        f"{place.share} of what is free)"
+    )
+
+
+def at_once(rows: Sequence[torch.Tensor] | None, most: int) -> int:
+    """Return how many samples may be read in one go beside what is held, `most` or fewer.
+
+    Args:
+        rows: what holds the samples; None while their size is not known.
+        most: where memory is no matter.
+    """
+    if rows is None:
+        return 1
+    size = sum(row[0].numel() * row.element_size() for row in rows if len(row))
+    return max(1, min(most, _AT_ONCE // max(1, size)))
+
+
+class _Orders:
+    """Takes the order of an epoch to the device once, and cuts each batch's positions out of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._whole: torch.Tensor | None = None
+        self._there: torch.Tensor | None = None
+
+    def on_device(self, index: torch.Tensor) -> torch.Tensor:
+        """Return positions, int64, shape (n,), on the device."""
+        whole = index._base
+        if whole is None or whole.dim() != 1 or whole.stride(0) != 1 or index.stride(0) != 1:
+            return index.to(self._name)
+        if whole is not self._whole:
+            self._whole, self._there = whole, whole.to(self._name)
+        assert self._there is not None
+        begin = index.storage_offset() - whole.storage_offset()
+        return self._there[begin : begin + index.numel()]

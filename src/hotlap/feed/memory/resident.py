@@ -1,0 +1,399 @@
+"""Samples kept in memory as the first epoch reads them, and served from there afterwards.
+
+Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The batch that comes
+out is the one that default collation would have made of the same indices, bit for bit.
+"""
+
+import gc
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from hotlap.errors import DIFFERS
+from hotlap.feed.memory.bound import Bound
+from hotlap.feed.memory.gather import Several, flatten, gatherer
+from hotlap.feed.memory.place import HostPlace, Place, at_once, no_room
+from hotlap.feed.purity import fixed
+from hotlap.feed.purity.first_times import FirstTimes
+from hotlap.feed.purity.reach import Reach
+
+log = logging.getLogger("hotlap")
+
+REREAD_AT_FIRST = 256
+"""Samples read again under other random states before the first batch is served from memory."""
+REREAD_PER_EPOCH = 16
+"""Samples read again at the start of every later epoch."""
+REREAD_EVERY = 65536
+"""Samples served between two looks, at some of the current batch."""
+_REREAD_AT_ONCE = 16
+_FILL_CHUNK = 256
+_WORTH_IT = 0.9
+_MOST_CHANGES = 8
+
+Read = Callable[[Any], Any]
+"""`read(indices) -> batch`, by the script's own data set and collation."""
+
+
+class ResidentRows:
+    """The rows of one map-style data set, which it does not keep alive.
+
+    Whatever fails in here refuses the data set and says why; the script gets its batch as if
+    nobody had looked on. What the data set itself raises goes to the script.
+
+    Args:
+        dataset: the data set, for its length and to see whether it may be kept.
+        max_bytes: refuse, rather than hold more than this together with all other data sets.
+        own_order: the indices are hotlap's own: whole numbers in a tensor, and in range.
+        place: where the rows are kept; the host's memory if None.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        max_bytes: int,
+        *,
+        own_order: bool = False,
+        place: Place | None = None,
+    ) -> None:
+        self._own_order = own_order
+        self.place: Place = place or HostPlace()
+        self.length = len(dataset)
+        self.max_bytes = max_bytes
+        self.served = 0
+        """Batches served from memory."""
+        self.read_batches = 0
+        self.most_bytes = 0
+        """Bytes held, while they were."""
+        self.refused: str | None = None
+        self.changed: str | None = None
+        """What had changed when the samples were last thrown away, to be read again."""
+        self._rows: list[torch.Tensor] | None = None
+        self._spec: Any = None
+        self._forget()
+        self._since_check = 0
+        self._restless = 0
+        self._is_settled = False
+        self._read_s, self._serve_s = FirstTimes(), FirstTimes()
+        _everybody.add(self)
+        self._reach = Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held in memory."""
+        return sum(row.numel() * row.element_size() for row in self._rows or ())
+
+    def bind(self, dataset: Any, read: Read) -> Read:
+        """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
+        if self.refused is None:
+            self._own(self._look_again, dataset, read)
+        return Bound(self, dataset, read)
+
+    def _look_again(self, dataset: Any, read: Read) -> None:
+        if len(dataset) != self.length:
+            self.refuse("the data set's length changes")
+            return
+        old, self._reach = self._reach, Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
+        elif self._reach.marks != old.marks:
+            marks = self._reach.marks
+            self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
+            log.info("resident: %s changed, the samples are read anew", self.changed)
+            self._forget()
+        if self.refused is None and self._checked and self._rows is not None:
+            self._since_check = 0
+            self._reread(read, REREAD_PER_EPOCH)
+
+    def _look_in_between(self, dataset: Any, read: Read) -> None:
+        """Something was rebound in the middle of an epoch: what is held may be stale."""
+        self._restless += 1
+        if self._restless > _MOST_CHANGES:
+            self.refuse(f"{self._reach.changed()} keeps changing in the middle of epochs")
+            return
+        self._forget()
+        self._look_again(dataset, read)
+
+    def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
+        """Return the collated batch of the sampler's `indices`."""
+        if self.refused is not None:
+            return read(indices)
+        if self._reach.changed() is not None:
+            self._own(self._look_in_between, dataset, read)
+        if self._quick is not None and self._since_check < REREAD_EVERY:
+            self._since_check += indices.numel()
+            self.served += 1
+            return self._quick(indices)
+        index = None if self.refused is not None else self._own(self._positions, indices)
+        if index is None:
+            return read(indices)
+        missing = index[~self._have[index]] if self._missing else index[:0]
+        if len(missing) and not self._complete(dataset, read, index, missing):
+            return self._read_and_keep(dataset, read, indices, index)
+        begin = time.perf_counter()
+        batch = self._own(self._serve, read, index)
+        self._serve_s.add((time.perf_counter() - begin) / len(index))
+        if self._serve_s.count == FirstTimes.ENOUGH:
+            self._own(self._compare_times)
+        return read(indices) if batch is None else batch
+
+    def _complete(self, dataset: Any, read: Read, index: Any, missing: torch.Tensor) -> bool:
+        """Read what is missing of a batch; False if the whole batch is to be read."""
+        if len(missing) == len(index):
+            return False
+        states = fixed.global_random_states()
+        self._read_and_keep(dataset, read, missing.tolist(), missing)
+        if self.refused is not None:
+            # The whole batch is read now, as a plain run would: with the same draws.
+            fixed.restore(states)
+        return self.refused is None
+
+    def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
+        """Give the batches of `order`, what is small in them gathered for several at once.
+
+        Args:
+            dataset: the data set.
+            read: see `bind`.
+            order: positions, int64, shape (n,).
+            batch: positions of a batch; the last one may have fewer.
+        """
+        parts, done = order.split(batch) if len(order) else (), 0
+        several: Several | None = None
+        while done < len(parts):
+            quick = self._quick
+            if quick is None or self._is_due():
+                several = None
+                yield self.fetch(dataset, read, parts[done])
+                done += 1
+                continue
+            if several is None:
+                assert self._rows is not None
+                several = Several(self._spec, self._rows, batch)
+            # The last batch of an epoch may not be whole.
+            is_ahead = several.count and self.place.gathers_ahead and len(parts[done]) == batch
+            ahead = several.gather(order, done * batch) if is_ahead else map(quick, parts[done:])
+            for one in ahead:
+                self.served += 1
+                done += 1
+                self._since_check += batch
+                yield one
+                # The moment before the next batch is wanted.
+                if self._quick is not quick or self._is_due():
+                    break
+
+    def _is_due(self) -> bool:
+        """True if the data set is to be looked at before another batch is served."""
+        return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
+
+    def _compare_times(self) -> None:
+        read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
+        if served > _WORTH_IT * read:
+            self.refuse(
+                f"reading a sample takes {read:.1f} us, from memory {served:.1f}: nothing to gain"
+            )
+
+    def _own(self, work: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return work(*args)
+        except Exception as error:
+            log.debug("resident refused", exc_info=True)
+            self.refuse(f"{type(error).__name__}: {error}")
+            return None
+
+    def _positions(self, indices: Any) -> torch.Tensor | None:
+        """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
+        try:
+            index = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError, IndexError):
+            index = torch.empty(0)
+        if index.dim() == 1 and index.dtype == torch.int64 and index.numel() > 0:
+            # A list's own minimum is found faster than a tensor's.
+            low, high = (min(indices), max(indices)) if type(indices) is list else index.aminmax()
+            if low >= 0 and high < self.length:
+                return index
+        self.refuse("the sampler yields something else than positions from 0 on")
+        return None
+
+    def _serve(self, read: Read, index: torch.Tensor) -> Any:
+        """Return the batch from memory, None if a look at the data set says not to."""
+        if not self._checked:
+            self._checked = True
+            self._reread(read, REREAD_AT_FIRST)
+        if self._since_check >= REREAD_EVERY and self.refused is None:
+            self._since_check = 0
+            self._read_again(read, index[:_REREAD_AT_ONCE])
+        if self.refused is not None or self._rows is None:
+            return None
+        gather = self.place.gathering(gatherer(self._spec, self._rows))
+        if self._missing == 0 and self._own_order:
+            self._quick = gather
+        self._since_check += index.numel()
+        self.served += 1
+        return gather(index)
+
+    def fill(self, dataset: Any, read: Read) -> None:
+        """Read every sample that is still missing, at once. Only trials do this."""
+        missing = (~self._have).nonzero().flatten().tolist()
+        states = fixed.global_random_states()
+        start = 0
+        while start < len(missing) and self.refused is None:
+            chunk = missing[start : start + at_once(self._rows, _FILL_CHUNK)]
+            start += len(chunk)
+            try:
+                self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
+            except Exception:
+                # A sample that the script's sampler may never ask for.
+                log.info("resident: samples could not all be read ahead", exc_info=True)
+                break
+        fixed.restore(states)
+
+    def refuse(self, reason: str, *, too_late: bool = False) -> None:
+        """Stop serving from memory, for `reason`; `too_late` if what was served may be wrong."""
+        if self.served and too_late:
+            reason = (
+                f"{reason}. This was seen only after {self.served} batches had been served from "
+                f"memory: {DIFFERS} from a plain run. Leave `resident` out for this "
+                "data set"
+            )
+        self.refused = reason
+        self._forget()
+
+    def drop(self) -> None:
+        """Give the memory back: the script has dropped the data set."""
+        self._forget()
+        self._reach = Reach(None)
+
+    def _forget(self) -> None:
+        self._rows = None
+        self._have = torch.zeros(self.length, dtype=torch.bool)
+        self._missing = self.length
+        self._checked = False
+        self._quick: Callable[[torch.Tensor], Any] | None = None
+
+    def _read_and_keep(self, dataset: Any, read: Read, indices: Any, index: torch.Tensor) -> Any:
+        before = fixed.global_random_states()
+        begin = time.perf_counter()
+        batch = read(indices)
+        self._read_s.add((time.perf_counter() - begin) / len(index))
+        self.read_batches += 1
+        self._own(self._settle, dataset)
+        if self.refused is None:
+            self._own(self._keep_batch, before, batch, index)
+        return batch
+
+    def _settle(self, dataset: Any) -> None:
+        """See whether reading changes the data set; the first batch may, as files are opened."""
+        changed = self._reach.rebound()
+        if changed is None:
+            self._reach.accept()
+            return
+        if self._is_settled:
+            self.refuse(f"reading a sample changes {changed}")
+            return
+        self._is_settled = True
+        self._reach = Reach(dataset)
+        if self._reach.problem is not None:
+            self.refuse(self._reach.problem)
+
+    def _keep_batch(self, before: Any, batch: Any, index: torch.Tensor) -> None:
+        drawn = fixed.moved(before)
+        if drawn is not None:
+            self.refuse(f"reading a sample draws from {drawn}")
+            return
+        leaves: list[torch.Tensor] = []
+        spec = flatten(batch, leaves)
+        if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
+            self.refuse("a batch is not made of tensors with one row per sample")
+        elif self._rows is None:
+            self._allocate(spec, leaves)
+        if self.refused is None:
+            self._keep(spec, leaves, index)
+
+    def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> None:
+        size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
+        reason = self._no_room(size)
+        if reason is not None and self._others():
+            # What a finished run held may only wait for Python to see that nobody can reach it.
+            gc.collect()
+            reason = self._no_room(size)
+        if reason is not None and self.place.otherwise is not None:
+            log.info("resident: %s", reason)
+            self.place = self.place.otherwise
+            self._allocate(spec, leaves)
+            return
+        if reason is not None:
+            self.refuse(reason)
+            return
+        self._spec = spec
+        self._rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]
+        self.most_bytes = max(self.most_bytes, self.bytes)
+
+    def _no_room(self, size: int) -> str | None:
+        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._others())
+
+    def _others(self) -> int:
+        """Return the bytes that other data sets hold in the same place."""
+        return sum(
+            rows.bytes
+            for rows in _everybody
+            if rows is not self and rows.place.name == self.place.name
+        )
+
+    def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
+        assert self._rows is not None
+        fits = spec == self._spec and all(
+            leaf.shape[1:] == row.shape[1:]
+            and leaf.dtype == row.dtype
+            and leaf.device.type == "cpu"
+            for leaf, row in zip(leaves, self._rows, strict=True)
+        )
+        if not fits:
+            self.refuse("samples differ in shape, dtype or structure")
+            return
+        for leaf, row in zip(leaves, self._rows, strict=True):
+            self.place.keep(row, index, leaf)
+        self._have[index] = True
+        self._missing = self.length - int(self._have.sum())
+
+    def _reread(self, read: Read, count: int) -> None:
+        held = self._have.nonzero().flatten()
+        stride = max(1, len(held) // count)
+        # Not always the same samples: every epoch starts one further on.
+        wanted = held[self.served % stride :: stride]
+        for part in wanted.split(at_once(self._rows, _FILL_CHUNK)):
+            if self.refused is None:
+                self._read_again(read, part)
+
+    def _read_again(self, read: Read, index: torch.Tensor) -> None:
+        assert self._rows is not None
+        if threading.current_thread() is not threading.main_thread():
+            # Other random states for a while would be those that the main thread draws from.
+            self.refuse("samples are read in a background thread")
+            return
+        with fixed.other_random_states():
+            before = fixed.global_random_states()
+            again = read(index.tolist())
+            drawn = fixed.moved(before)
+        self._reach.accept()
+        if drawn is not None:
+            self.refuse(f"reading a sample draws from {drawn}", too_late=True)
+            return
+        leaves: list[torch.Tensor] = []
+        if flatten(again, leaves) != self._spec:
+            self.refuse("samples differ in structure when they are read again", too_late=True)
+            return
+        for leaf, row in zip(leaves, self._rows, strict=True):
+            if not fixed.same_bytes(leaf, self.place.kept(row, index)):
+                which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
+                self.refuse(f"sample {which} is not the same when it is read again", too_late=True)
+                return
+
+
+_everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
+"""All that hold rows in this process: they share what memory there is."""

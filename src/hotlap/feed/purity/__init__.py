@@ -1,0 +1,1 @@
+"""Whether a sample is the same however often it is read."""

@@ -1,0 +1,1 @@
+"""Samples read ahead of training, by threads and by processes."""

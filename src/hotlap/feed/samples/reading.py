@@ -1,0 +1,136 @@
+"""Samples as their data set gives them: several in one call, and what collation says of them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hotlap.errors import RunError, UsageError
+from hotlap.feed.purity import fixed
+
+log = logging.getLogger("hotlap")
+
+_UNEQUAL = (
+    "each element in list of batch should be of equal size",
+    "stack expects each tensor to be equal size",
+    # In a worker process, which stacks into shared memory.
+    "Trying to resize storage that is not resizable",
+)
+"""What torch's default collation says of samples of different lengths."""
+
+
+class Together:
+    """Reads samples by a data set's `__getitems__`, where it gives what `__getitem__` gives.
+
+    A data set may transform a batch as a whole, and pad it or draw for it: the first batch of each
+    epoch is read both ways. A difference in the first one leaves `__getitems__` unused; a later
+    one ends the run.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._looks = True
+        self.batches = 0
+        """Batches that were read together."""
+        self.refused: str | None = None
+        """Why samples are read one by one."""
+
+    def look_again(self) -> None:
+        """Read the next batch both ways."""
+        self._looks = True
+
+    def read(self, wanted: Sequence[int]) -> list[Any]:
+        """Return the samples at these positions.
+
+        Raises:
+            RunError: `__getitems__` gave other samples than `__getitem__`, after it had not.
+        """
+        if self.refused is None and not self._looks:
+            self.batches += 1
+            return self._dataset.__getitems__(wanted)
+        states = fixed.global_random_states()
+        samples = [self._dataset[position] for position in wanted]
+        if self.refused is None and fixed.moved(states) is None:
+            self._compare(wanted, samples, states)
+        return samples
+
+    def _compare(self, wanted: Sequence[int], samples: list[Any], states: Any) -> None:
+        self._looks = False
+        name = type(self._dataset).__name__
+        try:
+            others = self._dataset.__getitems__(list(wanted))
+        except Exception as error:
+            # One by one they can be read, and that is what counts.
+            self.refused = f"{name}.__getitems__ raised {type(error).__name__}: {error}"
+        else:
+            if fixed.moved(states) is not None:
+                self.refused = f"{name}.__getitems__ draws random numbers"
+            elif len(others) != len(samples):
+                self.refused = f"{name}.__getitems__ gave {len(others)} samples of {len(samples)}"
+            else:
+                pairs = zip(wanted, samples, others, strict=True)
+                wrong = [at for at, one, other in pairs if not same(one, other)]
+                if wrong:
+                    self.refused = f"{name}.__getitems__ gave another sample {wrong[0]}"
+        fixed.restore(states)
+        if self.refused is None:
+            return
+        if self.batches:
+            raise RunError(
+                f"{self.refused} than `__getitem__`, after {self.batches} batches in which none "
+                "differed. Allowed: the same samples from both; remove `__getitems__`, or wrap the "
+                "data set in one that has none."
+            )
+        log.info("samples are read one by one: %s", self.refused)
+
+
+def together(dataset: Any) -> Together | None:
+    """Return what reads several samples of the data set in one call, None if it cannot."""
+    return Together(dataset) if callable(getattr(dataset, "__getitems__", None)) else None
+
+
+def same(left: Any, right: Any, *, unknown: bool = False) -> bool:
+    """Compare two samples, bit by bit where they are made of tensors or arrays.
+
+    Args:
+        left: a sample.
+        right: another.
+        unknown: what to say of two objects of a class that cannot be compared.
+    """
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, torch.Tensor):
+        return fixed.same_bytes(left, right)
+    if hasattr(left, "tobytes") and hasattr(left, "dtype"):
+        same_kind = left.dtype == right.dtype and left.shape == right.shape
+        return same_kind and left.tobytes() == right.tobytes()
+    if isinstance(left, Mapping):
+        equal_keys = list(left) == list(right)
+        return equal_keys and all(same(left[k], right[k], unknown=unknown) for k in left)
+    if isinstance(left, list | tuple):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(same(a, b, unknown=unknown) for a, b in pairs)
+    if type(left).__eq__ is object.__eq__:
+        return unknown
+    return bool(left == right) or bool(left != left and right != right)
+
+
+def explained(error: Exception) -> Exception:
+    """Return what a user can act on, where torch's collation met something it cannot stack.
+
+    Any other error is returned as it is.
+    """
+    text = str(error)
+    if "default_collate: batch must contain" in text:
+        return UsageError(
+            f"a sample holds {text.partition('found ')[2].strip()}, of which no batch can be made. "
+            "Allowed: tensors, numpy arrays, numbers, and dicts, tuples and lists of them; give "
+            "the data set a transform that makes them, or the task a `collate`."
+        )
+    if any(words in text for words in _UNEQUAL):
+        return UsageError(
+            "samples of a batch differ in length or shape, torch's collation cannot stack them. "
+            "Allowed: samples of one shape, or `collate=hotlap.pad(...)`, which pads them."
+        )
+    return error

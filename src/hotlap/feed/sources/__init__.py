@@ -1,0 +1,1 @@
+"""Data sets as the batches of one epoch after another."""

@@ -1,0 +1,102 @@
+"""A data set whose samples have known lengths: batches of a token budget, padding counted."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hotlap.feed.samples.order import epoch_batches
+from hotlap.feed.sources.source import Read, Source
+from hotlap.sequences.lengths import Budget, bucket, padded_share
+from hotlap.sequences.padding import Pad
+
+
+class LengthSource(Source):
+    """Gives the micro-batches of each step, like `Source`, and knows what of them is padding.
+
+    Args:
+        dataset: map-style.
+        lengths: of its samples, int64, shape (samples,).
+        batch: samples of a step, the most where there is a budget.
+        budget: of a batch; every batch has `micro` samples if None.
+        accumulate: batches of a step, where there is a budget.
+        options: as `Source` takes them.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch: int,
+        *,
+        lengths: np.ndarray,
+        budget: Budget | None = None,
+        accumulate: int = 1,
+        **options: Any,
+    ) -> None:
+        self.lengths, self.budget, self.accumulate = lengths, budget, accumulate
+        super().__init__(dataset, batch, **options)
+        self.pad = self.collate_fn if isinstance(self.collate_fn, Pad) else None
+        self.to = self.pad.to if self.pad is not None else ()
+        self.keeps_rows = self.pad is not None
+        """True if a batch's rows can be kept one by one, see `ResidentRows`."""
+
+    def __len__(self) -> int:
+        if self.budget is None:
+            return super().__len__()
+        return -(-len(self.budget.sizes) // self.accumulate)
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
+        self._begin(number)
+        steps = self.steps(number)
+        sizes = [len(micro) for micros in steps for micro in micros]
+        order = torch.cat([micro for micros in steps for micro in micros])
+        self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
+        given = self._apart(number, first)
+        if given is None:
+            given = self._each(self._reader(), steps[first:])
+        return given if self.transfer is None else self.transfer(given)
+
+    def steps(self, epoch: int) -> list[Sequence[torch.Tensor]]:
+        """Return the positions of each micro-batch of each step of an epoch."""
+        if self.budget is None:
+            return self._split(self._order(epoch))
+        batches = epoch_batches(self.budget, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        steps = [
+            batches[begin : begin + self.accumulate]
+            for begin in range(0, len(batches), self.accumulate)
+        ]
+        return [[part for each in step for part in each.split(self.micro)] for step in steps]
+
+    def largest(self) -> list[torch.Tensor]:
+        """Return the positions of the micro-batches that take most memory, one or two.
+
+        They are that with the most tokens, padding included, and that with the longest sample:
+        attention grows with the square of the length.
+        """
+        micros = [micro for micros in self.steps(0) for micro in micros]
+        longest = [int(self.lengths[micro.numpy()].max()) for micro in micros]
+        tokens = [bucket(end, self.to) * len(m) for end, m in zip(longest, micros, strict=True)]
+        numbers = range(len(micros))
+        most = max(numbers, key=lambda number: (tokens[number], longest[number]))
+        widest = max(numbers, key=lambda number: (longest[number], tokens[number]))
+        return [micros[number] for number in dict.fromkeys((most, widest))]
+
+    def behind_what_is_kept(self, read: Read) -> Read:
+        """Return what gives the batches that techniques keep, and reads the others with `read`."""
+        if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:
+            return super().behind_what_is_kept(read)
+        # Rows of one length can be kept; what was padded too far is cut off once more.
+        self.stages.collate = _Wide(self.pad, bucket(int(self.lengths.max()), self.to))
+        kept, cut = super().behind_what_is_kept(read), self.pad.cut
+        return lambda positions: cut(kept(positions))
+
+
+class _Wide:
+    """Collation to one length."""
+
+    def __init__(self, pad: Pad, length: int) -> None:
+        self.pad, self.length = pad, length
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        return self.pad.wide(samples, self.length)

@@ -1,0 +1,232 @@
+"""A map-style data set as the batches of one epoch after another, whatever tier reads them."""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, default_collate
+
+from hotlap.errors import RunError
+from hotlap.feed.purity import fixed
+from hotlap.feed.readers.processes import WorkerProcesses
+from hotlap.feed.readers.threads import ReaderThreads
+from hotlap.feed.samples.order import epoch_order, mixed
+from hotlap.feed.samples.reading import explained, together
+from hotlap.feed.samples.transform import Stages
+
+log = logging.getLogger("hotlap")
+
+Read = Callable[[Any], Any]
+
+
+class Source:
+    """Gives the micro-batches of each step, in the order that seed and epoch say.
+
+    Feed techniques find on it what they know of a DataLoader: `dataset`, `collate_fn`,
+    `num_workers` and `prefetch_factor`.
+
+    Args:
+        dataset: map-style.
+        batch: samples of a step.
+        micro: samples of a micro-batch; `batch` if larger.
+        seed: of the order, and of samples that draw random numbers.
+        shuffle: a new order for each epoch.
+        drop_last: leave out what does not fill a step.
+        collate: makes a batch of a list of samples.
+        transform: see `Task`.
+        batch_transform: see `Task`.
+        epochs: of the whole run, where one follows the other; worker processes then outlive them.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch: int,
+        *,
+        micro: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        collate: Callable[[Any], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
+        batch_transform: Callable[..., Any] | None = None,
+        epochs: int | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.collate_fn = collate or default_collate
+        self.num_workers = 0
+        self.reader_threads = 0
+        self.prefetch_factor: int | None = None
+        self.wraps: list[Callable[[Any, Read], Read]] = []
+        """Put around `read(positions) -> batch` at the start of an epoch, see `FeedTarget`."""
+        self.notes: dict[str, Any] = {}
+        """What proofs need, see `FeedTarget`."""
+        self.transfer: Callable[[Iterator[Any]], Iterator[Any]] | None = None
+        """Moves an epoch's steps to the device, None if they are used on the host."""
+        self.batch, self.micro = batch, min(micro or batch, batch)
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.length = len(dataset)
+        self.padding: float | None = None
+        """Share of the newest epoch's tokens that is padding, where lengths are known."""
+        self.last = len(self)
+        """Number of an epoch's last step, from 1."""
+        self.samples = _Samples(dataset, seed)
+        """The data set, each sample under a random state of its own."""
+        self.workers = WorkerProcesses(self, epochs)
+        self._together = together(dataset)
+        self.stages = Stages(self.samples, self.collate_fn, transform, batch_transform)
+        self._undrawn: Any = None
+
+    def __len__(self) -> int:
+        """Return the steps of an epoch."""
+        return -(-self.length // self.batch) if not self.drop_last else self.length // self.batch
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
+        """Give, step by step, the (samples, micro-batch) of an epoch.
+
+        Args:
+            number: of the epoch, from 0.
+            first: step of the epoch to begin with.
+        """
+        self._begin(number)
+        given = self._apart(number, first)
+        if given is None:
+            given = self._here(self._order(number)[first * self.batch :])
+        return given if self.transfer is None else self.transfer(given)
+
+    def _apart(self, number: int, first: int) -> Iterator[list[tuple[int, Any]]] | None:
+        """Read by threads or worker processes, if the plan says so and they can serve."""
+        if self.num_workers:
+            return self.workers.epoch(number, first)
+        if not self.reader_threads:
+            return None
+        steps = self.steps(number)[first:]
+        threads = ReaderThreads.over(self, steps)
+        return None if threads is None else threads.steps(steps)
+
+    def steps(self, epoch: int) -> Sequence[Sequence[torch.Tensor]]:
+        """Return the positions of each micro-batch of each step of an epoch."""
+        return self._split(self._order(epoch))
+
+    def batch_of(self, positions: torch.Tensor) -> Any:
+        """Return the batch of these positions, of which one may come twice, as epoch 0 reads it.
+
+        Random states are afterwards others.
+        """
+        self.samples.epoch = 0
+        joined = self._collated(self.samples, positions.tolist())
+        if self.stages.is_empty:
+            return joined
+        with self.stages.watched():
+            return self.stages.finished(positions, joined)
+
+    def _order(self, epoch: int) -> torch.Tensor:
+        order = epoch_order(self.length, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+        return order[: len(self) * self.batch]
+
+    def _begin(self, epoch: int) -> None:
+        self.samples.epoch = epoch
+        if self._together is not None:
+            self._together.look_again()
+        self.stages.holds = bool(self.wraps)
+
+    def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
+        whole = order.split(self.batch) if len(order) else ()
+        if self.micro == self.batch:
+            return [(positions,) for positions in whole]
+        return [positions.split(self.micro) for positions in whole]
+
+    def _here(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
+        read = self._reader()
+        serve = getattr(read, "serve", None)
+        if serve is not None and self.micro == self.batch:
+            return self._served(serve, order)
+        return self._each(read, self._split(order))
+
+    def _reader(self) -> Read:
+        read = self.behind_what_is_kept(self._read)
+        return read if self.stages.is_empty else self.stages.behind(read)
+
+    def behind_what_is_kept(self, read: Read) -> Read:
+        """Return what gives the batches that techniques keep, and reads the others with `read`."""
+        for wrap in self.wraps:
+            read = wrap(self.dataset, read)
+        return read
+
+    def _each(
+        self, read: Read, steps: Sequence[Sequence[torch.Tensor]]
+    ) -> Iterator[list[tuple[int, Any]]]:
+        for micros in steps:
+            step = [(positions.numel(), read(positions)) for positions in micros]
+            self._put_back()
+            yield step
+
+    def _served(
+        self, serve: Callable[[torch.Tensor, int], Iterator[Any]], order: torch.Tensor
+    ) -> Iterator[list[tuple[int, Any]]]:
+        size, left = self.batch, len(order)
+        for batch in serve(order, size):
+            if self._undrawn is not None:
+                self._put_back()
+            yield [(size if left > size else left, batch)]
+            left -= size
+
+    def _put_back(self) -> None:
+        if self._undrawn is not None:
+            fixed.restore(self._undrawn)
+            self._undrawn = None
+
+    def _read(self, positions: Any) -> Any:
+        is_step = isinstance(positions, torch.Tensor)
+        wanted = positions.tolist() if is_step else list(positions)
+        samples = self.samples
+        states = fixed.global_random_states()
+        if samples.draws:
+            batch = self._collated(samples, wanted)
+            fixed.restore(states)
+            return batch
+        batch = self._collated(self._together or self.dataset, wanted)
+        if fixed.moved(states) is None:
+            return batch
+        # From now on every sample has a random state of its own, this batch's included. Whoever
+        # wraps this function may see that it draws; the run's own states are put back behind it.
+        samples.draws = True
+        if is_step:
+            self._undrawn = states
+        return self._collated(samples, wanted)
+
+    def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
+        try:
+            if dataset is self._together:
+                samples = dataset.read(wanted)
+            else:
+                samples = [dataset[position] for position in wanted]
+            return self.stages.join(samples)
+        except (TypeError, RuntimeError) as error:
+            told = explained(error)
+            if told is error:
+                raise
+            raise told from error
+        except StopIteration as error:
+            # It would end the epoch without a word.
+            raise RunError(
+                f"a sample of {wanted[0]} to {wanted[-1]} raised StopIteration. Allowed: a "
+                "`__getitem__` that gives a sample or raises another error."
+            ) from error
+
+
+class _Samples(Dataset[Any]):
+    """A data set whose every sample is read under a random state of its own."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset, self.seed = dataset, seed
+        self.epoch = 0
+        self.draws = False
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, position: int) -> Any:
+        fixed.reseed(mixed(self.seed, self.epoch, position))
+        return self.dataset[position]

@@ -1,0 +1,1 @@
+"""Computations of our own: losses that need less memory."""

@@ -1,0 +1,1 @@
+"""Samples of different lengths: budgets of tokens, and padding."""

@@ -1,0 +1,136 @@
+"""What a watched run shows of its loaders, its optimizers and its length."""
+
+from typing import Any
+
+from torch.utils.data import IterableDataset, default_collate
+
+from hotlap.task import LoaderFacts, OptimizerFacts
+from hotlap.trace import frames
+from hotlap.usercode import is_users
+
+
+class WatchedLoader:
+    """What is known of one DataLoader while the run is watched."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.where = ""
+        self.function: frames.Function | None = None
+        self.training = False
+        self.starts: list[int] = []
+        self.batches = 0
+
+
+def device_of(roots: list[Any]) -> str:
+    """Return the kind of the device that the trained modules are on."""
+    for root in roots:
+        for parameter in root.parameters():
+            return parameter.device.type
+    return "cpu"
+
+
+def count_steps_per_epoch(training: list[WatchedLoader], steps: int) -> int | None:
+    """Return the steps between two starts of the training loader, or what its length says."""
+    if not training:
+        return None
+    known = training[0]
+    if len(known.starts) > 1:
+        return known.starts[-1] - known.starts[-2]
+    length = _length(known.loader)
+    if length is None or known.batches == 0 or steps == 0:
+        return None
+    # Gradient accumulation takes several batches a step.
+    batches_per_step = max(1, round(known.batches / steps))
+    return -(-length // batches_per_step)
+
+
+def plan_steps(
+    loops: list[frames.Loop],
+    stack: list[frames.Function],
+    training: list[WatchedLoader],
+    per_epoch: int | None,
+) -> tuple[int | None, str]:
+    """Return the steps of the whole run as its counted loops say, and how that was found."""
+    if not loops:
+        return None, "no counted loop (`for ... in range(...)`) goes around the step"
+    if not training:
+        total = 1
+        for loop in loops:
+            total *= loop.total
+        return total, " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
+    if per_epoch is None:
+        return None, "the number of batches in an epoch is not known"
+    known = training[0]
+    line = int(known.where.rpartition(":")[2] or 0)
+    depth = stack.index(known.function) if known.function in stack else -1
+    outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
+    if not outer:
+        return per_epoch, "one pass over the loader: no counted loop goes around it"
+    total = per_epoch
+    for loop in outer:
+        total *= loop.total
+    rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in outer)
+    return total, f"{rounds}, {per_epoch} steps each"
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def loader_facts(known: WatchedLoader) -> LoaderFacts:
+    """Return what is known of a loader when the watch ends."""
+    loader = known.loader
+    dataset = loader.dataset
+    inner = dataset
+    while not is_users(_code_file(inner)) and hasattr(inner, "dataset"):
+        inner = inner.dataset
+    return LoaderFacts(
+        dataset=f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        length=len(dataset) if hasattr(dataset, "__len__") else None,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        map_style=not isinstance(dataset, IterableDataset),
+        plain_collate=loader.collate_fn is default_collate,
+        training=known.training,
+        where=known.where,
+        getitem=getitem_of(type(inner)),
+        batches=_length(loader),
+    )
+
+
+def getitem_of(kind: type) -> str:
+    """Return `file:line` of a data set's `__getitem__`, empty if it is not a user's function."""
+    code = getattr(getattr(kind, "__getitem__", None), "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f"{frames.short(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _code_file(dataset: Any) -> str:
+    getitem = getattr(type(dataset), "__getitem__", None)
+    code = getattr(getitem, "__code__", None)
+    return code.co_filename if code else "<none>"
+
+
+def optimizer_facts(optimizer: Any, where: str) -> OptimizerFacts:
+    """Return what is known of an optimizer that is stepped at `where`."""
+    groups = optimizer.param_groups
+    kind = type(optimizer)
+    if any(group.get("fused") for group in groups):
+        implementation = "fused"
+    elif any(group.get("foreach") for group in groups):
+        implementation = "foreach"
+    else:
+        implementation = "default" if kind.__module__.startswith("torch.optim") else "custom"
+    parameters = [p for group in groups for p in group["params"]]
+    return OptimizerFacts(
+        name=f"{kind.__module__}.{kind.__qualname__}",
+        implementation=implementation,
+        parameters=len(parameters),
+        elements=sum(p.numel() for p in parameters),
+        where=where,
+        sparse=any(p.grad is not None and p.grad.is_sparse for p in parameters),
+    )

@@ -1,0 +1,163 @@
+"""Which line of the user's code is running, and how many times its loops still go round."""
+
+import ast
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from types import FrameType
+from typing import Any
+
+from hotlap.usercode import is_users
+
+
+def user_frames(frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of the user's own files from the innermost outwards."""
+    found = []
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def where(frame: FrameType | None) -> str:
+    """Return `file:line` of the innermost frame in a user's file, empty if there is none."""
+    frames = user_frames(frame)
+    if not frames:
+        return ""
+    return f"{short(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
+
+
+def short(filename: str) -> str:
+    """Return the path relative to the working folder where it lies below it, else absolute."""
+    path = os.path.realpath(filename)
+    folder = os.path.realpath(os.getcwd()) + os.sep
+    return path[len(folder) :] if path.startswith(folder) else path
+
+
+def caller(depth: int = 2) -> FrameType | None:
+    """Return the frame `depth` calls up."""
+    try:
+        return sys._getframe(depth)
+    except ValueError:
+        return None
+
+
+Function = tuple[str, int]
+"""A function, as its file and first line."""
+
+
+def stack(frame: FrameType | None) -> list[Function]:
+    """Return the user's functions that are running, from the innermost outwards."""
+    return [(f.f_code.co_filename, f.f_code.co_firstlineno) for f in user_frames(frame)]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A counted `for` loop of the user's around a running line."""
+
+    where: str
+    line: int
+    total: int
+    done: int
+    """Passes completed before the one that is running."""
+    depth: int
+    """How many of the user's calls lie between it and the running line."""
+
+
+def counted_loops(frame: FrameType | None) -> list[Loop]:
+    """Return the `for ... in range(...)` loops around the running line, innermost first.
+
+    Looks through `tqdm(...)`, `trange(...)` and the like. Only names, attributes, numbers and
+    arithmetic are evaluated, from the frame's own variables; nothing is called.
+    """
+    loops = []
+    for depth, current in enumerate(user_frames(frame)):
+        for node in _enclosing_loops(current.f_code.co_filename, current.f_lineno):
+            loop = _counted(node, current, depth)
+            if loop is not None:
+                loops.append(loop)
+    return loops
+
+
+@lru_cache(maxsize=64)
+def _tree(filename: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
+        return None
+
+
+def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
+    tree = _tree(filename)
+    if tree is None:
+        return []
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return sorted(around, key=lambda node: node.lineno, reverse=True)
+
+
+def _counted(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
+    call = node.iter
+    while isinstance(call, ast.Call) and call.args and _name(call.func) != "range":
+        if _name(call.func) == "trange":
+            break
+        call = call.args[0]
+    if not isinstance(call, ast.Call) or _name(call.func) not in ("range", "trange"):
+        return None
+    values = [_value(argument, frame) for argument in call.args]
+    if not values or not all(isinstance(value, int) for value in values):
+        return None
+    try:
+        counted = range(*values)
+    except (TypeError, ValueError):
+        return None
+    target = node.target
+    if isinstance(node.iter, ast.Call) and _name(node.iter.func) == "enumerate":
+        target = target.elts[-1] if isinstance(target, ast.Tuple) else target
+    current = _value(target, frame)
+    done = counted.index(current) if isinstance(current, int) and current in counted else 0
+    where = f"{short(frame.f_code.co_filename)}:{node.lineno}"
+    return Loop(where, node.lineno, len(counted), done, depth)
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _value(node: ast.expr, frame: FrameType) -> Any:
+    """Evaluate what can be evaluated without calling anything of the user's; else None."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    if isinstance(node, ast.Attribute):
+        # Only what lies in the instance itself: a property would run the user's code.
+        return getattr(_value(node.value, frame), "__dict__", {}).get(node.attr)
+    if isinstance(node, ast.Subscript):
+        holder, key = _value(node.value, frame), _value(node.slice, frame)
+        return holder.get(key) if type(holder) is dict else None
+    if isinstance(node, ast.BinOp):
+        left, right = _value(node.left, frame), _value(node.right, frame)
+        if type(left) is int and type(right) is int:
+            return _arithmetic(node.op, left, right)
+    return None
+
+
+def _arithmetic(operator: ast.operator, left: int, right: int) -> int | None:
+    if isinstance(operator, ast.Add):
+        return left + right
+    if isinstance(operator, ast.Sub):
+        return left - right
+    if isinstance(operator, ast.Mult):
+        return left * right
+    if isinstance(operator, ast.FloorDiv) and right:
+        return left // right
+    return None

@@ -1,0 +1,63 @@
+"""Samples, from a thread of its own, which of the user's lines the training thread is below."""
+
+import collections
+import sys
+import threading
+
+from hotlap.trace import frames
+from hotlap.trace.clock import PhaseClock
+from hotlap.trace.schema import PHASES, HotLine
+
+_FINE_S = 0.002
+_COARSE_S = 0.01
+_KEPT_PER_PHASE = 10
+
+
+class LineSampler(threading.Thread):
+    """Looks at the training thread's stack again and again, and counts lines by phase.
+
+    Args:
+        clock: knows the phase that the training thread is in.
+        coarse: look less often and leave the interpreter's settings alone, so that steps can be
+            timed meanwhile.
+    """
+
+    def __init__(self, clock: PhaseClock, *, coarse: bool = False) -> None:
+        super().__init__(name="hotlap-lines", daemon=True)
+        self.clock = clock
+        self.counts: collections.Counter[tuple[int, str]] = collections.Counter()
+        self._target = threading.get_ident()
+        self._ended = threading.Event()
+        self._every_s = _COARSE_S if coarse else _FINE_S
+        self._interval = sys.getswitchinterval()
+        if not coarse:
+            sys.setswitchinterval(self._every_s / 4)
+        self.start()
+
+    def run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            frame = sys._current_frames().get(self._target)
+            line = frames.where(frame)
+            if line:
+                self.counts[(self.clock.current, line)] += 1
+
+    def stop(self) -> tuple[HotLine, ...]:
+        """End the thread and return the hottest lines of each phase, hottest first."""
+        self._ended.set()
+        self.join()
+        sys.setswitchinterval(self._interval)
+        return self.lines()
+
+    def lines(self) -> tuple[HotLine, ...]:
+        """Return the hottest lines of each phase so far, with their share of its samples."""
+        counts = self.counts.copy()
+        totals: collections.Counter[int] = collections.Counter()
+        kept: collections.Counter[int] = collections.Counter()
+        for (phase, _), count in counts.items():
+            totals[phase] += count
+        found = []
+        for (phase, line), count in counts.most_common():
+            kept[phase] += 1
+            if kept[phase] <= _KEPT_PER_PHASE:
+                found.append(HotLine(PHASES[phase], line, count / totals[phase]))
+        return tuple(found)

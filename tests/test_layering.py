@@ -19,7 +19,7 @@ LAYERS = (
     ("recipe",),
     ("task",),
     ("plan", "host", "sequences", "schedules", "data_sets"),
-    ("usercode", "compat"),
+    ("nested", "usercode", "compat"),
     ("errors",),
 )
 """From top to bottom."""

@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
-from hotlap.feed.memory.resident import flatten
 from hotlap.feed.samples.apart import apart, kind_of
 from hotlap.feed.samples.draws import Draws, taken_in
 from hotlap.feed.samples.order import mixed
+from hotlap.nested import take_apart
 from hotlap.plan import Plan
 
 EPOCHS = 3
@@ -124,7 +124,7 @@ def fed(given: hotlap.Task, plan: Plan) -> list[bytes]:
             parts: list[list[torch.Tensor]] = []
             for _, batch in step:
                 leaves: list[torch.Tensor] = []
-                flatten(batch, leaves)
+                take_apart(batch, leaves)
                 parts.append(leaves)
             joined = [torch.cat(column) for column in zip(*parts, strict=True)]
             found.append(b"".join(leaf.numpy().tobytes() for leaf in joined))

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
+from hotlap import nested
 from hotlap.attach.observe import ObserveRole
 from hotlap.attach.seams import known_optimizers
-from hotlap.feed.memory.gather import flatten
 from hotlap.techniques import Refusal
 from hotlap.trial import digest
 from hotlap.trial.rng import rng_states
@@ -131,13 +130,8 @@ class _Inputs:
         self._computed += [StorageWeakRef(t.untyped_storage()) for t in _dense_tensors(output)]
 
     def _without_computed(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return "computed by a model" if self._is_computed(value) else value
-        if isinstance(value, dict):
-            return {key: self._without_computed(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._without_computed(item) for item in value]
-        return value
+        words = "computed by a model"
+        return nested.mapped(value, lambda t: words if self._is_computed(t) else t)
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         if tensor.requires_grad:
@@ -148,11 +142,7 @@ class _Inputs:
 
 
 def _dense_tensors(value: Any) -> list[torch.Tensor]:
-    return [
-        leaf
-        for leaf in tree_leaves(value)
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided
-    ]
+    return [leaf for leaf in nested.tensors(value) if leaf.layout == torch.strided]
 
 
 def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
@@ -203,7 +193,7 @@ class _StepSampler:
             for name, tensor in states_of(roots):
                 self._keep(f"model.{name}", tensor)
         leaves: list[torch.Tensor] = []
-        spec = flatten(batch, leaves)
+        spec = nested.take_apart(batch, leaves)
         if spec is None:
             self._give_up("a batch holds something else than tensors")
             return
@@ -213,7 +203,7 @@ class _StepSampler:
         # Not at the forward: a script may draw noise as soon as it has the batch.
         for name, state in rng_states().items():
             self._keep(f"rng.{number}.{name}", state)
-        self._specs.append(to_plain(spec))
+        self._specs.append(nested.to_json(spec))
 
     def step_begins(self, step: int) -> None:
         """The first optimizer's step begins; `step` have been taken before it."""
@@ -293,13 +283,3 @@ def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
         for g, group in enumerate(optimizer.param_groups)
         for i, parameter in enumerate(group["params"])
     ]
-
-
-def to_plain(spec: Any) -> Any:
-    """Return a batch's structure as plain JSON: `tensor`, or [kind, parts]."""
-    if spec == "tensor":
-        return spec
-    kind, parts = spec
-    if issubclass(kind, dict):
-        return ["dict", [[key, to_plain(part)] for key, part in parts]]
-    return ["list" if issubclass(kind, list) else "tuple", [to_plain(part) for part in parts]]

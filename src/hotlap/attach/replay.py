@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from hotlap import nested
 from hotlap.attach.capture import parameters_of, place_of, states_of
 from hotlap.attach.observe import ObserveRole
 from hotlap.attach.seams import known_optimizers
@@ -76,7 +77,7 @@ class ReferenceRole(ObserveRole):
         if current is None:
             return inputs
         self._guarded(lambda: current.load(self._roots))
-        return tuple(current.cast(value) for value in inputs)
+        return nested.mapped(inputs, current.cast)
 
     def step_begins(self, optimizer: Any) -> None:
         if self._at_work:
@@ -212,10 +213,8 @@ class _Repetition:
             tensor.grad = None
             tensor.data = data
 
-    def cast(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.to(self.dtype)
-        return value
+    def cast(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.dtype) if value.is_floating_point() else value
 
     def batch(self) -> Any:
         """Return the next batch of the step; RNG state is then what it was there."""
@@ -227,7 +226,7 @@ class _Repetition:
         )
         count = sum(1 for name in self.tensors if name.startswith(f"batch.{position}."))
         leaves = iter([self.cast(self.tensors[f"batch.{position}.{k}"]) for k in range(count)])
-        return rebuild_plain(self.meta["specs"][position], leaves)
+        return nested.rebuild(nested.from_json(self.meta["specs"][position]), leaves)
 
     def note_update(self, optimizer: Any) -> None:
         """Keep the gradient, and leave nothing for the script's own update."""
@@ -295,14 +294,3 @@ class _Repetition:
             _renamed({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
             _renamed(dict(clones), names),
         )
-
-
-def rebuild_plain(spec: Any, leaves: Any) -> Any:
-    """Return the batch that `to_plain` described, its tensors taken from the iterator `leaves`."""
-    if spec == "tensor":
-        return next(leaves)
-    kind, parts = spec
-    if kind == "dict":
-        return {key: rebuild_plain(part, leaves) for key, part in parts}
-    items = [rebuild_plain(part, leaves) for part in parts]
-    return items if kind == "list" else tuple(items)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from hotlap.kernels.cross_entropy import Chunks, Setting, taken
+from hotlap.nested import mapped
 
 
 @dataclass(frozen=True)
@@ -110,13 +111,7 @@ class Logits(torch.Tensor):
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Logits):
-        return value.made()
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_plain(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    return mapped(value, lambda tensor: tensor.made() if isinstance(tensor, Logits) else tensor)
 
 
 def _cross_entropy(source: Source, args: tuple[Any, ...], kwargs: Any) -> Any:

@@ -15,13 +15,12 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from hotlap.attach.capture import numbers_of, to_plain
-from hotlap.attach.replay import rebuild_plain
+from hotlap import nested
+from hotlap.attach.capture import numbers_of
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture, restore
-from hotlap.feed.memory.resident import flatten
 from hotlap.lab.recipe_process import Trial, leave
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -82,7 +81,7 @@ class _Fed:
 def joined(batches: list[Any]) -> Any:
     """Return the batch that these are the parts of, or all of them where they do not fit."""
     leaves: list[list[torch.Tensor]] = [[] for _ in batches]
-    specs = [flatten(batch, found) for batch, found in zip(batches, leaves, strict=True)]
+    specs = [nested.take_apart(batch, found) for batch, found in zip(batches, leaves, strict=True)]
     columns = [list(column) for column in zip(*leaves, strict=False)]
     fits = specs[0] is not None and all(spec == specs[0] for spec in specs)
     if not fits or not all(map(_can_join, columns)):
@@ -174,11 +173,11 @@ class _Sampler:
         specs = []
         for number, (_, batch) in enumerate(micros):
             leaves: list[torch.Tensor] = []
-            spec = flatten(batch, leaves)
+            spec = nested.take_apart(batch, leaves)
             if spec is None:
                 self.reason, self.wanted = "a batch holds something else than tensors", set()
                 return
-            specs.append(to_plain(spec))
+            specs.append(nested.to_json(spec))
             for position, leaf in enumerate(leaves):
                 self._keep(f"batch/{number}/{position}", leaf)
         tensors, state = capture(self.built, Position(step))
@@ -279,7 +278,8 @@ class _Sample:
             leaves = self.part(f"batch/{number}")
             ordered = [leaves[str(position)] for position in range(len(leaves))]
             cast = [v.to(dtype) if v.is_floating_point() else v for v in ordered]
-            found.append((count, rebuild_plain(spec, iter([v.to(device) for v in cast]))))
+            there = iter([value.to(device) for value in cast])
+            found.append((count, nested.rebuild(nested.from_json(spec), there)))
         return found
 
 

@@ -193,7 +193,7 @@ class _Region:
         if not torch.is_grad_enabled():
             return self._plain(*args, **kwargs)
         if not self._any_shape:
-            shapes = list(_shapes((args, kwargs)))
+            shapes = _shapes((args, kwargs))
             if self._shapes is None:
                 self._shapes = shapes
             if shapes != self._shapes:
@@ -218,14 +218,10 @@ def _own_frame(plain: Forward, name: str) -> Forward:
     return function
 
 
-def _shapes(value: Any) -> Iterator[Any]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _shapes(item)
-    elif hasattr(value, "shape"):
-        yield tuple(value.shape)
+def _shapes(value: Any) -> list[Any]:
+    from hotlap.nested import leaves
+
+    return [tuple(leaf.shape) for leaf in leaves(value) if hasattr(leaf, "shape")]
 
 
 def proof(target: StepTarget, options: Options) -> Proof:

@@ -12,7 +12,6 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -200,20 +199,9 @@ class _Buffers:
 
 
 def _cast(value: Any, old: Any, new: Any) -> Any:
-    import torch
+    from hotlap.nested import mapped
 
-    if isinstance(value, torch.Tensor):
-        return value.to(new) if value.dtype == old else value
-    if isinstance(value, defaultdict):
-        cast = {key: _cast(item, old, new) for key, item in value.items()}
-        return defaultdict(value.default_factory, cast)
-    if isinstance(value, dict):
-        return type(value)({key: _cast(item, old, new) for key, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_cast(item, old, new) for item in value])
-    if isinstance(value, list | tuple):
-        return type(value)([_cast(item, old, new) for item in value])
-    return value
+    return mapped(value, lambda tensor: tensor.to(new) if tensor.dtype == old else tensor)
 
 
 def _dtypes(value: Any) -> str:

@@ -191,13 +191,11 @@ def _foreign(value: Any) -> str | None:
     """Return the class of something that is no plain data, such as a cache of keys and values."""
     import torch
 
-    if value is None or isinstance(value, torch.Tensor | bool | int | float | str | torch.dtype):
-        return None
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return type(value).__name__
-    return next((found for item in value if (found := _foreign(item)) is not None), None)
+    from hotlap.nested import leaves
+
+    plain = torch.Tensor | bool | int | float | str | torch.dtype | None
+    kinds = (type(leaf).__name__ for leaf in leaves(value) if not isinstance(leaf, plain))
+    return next(kinds, None)
 
 
 def _keeps_products() -> Any:

@@ -125,10 +125,9 @@ def _unfit(loader: Any) -> str | None:
 
 
 def _requires_grad(sample: Any) -> bool:
-    if isinstance(sample, dict | list | tuple):
-        parts = sample.values() if isinstance(sample, dict) else sample
-        return any(map(_requires_grad, parts))
-    return bool(getattr(sample, "requires_grad", False))
+    from hotlap.nested import leaves
+
+    return any(getattr(leaf, "requires_grad", False) for leaf in leaves(sample))
 
 
 def _draws_between_batches(loader: Any) -> str | None:

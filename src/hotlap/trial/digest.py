@@ -1,6 +1,7 @@
 """Cheap digests of tensors: equal bits, equal digests; and not the other way once in 2^60."""
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -51,7 +52,7 @@ def of_nested(value: Any) -> str:
 def _update(state: Any, value: Any) -> None:
     if isinstance(value, torch.Tensor):
         state.update(of_tensor(value).to_bytes(8, "little"))
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for key in value:
             state.update(repr(key).encode())
             _update(state, value[key])

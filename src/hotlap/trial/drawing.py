@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+
+from hotlap.nested import mapped
 
 _DRAWS = torch.Tag.nondeterministic_seeded
 
@@ -64,7 +65,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
             copies.append((value, copy.copy_(value)))
             return copy
 
-        result = func(*tree_map(narrow, args), **tree_map(narrow, kwargs))
+        result = func(*mapped(args, narrow), **mapped(kwargs, narrow))
         if not copies:
             return result
         if func._schema.is_mutable:
@@ -77,7 +78,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
                     return original
             return self._widened(value)
 
-        return tree_map(widen, result)
+        return mapped(result, widen)
 
     def _is_wide(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.dtype == self.wide

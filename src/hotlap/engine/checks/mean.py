@@ -10,7 +10,7 @@ import torch
 
 from hotlap.engine.checks.quiet import in_evaluation
 from hotlap.errors import UsageError
-from hotlap.feed.memory.gather import flatten, rebuild
+from hotlap.nested import rebuild, take_apart
 
 log = logging.getLogger("hotlap")
 
@@ -60,7 +60,7 @@ def check_mean(
     """
     leaves: list[torch.Tensor] = []
     seen_narrow = [is_narrow]
-    spec = flatten(batch, leaves)
+    spec = take_apart(batch, leaves)
     if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
         return True
 

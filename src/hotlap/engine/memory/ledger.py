@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from hotlap.nested import tensors
 
 KINDS: tuple[str, ...] = (
     "parameters",
@@ -77,12 +78,11 @@ class Ledger(TorchDispatchMode):
         if name == "_amp_foreach_non_finite_check_and_unscale_":
             self._found_inf.add(_key(args[1]))
         result = func(*args, **kwargs)
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        made = list(tensors(result))
         for leaf in made:
             self._enter(leaf)
         if self.reorders and name in _REORDERED:
-            given = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-            self._for_a_moment(_reordered([*given, *made]))
+            self._for_a_moment(_reordered([*tensors(args), *made]))
         return result
 
     def _for_a_moment(self, size: int) -> None:

@@ -17,6 +17,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity import fixed
 from hotlap.feed.samples.transform import Apart
 from hotlap.feed.sources.lengths import LengthSource
+from hotlap.nested import mapped, tensors
 from hotlap.plan import Plan
 from hotlap.sequences.lengths import bucket
 from hotlap.task import Task
@@ -273,7 +274,7 @@ def _micros(
     made = [(n, _batch(sample, n, fake, device)) for n in counts[:_MOST_MICROS]]
     for _, batch in made:
         leaves: list[torch.Tensor] = []
-        _each(batch, leaves.append)
+        leaves += tensors(batch)
         ledger.mark(leaves, "batches")
     return made
 
@@ -289,7 +290,7 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
-    return _mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+    return mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
 
 
 class _Irregular(Exception):
@@ -324,23 +325,5 @@ def _sized(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:
     return tuple(more * count or size for size, more in zip(shape, added, strict=True))
 
 
-def _mapped(value: Any, change: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[_mapped(item, change) for item in value])
-    if isinstance(value, list | tuple):
-        return type(value)([_mapped(item, change) for item in value])
-    return value
-
-
-def _each(value: Any, look: Any) -> None:
-    _mapped(value, look)
-
-
 def _bytes(value: Any) -> int:
-    sizes: list[int] = []
-    _each(value, lambda leaf: sizes.append(leaf.numel() * leaf.element_size()))
-    return sum(sizes)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(value))

@@ -10,7 +10,7 @@ import torch
 from hotlap.device.accelerator import Cuda, Graph
 from hotlap.engine.step.decided import DecidedStep
 from hotlap.engine.step.update import MicroBatches
-from hotlap.feed.memory.gather import flatten, rebuild
+from hotlap.nested import rebuild, take_apart
 
 log = logging.getLogger("hotlap")
 
@@ -145,7 +145,7 @@ class _Inputs:
 def _form(micros: MicroBatches) -> tuple[Any, list[torch.Tensor]]:
     """Return what batches must agree in to be read by one graph, None if none can; the tensors."""
     leaves: list[torch.Tensor] = []
-    specs = tuple(flatten(batch, leaves) for _, batch in micros)
+    specs = tuple(take_apart(batch, leaves) for _, batch in micros)
     if None in specs:
         return None, []
     samples = tuple(count for count, _ in micros)

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hotlap.nested import is_plain_list, rebuild
+
 _AHEAD_BYTES = 2**18
 """Gathered at once for several batches: what stays in a core's cache until it is used."""
 _FEWEST_AHEAD = 8
@@ -56,7 +58,7 @@ class Several:
             for row, is_small in zip(self._rows, self._is_small, strict=True)
         ]
         batches = zip(*columns, strict=True)
-        if _is_plain_list(self._spec):
+        if is_plain_list(self._spec):
             return map(list, batches)
         return (rebuild(self._spec, iter(leaves)) for leaves in batches)
 
@@ -73,47 +75,10 @@ def _select(row: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     return partial(row.index_select, 0)
 
 
-def flatten(value: Any, leaves: list[torch.Tensor]) -> Any:
-    """Append the tensors of a nested batch to `leaves`; return its structure, None if unusable."""
-    if type(value) is torch.Tensor and not value.requires_grad:
-        leaves.append(value)
-        return "tensor"
-    # A subclass may be made in ways that its contents do not show.
-    if type(value) is dict:
-        parts = {key: flatten(item, leaves) for key, item in value.items()}
-        return None if None in parts.values() else (type(value), tuple(parts.items()))
-    if type(value) in (list, tuple) or _is_named(value):
-        items = tuple(flatten(item, leaves) for item in value)
-        return None if None in items else (type(value), items)
-    return None
-
-
-def _is_named(value: Any) -> bool:
-    """True for a named tuple that holds nothing beside its fields."""
-    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
-    return is_named and not getattr(value, "__dict__", None)
-
-
-def _is_plain_list(spec: Any) -> bool:
-    return type(spec) is tuple and spec[0] is list and set(spec[1]) == {"tensor"}
-
-
 def gatherer(spec: Any, rows: list[torch.Tensor]) -> Callable[[torch.Tensor], Any]:
     """Return a function from positions to their batch."""
-    if _is_plain_list(spec):
+    if is_plain_list(spec):
         # What default collation makes of most samples; going through the structure takes longer
         # than some gathers do.
         return lambda index: [row.index_select(0, index) for row in rows]
     return lambda index: rebuild(spec, iter([row.index_select(0, index) for row in rows]))
-
-
-def rebuild(spec: Any, leaves: Any) -> Any:
-    """Make a nested batch of that structure from an iterator over its tensors."""
-    if spec == "tensor":
-        return next(leaves)
-    kind, parts = spec
-    if kind is list or kind is tuple:
-        return kind([next(leaves) if part == "tensor" else rebuild(part, leaves) for part in parts])
-    if issubclass(kind, dict):
-        return kind({key: rebuild(part, leaves) for key, part in parts})
-    return kind(*[rebuild(part, leaves) for part in parts])

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import get_worker_info
 
-from hotlap.feed.memory.gather import flatten, rebuild
 from hotlap.feed.purity import fixed
+from hotlap.nested import rebuild, take_apart
 
 MOST_BYTES = 2**20
 """What is larger goes by shared memory."""
@@ -32,7 +32,7 @@ def parcel(batch: Any) -> Any:
         batch: tensors, in lists, tuples and dictionaries.
     """
     leaves: list[torch.Tensor] = []
-    spec = flatten(batch, leaves)
+    spec = take_apart(batch, leaves)
     if spec is None or not all(map(_is_plain, leaves)):
         return batch
     if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:

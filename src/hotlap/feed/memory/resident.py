@@ -16,11 +16,12 @@ import torch
 
 from hotlap.errors import DIFFERS
 from hotlap.feed.memory.bound import Bound
-from hotlap.feed.memory.gather import Several, flatten, gatherer
+from hotlap.feed.memory.gather import Several, gatherer
 from hotlap.feed.memory.place import HostPlace, Place, at_once, no_room
 from hotlap.feed.purity import fixed
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.reach import Reach
+from hotlap.nested import take_apart
 
 log = logging.getLogger("hotlap")
 
@@ -307,7 +308,7 @@ class ResidentRows:
             self.refuse(f"reading a sample draws from {drawn}")
             return
         leaves: list[torch.Tensor] = []
-        spec = flatten(batch, leaves)
+        spec = take_apart(batch, leaves)
         if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
             self.refuse("a batch is not made of tensors with one row per sample")
         elif self._rows is None:
@@ -385,7 +386,7 @@ class ResidentRows:
             self.refuse(f"reading a sample draws from {drawn}", too_late=True)
             return
         leaves: list[torch.Tensor] = []
-        if flatten(again, leaves) != self._spec:
+        if take_apart(again, leaves) != self._spec:
             self.refuse("samples differ in structure when they are read again", too_late=True)
             return
         for leaf, row in zip(leaves, self._rows, strict=True):

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.feed.transfer.plain import Step, mapped
+from hotlap.feed.transfer.plain import Step
+from hotlap.nested import mapped, tensors
 
 _ALIGNED = 64
 """Bytes: the beginning of each tensor in a buffer."""
@@ -168,29 +169,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _is_on_host(step: Step) -> bool:
-    places: list[bool] = []
-
-    def look(tensor: torch.Tensor) -> torch.Tensor:
-        places.append(tensor.device.type == "cpu")
-        return tensor
-
-    for _, batch in step:
-        mapped(batch, look)
-    return any(places)
+    return any(tensor.device.type == "cpu" for _, batch in step for tensor in tensors(batch))
 
 
 def _needed(step: Step) -> int:
-    total = 0
-
-    def add(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal total
-        if _can_be_sent(tensor):
-            total += _padded(_bytes(tensor))
-        return tensor
-
-    for _, batch in step:
-        mapped(batch, add)
-    return total
+    sent = (t for _, batch in step for t in tensors(batch) if _can_be_sent(t))
+    return sum(_padded(_bytes(tensor)) for tensor in sent)
 
 
 def _bytes(tensor: torch.Tensor) -> int:

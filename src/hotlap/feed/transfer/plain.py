@@ -1,9 +1,9 @@
 """Batches to where the model is."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
+from hotlap import nested
 
 Step = list[tuple[int, Any]]
 """The (samples, micro-batch) of one step."""
@@ -11,20 +11,7 @@ Step = list[tuple[int, Any]]
 
 def to_device(value: Any, device: str) -> Any:
     """Return a nested batch with its tensors on the device."""
-    return mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
-
-
-def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a nested batch with `change` of each of its tensors, in their order."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: mapped(item, change) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*[mapped(item, change) for item in value])
-    if isinstance(value, list | tuple):
-        return type(value)([mapped(item, change) for item in value])
-    return value
+    return nested.mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Moved:

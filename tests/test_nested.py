@@ -1,0 +1,147 @@
+"""Nested batches: changed with their types kept, and taken apart so that nothing is lost."""
+
+import copy
+import json
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from hotlap import nested
+
+
+class Pair(NamedTuple):
+    images: Any
+    labels: Any
+
+
+class Marked(Pair):
+    """A named tuple that holds something beside its fields."""
+
+
+class Encoding(UserDict):
+    """As tokenizers give it: a mapping with attributes beside its data."""
+
+    def __init__(self, data: Any = None, sequences: int | None = None) -> None:
+        super().__init__(data)
+        self.sequences = sequences
+
+
+class Words(list):
+    pass
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape)
+
+
+def taken(batch: Any) -> tuple[Any, list[torch.Tensor]]:
+    leaves: list[torch.Tensor] = []
+    return nested.take_apart(batch, leaves), leaves
+
+
+BATCHES = {
+    "tensor": ones(2),
+    "list": [ones(2), ones(3)],
+    "tuple": (ones(2), [ones(1)]),
+    "dict": {"a": ones(2), 3: (ones(1),)},
+    "named tuple": Pair(ones(2), {"b": ones(3)}),
+    "encoding": Encoding({"input_ids": ones(2, 3), "mask": ones(2, 3)}, sequences=1),
+    "encoding in a list": [Encoding({"a": ones(2)}), ones(2)],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_what_was_taken_apart_is_made_again(batch: Any) -> None:
+    structure, leaves = taken(batch)
+    again = nested.rebuild(structure, iter(leaves))
+    assert_same(again, batch)
+    written = nested.from_json(json.loads(json.dumps(nested.to_json(structure))))
+    assert written == structure
+    assert_same(nested.rebuild(written, iter(leaves)), batch)
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_what_is_mapped_keeps_its_types(batch: Any) -> None:
+    twice = nested.mapped(batch, lambda tensor: tensor * 2)
+    assert_same(nested.mapped(twice, lambda tensor: tensor / 2), batch)
+    assert next(nested.tensors(twice)).flatten()[0] == 2
+    # What was given is as it was.
+    assert next(nested.tensors(batch)).flatten()[0] == 1
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, UserDict):
+        assert {k: v for k, v in vars(one).items() if k != "data"} == {
+            k: v for k, v in vars(other).items() if k != "data"
+        }
+        assert_same(one.data, other.data)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key, item in one.items():
+            assert_same(item, other[key])
+    else:
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+
+
+def test_what_may_hold_more_than_its_parts_show_is_not_taken_apart() -> None:
+    marked = Marked(ones(1), ones(1))
+    vars(marked)["note"] = "mine"
+    held = Encoding({"a": ones(1)})
+    vars(held)["sequences"] = [1]
+    for batch in (
+        marked,
+        held,
+        OrderedDict(a=ones(1)),
+        defaultdict(list, a=ones(1)),
+        Words([ones(1)]),
+        [ones(1), "a word"],
+        torch.nn.Parameter(ones(1)),
+        ones(1).requires_grad_(),
+    ):
+        assert taken(batch)[0] is None
+
+
+def test_structures_are_equal_only_if_their_batches_are_made_alike() -> None:
+    one = taken(Encoding({"a": ones(1)}, sequences=1))[0]
+    assert one == taken(Encoding({"a": ones(2)}, sequences=1))[0]
+    assert one != taken(Encoding({"a": ones(1)}, sequences=2))[0]
+    assert one != taken({"a": ones(1)})[0]
+    assert taken(Pair(ones(1), ones(1)))[0] != taken((ones(1), ones(1)))[0]
+
+
+def test_any_container_can_be_mapped() -> None:
+    held = defaultdict(list, a=ones(1))
+    moved = nested.mapped(held, lambda tensor: tensor * 2)
+    assert moved["a"] == 2
+    assert held["a"] == 1
+    assert moved.default_factory is list
+    words = nested.mapped(Words([ones(1), "a"]), lambda tensor: tensor * 2)
+    assert type(words) is Words
+    assert words[1] == "a"
+    marked = Marked(ones(1), "b")
+    vars(marked)["note"] = "mine"
+    moved = nested.mapped(marked, lambda tensor: tensor * 2)
+    assert (type(moved), moved.note, moved.images) == (Marked, "mine", 2)
+    assert nested.mapped(MappingProxyType({"a": ones(1)}), lambda tensor: tensor * 2)["a"] == 2
+    largest = torch.max(ones(2, 2), dim=0)
+    moved = nested.mapped(largest, lambda tensor: tensor * 2)
+    assert type(moved) is type(largest)
+    assert moved.values[0] == 2
+    size = ones(2, 3).shape
+    assert nested.mapped(size, lambda tensor: tensor) is size
+    assert list(nested.leaves([1, {"a": (None, "b")}, ones(1)]))[:3] == [1, None, "b"]
+
+
+def test_a_class_that_is_not_there_under_its_name_is_said() -> None:
+    hidden = namedtuple("hidden", "a")
+    structure = taken(hidden(ones(1)))[0]
+    with pytest.raises(LookupError, match="hidden of"):
+        nested.from_json(nested.to_json(structure))
+    assert copy.copy(structure) == structure

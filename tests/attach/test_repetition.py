@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from hotlap.attach.replay import _Repetition
+from hotlap.attach.roles.reference import _Repetition
 from hotlap.trial.rng import rng_states
 
 

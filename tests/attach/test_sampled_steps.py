@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.attach.capture import VerifyRole, _Inputs, _StepSampler
-from hotlap.attach.replay import _Repetition
+from hotlap.attach.roles.reference import _Repetition
+from hotlap.attach.roles.verify import VerifyRole, _Inputs, _StepSampler
 from hotlap.trial import digest
-from hotlap.trial.channel import Config
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import repeating_in
+from hotlap.trial.protocol import Config
 from hotlap.trial.rng import rng_states, set_rng_states
 
 

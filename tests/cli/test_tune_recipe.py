@@ -13,10 +13,10 @@ import hotlap as library
 from hotlap import cli
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
-from hotlap.lab.recipes import IN_TRIAL
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
 from hotlap.recipe import is_recipe
 from hotlap.techniques import EXACT_PLAN, ORDER
+from hotlap.trial.protocol import IN_TRIAL
 
 TINY = Path(__file__).parents[1] / "tiny_recipe.py"
 Run = Callable[..., subprocess.CompletedProcess[str]]

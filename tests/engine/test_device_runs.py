@@ -15,11 +15,11 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
+from hotlap.engine.roles.proof import _Fed, _Recorded, _Sampler
 from hotlap.engine.run import steps_of
 from hotlap.engine.step.decided import DecidedStep
 from hotlap.engine.step.early import EarlyStep
 from hotlap.engine.step.graph import GraphStep
-from hotlap.lab.recipe_proof import _Fed, _Recorded, _Sampler
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get
 from tests.engine.test_resume import Noisy, loss

@@ -9,7 +9,7 @@ import pytest
 
 from hotlap.attach.entry import TRACKERS_FOLDERS, Script
 from hotlap.lab.scratch import Protection, Scratch
-from hotlap.trial.channel import Config
+from hotlap.trial.protocol import Config
 
 COPY = Protection("copy", (), "forced")
 LOG = {

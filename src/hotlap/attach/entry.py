@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hotlap.plan import Plan
 from hotlap.techniques import ProcessTarget, registry
-from hotlap.trial.channel import Config
+from hotlap.trial.protocol import Config
 
 SITE = Path(__file__).parent / "site"
 

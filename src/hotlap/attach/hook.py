@@ -10,7 +10,8 @@ from types import ModuleType
 from typing import Any
 
 from hotlap.attach import children
-from hotlap.trial.channel import EXIT_CUT, Channel, Config
+from hotlap.trial.channel import Channel
+from hotlap.trial.protocol import EXIT_CUT, Config
 
 
 class _AfterTorch(MetaPathFinder):

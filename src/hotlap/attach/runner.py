@@ -18,7 +18,8 @@ from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
-from hotlap.trial.channel import Channel, Config
+from hotlap.trial.channel import Channel
+from hotlap.trial.protocol import Config
 
 _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0

@@ -243,7 +243,7 @@ class Repeated:
     Args:
         lab: where the repeating process is started.
         numbers: step -> the plain run's hyperparameters at it.
-        rounding: see `recipe_proof.reference`.
+        rounding: see `proof.reference`.
     """
 
     def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:

@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hotlap.attach.entry import surroundings
-from hotlap.trial.channel import Config
-
-ENVIRONMENT = "HOTLAP_TRIAL"
-"""Holds, in a trial of a recipe, what its process is told; never set elsewhere."""
-
-IN_TRIAL = "HOTLAP_IN_TRIAL"
-"""Set while a trial imports a recipe."""
+from hotlap.trial.protocol import ENVIRONMENT, Config
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,7 @@ class RecipeRun:
 
     def command(self) -> list[str]:
         """Return the command line of a trial's process."""
-        return [self.python, "-m", "hotlap.lab.recipe_process", self.path, *self.args]
+        return [self.python, "-m", "hotlap.engine.roles.process", self.path, *self.args]
 
     def environment(
         self, config: Config, base: Mapping[str, str], *, seed: int | None = None

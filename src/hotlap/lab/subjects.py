@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import MissingFile, UsageError
-from hotlap.lab.recipes import IN_TRIAL
 from hotlap.recipe import is_recipe
 from hotlap.task import Task
+from hotlap.trial.protocol import IN_TRIAL
 
 
 def check_call(name: str, budget: Any) -> None:

@@ -23,7 +23,8 @@ from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
-from hotlap.trial.channel import EXIT_CUT, Channel, Config, Role
+from hotlap.trial.channel import Channel
+from hotlap.trial.protocol import EXIT_CUT, Config, Role
 
 _OUTPUT_KEPT = 64 * 1024
 _WATCH_S = 0.5

@@ -9,7 +9,7 @@ import torch
 
 from hotlap.trace.schema import PHASES
 
-OTHER = len(PHASES) - 1
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 
 
 class PhaseClock:

@@ -8,6 +8,9 @@ from hotlap.trace import frames
 from hotlap.trace.clock import PhaseClock
 from hotlap.trace.schema import PHASES, HotLine
 
+SLOW_STEP_S = 0.5
+"""Where a step takes this long, looking at lines now and then costs nothing that could be seen: it
+is done along with the timing, in place of further steps."""
 _FINE_S = 0.002
 _COARSE_S = 0.01
 _KEPT_PER_PHASE = 10

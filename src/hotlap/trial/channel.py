@@ -1,44 +1,10 @@
-"""What goes between hotlap and a process it has attached to: JSON lines over one socket."""
+"""One end of the socket between hotlap and a process that it measures: JSON lines."""
 
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
-
-Role = Literal["run", "observe", "race", "verify", "reference", "seeds"]
-
-
-@dataclass(frozen=True)
-class Config:
-    """What an attached process is told, in its environment."""
-
-    role: Role
-    fd: int | None = None
-    """The child's end of the socket, None where nobody listens."""
-    plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    techniques: tuple[str, ...] = ()
-    """Techniques from outside, as `module:NAME`."""
-    inject_seed: int | None = None
-    """Seed every global generator with this as soon as torch is there."""
-    fill_ahead: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What the role needs."""
-
-    def to_text(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_text(cls, text: str) -> "Config":
-        """Read back what `to_text` wrote."""
-        data = json.loads(text)
-        data["techniques"] = tuple(data["techniques"])
-        return cls(**data)
-
-
-EXIT_CUT = 96
-"""Exit code of a trial whose script has closed the socket: it could only be misunderstood."""
+from collections.abc import Callable
+from typing import Any
 
 
 class Channel:

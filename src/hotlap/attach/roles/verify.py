@@ -10,14 +10,12 @@ from safetensors.torch import save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
-from hotlap.attach.observe import ObserveRole
+from hotlap.attach.roles.observe import ObserveRole
 from hotlap.attach.seams import known_optimizers
 from hotlap.techniques import Refusal
 from hotlap.trial import digest
+from hotlap.trial.numbers import numbers_of
 from hotlap.trial.rng import rng_states
-
-IMPLEMENTATION_KEYS = ("params", "foreach", "fused", "capturable", "differentiable")
-"""Entries of an optimizer's groups that say how it computes, not what."""
 
 
 class VerifyRole(ObserveRole):
@@ -143,22 +141,6 @@ class _Inputs:
 
 def _dense_tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in nested.tensors(value) if leaf.layout == torch.strided]
-
-
-def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
-    """Return every hyperparameter of every group, as plain values."""
-    return [
-        {key: _plain(value) for key, value in group.items() if key not in IMPLEMENTATION_KEYS}
-        for group in optimizer.param_groups
-    ]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.item() if value.numel() == 1 else digest.of_tensor(value)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, int | float | str | bool | type(None)) else repr(value)
 
 
 class _StepSampler:

@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 
 from hotlap import nested
-from hotlap.attach.capture import parameters_of, place_of, states_of
-from hotlap.attach.observe import ObserveRole
+from hotlap.attach.roles.observe import ObserveRole
+from hotlap.attach.roles.verify import parameters_of, place_of, states_of
 from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.session import RunRole
+from hotlap.attach.roles.run import RunRole
 from hotlap.task import TaskFacts
 from hotlap.trace import frames
-from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock, phase_clock
 from hotlap.trace.facts import (
     WatchedLoader,
     count_steps_per_epoch,
@@ -18,18 +18,14 @@ from hotlap.trace.facts import (
     optimizer_facts,
     plan_steps,
 )
-from hotlap.trace.lines import LineSampler
+from hotlap.trace.lines import SLOW_STEP_S, LineSampler
 from hotlap.trace.paging import Paging
-from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
+from hotlap.trace.schema import Anchor, HotLine, Trace
 from hotlap.trace.steppers import Stepper, Steppers
 
-DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 _LOOPS_AT_STEP = 3
 _TELLING_STEPS = 2
 """Without a loader the first step is timed from its forward on only: the second one tells too."""
-SLOW_STEP_S = 0.5
-"""Where a step takes this long, looking at lines now and then costs nothing that could be seen: it
-is done along with the timing, in place of further steps."""
 
 
 class ObserveRole(RunRole):

@@ -16,17 +16,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hotlap import nested
-from hotlap.attach.capture import numbers_of
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
+from hotlap.engine.roles.process import Trial, leave
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture, restore
-from hotlap.lab.recipe_process import Trial, leave
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.numbers import numbers_of
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""

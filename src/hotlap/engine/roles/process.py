@@ -1,4 +1,4 @@
-"""A trial of a recipe, from inside: `python -m hotlap.lab.recipe_process RECIPE [ARGS]`.
+"""A trial of a recipe, from inside: `python -m hotlap.engine.roles.process RECIPE [ARGS]`.
 
 Whoever started it says through the environment which role it plays: the same roles, over the same
 channel, as an unedited script that hotlap has attached to.
@@ -12,16 +12,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from hotlap.attach.session import EXIT_STOPPED
-from hotlap.attach.turns import Turns
 from hotlap.engine.build import Built, build
 from hotlap.engine.run import steps_of
 from hotlap.errors import UsageError
-from hotlap.lab.recipes import ENVIRONMENT, IN_TRIAL
 from hotlap.plan import Plan
 from hotlap.recipe import load
 from hotlap.task import Task
-from hotlap.trial.channel import EXIT_CUT, Channel, Config
+from hotlap.trial.channel import Channel
+from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, EXIT_STOPPED, IN_TRIAL, Config
+from hotlap.trial.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,14 @@ def race(trial: Trial) -> None:
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
-    from hotlap.lab import recipe_proof, recipe_watch
+    from hotlap.engine.roles import proof, watch
 
     return {
         "race": race,
-        "observe": recipe_watch.observe,
-        "verify": recipe_proof.verify,
-        "reference": recipe_proof.reference,
-        "seeds": recipe_proof.seeds,
+        "observe": watch.observe,
+        "verify": proof.verify,
+        "reference": proof.reference,
+        "seeds": proof.seeds,
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotlap.engine.build import build
-from hotlap.lab.recipe_proof import _Fed, _Recorded
+from hotlap.engine.roles.proof import _Fed, _Recorded
 from hotlap.plan import Plan
 from tests.engine.lattice import mean, sum_and_count
 from tests.engine.test_run import make

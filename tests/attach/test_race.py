@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from hotlap.attach import turns
-from hotlap.attach.turns import RaceRole, Turns
-from hotlap.trial.channel import Config
+from hotlap.attach.roles.race import RaceRole
+from hotlap.trial.protocol import Config
+from hotlap.trial.turns import Turns
 
 
 class Line:

@@ -9,44 +9,18 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from hotlap.attach import seams
-from hotlap.attach.observe import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SLOW_STEP_S
 from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
+from hotlap.engine.roles.process import Trial
 from hotlap.engine.run import steps_of
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
-from hotlap.lab.recipe_process import Trial
 from hotlap.task import LoaderFacts, Task, TaskFacts
-from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock, phase_clock
 from hotlap.trace.facts import getitem_of, optimizer_facts
-from hotlap.trace.lines import LineSampler
+from hotlap.trace.lines import SLOW_STEP_S, LineSampler
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import Anchor, HotLine, Trace
-
-
-class _Phases(seams.Listener):
-    """Sets the clock where torch goes from one phase to the next."""
-
-    wants_phases = True
-
-    def __init__(self, clock: PhaseClock) -> None:
-        self.clock = clock
-
-    def backward_begins(self, loss: Any) -> None:
-        del loss
-        self.clock.enter(BACKWARD)
-
-    def backward_ends(self) -> None:
-        self.clock.enter(OTHER)
-
-    def step_begins(self, optimizer: Any) -> None:
-        del optimizer
-        self.clock.enter(OPTIMIZER)
-
-    def step_ends(self, optimizer: Any) -> None:
-        del optimizer
-        self.clock.enter(OTHER)
 
 
 def observe(trial: Trial) -> None:
@@ -57,25 +31,46 @@ def observe(trial: Trial) -> None:
     Options: `seconds`, `epochs`, `steps`, `naming_s`.
     """
     clock = phase_clock()
-    seams.install(_Phases(clock))
-    seams.stop_looking_for_roots()
     built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, clock)))
     watched = _Watched(trial, built, clock)
-    built.source.epoch = watched.timed_training(built.source)  # pyright: ignore[reportAttributeAccessIssue]
+    built.source = _TimedSource(built.source, watched.timed_training)  # pyright: ignore[reportAttributeAccessIssue]
     if built.held_out is not None:
-        built.held_out.epoch = watched.timed(built.held_out)  # pyright: ignore[reportAttributeAccessIssue]
+        built.held_out = _TimedSource(built.held_out, watched.timed)  # pyright: ignore[reportAttributeAccessIssue]
+    _time_the_step(built, clock)
     ended = watched.run()
     trace = watched.trace()
     trial.report(built, steps=len(watched.rows), ended=ended, trace=trace.to_json())
 
 
 def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:
+    """Return the task's loss; the engine goes backward as soon as it has it."""
+
     def loss(model: Any, batch: Any) -> Any:
-        if torch.is_grad_enabled():
-            clock.enter(FORWARD)
-        return task.loss(model, batch)
+        if not torch.is_grad_enabled():
+            return task.loss(model, batch)
+        clock.enter(FORWARD)
+        value = task.loss(model, batch)
+        clock.enter(BACKWARD)
+        return value
 
     return loss
+
+
+def _time_the_step(built: Built, clock: PhaseClock) -> None:
+    built.step.target.after_backward.append(lambda: clock.enter(OTHER))
+    built.optimizer.register_step_pre_hook(lambda *_: clock.enter(OPTIMIZER))
+    built.optimizer.register_step_post_hook(lambda *_: clock.enter(OTHER))
+
+
+class _TimedSource:
+    """A source whose epochs are on the clock; in all else it is the source itself."""
+
+    def __init__(self, source: Source | Stream, timed: Callable[..., Any]) -> None:
+        self._source = source
+        self.epoch = timed(source)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
 
 class _Watched:

@@ -1,0 +1,1 @@
+"""The roles that a process plays which hotlap has attached to."""

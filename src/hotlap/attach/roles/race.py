@@ -1,0 +1,48 @@
+"""The role of an arm in a race: it trains as many steps a turn as it is told."""
+
+import weakref
+from typing import Any
+
+from hotlap.attach.roles.run import RunRole
+from hotlap.trial.turns import Turns
+
+_REPLACED_AFTER = 20
+"""Steps of other optimizers without one of the first: the script trains with another one now."""
+
+
+class RaceRole(RunRole):
+    """Stops at a gate before the first step, then trains as many steps a turn as it is told."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        started = self.config.options["started"]
+        self._turns = Turns(self.channel, started, self.plan.proofs, self.stop)
+        self._first: weakref.ref[Any] | None = None
+        self._others = 0
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        super().iterator_made(loader, iterator)
+        if not self._turns.is_open:
+            self._turns.gate()
+
+    def step_ends(self, optimizer: Any) -> None:
+        super().step_ends(optimizer)
+        ends_iteration = self._ends_iteration(optimizer)
+        if not self._turns.is_open:
+            self._turns.gate()
+        elif ends_iteration:
+            self._turns.step_done()
+
+    def _ends_iteration(self, optimizer: Any) -> bool:
+        """True at a step of the first optimizer: with several, a step is one of each of them.
+
+        A script that makes a new optimizer now and then goes on with the new one.
+        """
+        first = None if self._first is None else self._first()
+        if optimizer is not first:
+            self._others += 1
+            if first is not None and self._others <= _REPLACED_AFTER:
+                return False
+            self._first = weakref.ref(optimizer)
+        self._others = 0
+        return True

@@ -1,0 +1,26 @@
+"""The numbers of a task that its optimizer holds."""
+
+from typing import Any
+
+import torch
+
+from hotlap.trial import digest
+
+IMPLEMENTATION_KEYS = ("params", "foreach", "fused", "capturable", "differentiable")
+"""Entries of an optimizer's groups that say how it computes, not what."""
+
+
+def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Return every hyperparameter of every group, as plain values."""
+    return [
+        {key: _plain(value) for key, value in group.items() if key not in IMPLEMENTATION_KEYS}
+        for group in optimizer.param_groups
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.item() if value.numel() == 1 else digest.of_tensor(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, int | float | str | bool | type(None)) else repr(value)

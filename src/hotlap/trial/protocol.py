@@ -1,0 +1,47 @@
+"""What a process that is measured is told, and how it ends. No torch in here."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+ENVIRONMENT = "HOTLAP_TRIAL"
+"""Holds, in a trial of a recipe, what its process is told; never set elsewhere."""
+
+IN_TRIAL = "HOTLAP_IN_TRIAL"
+"""Set while a trial imports a recipe."""
+EXIT_STOPPED = 0
+EXIT_FAILED = 97
+"""Exit code of a trial in which hotlap itself failed; the reason went over the channel."""
+Role = Literal["run", "observe", "race", "verify", "reference", "seeds"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What an attached process is told, in its environment."""
+
+    role: Role
+    fd: int | None = None
+    """The child's end of the socket, None where nobody listens."""
+    plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    techniques: tuple[str, ...] = ()
+    """Techniques from outside, as `module:NAME`."""
+    inject_seed: int | None = None
+    """Seed every global generator with this as soon as torch is there."""
+    fill_ahead: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the role needs."""
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Config":
+        """Read back what `to_text` wrote."""
+        data = json.loads(text)
+        data["techniques"] = tuple(data["techniques"])
+        return cls(**data)
+
+
+EXIT_CUT = 96
+"""Exit code of a trial whose script has closed the socket: it could only be misunderstood."""

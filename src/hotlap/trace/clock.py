@@ -71,14 +71,19 @@ class DevicePhaseClock(PhaseClock):
     """Device time by phase, from events that the device passes; nothing waits for it.
 
     A phase is the time between two events in the stream's own order, so a device that idles while
-    the host decodes shows as `data`.
+    the host decodes shows as `data`. While a graph is captured no event is recorded: it would
+    become a part of the graph.
+
+    Args:
+        event: makes an event of the device that takes the time.
+        is_capturing: True while the device captures a graph.
     """
 
     name = "device"
 
-    def __init__(self, event: Callable[[], Any]) -> None:
+    def __init__(self, event: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
         super().__init__()
-        self._event = event
+        self._event, self._is_capturing = event, is_capturing
         self._marks: list[tuple[int, Any]] = [(OTHER, self._record())]
         self._boundary = 0
 
@@ -89,7 +94,8 @@ class DevicePhaseClock(PhaseClock):
 
     def enter(self, phase: int) -> None:
         self.current = phase
-        self._marks.append((phase, self._record()))
+        if not self._is_capturing():
+            self._marks.append((phase, self._record()))
 
     def mark_boundary(self) -> None:
         self.enter(self.current)
@@ -119,8 +125,14 @@ def _device_row(marks: list[tuple[int, Any]]) -> list[int]:
     return row
 
 
-def phase_clock() -> PhaseClock:
-    """Return the clock for this process: the device's where there is one, else the host's."""
-    if torch.cuda.is_available():
-        return DevicePhaseClock(lambda: torch.cuda.Event(enable_timing=True))
+def phase_clock(device: str) -> PhaseClock:
+    """Return the clock for a run on a device: the device's own where it has one, else the host's.
+
+    Args:
+        device: as torch names it. Nothing else is asked of a device than what the run does anyway.
+    """
+    if device.partition(":")[0] == "cuda":
+        return DevicePhaseClock(
+            lambda: torch.cuda.Event(enable_timing=True), torch.cuda.is_current_stream_capturing
+        )
     return PhaseClock()

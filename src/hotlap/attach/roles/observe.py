@@ -35,7 +35,7 @@ class ObserveRole(RunRole):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.clock: PhaseClock = phase_clock()
+        self.clock = PhaseClock()
         self.rows: list[Any] = []
         self.losses: list[torch.Tensor] = []
         self.lines: tuple[HotLine, ...] = ()
@@ -88,7 +88,17 @@ class ObserveRole(RunRole):
             self.clock.reset()
 
     def root_found(self, module: Any) -> None:
+        if not self._roots:
+            self._run_on(device_of([module]))
         self._roots.append(module)
+
+    def _run_on(self, device: str) -> None:
+        """Go on with the clock of the device that the model is on: before, nobody touches one."""
+        clock = phase_clock(device)
+        if clock.name != self.clock.name:
+            self.clock = clock
+            if self._line_sampler is not None:
+                self._line_sampler.clock = clock
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from hotlap.device.accelerator import device_of
 from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.process import Trial
@@ -30,7 +31,7 @@ def observe(trial: Trial) -> None:
 
     Options: `seconds`, `epochs`, `steps`, `naming_s`.
     """
-    clock = phase_clock()
+    clock = phase_clock(device_of(trial.config.options.get("device")).name)
     built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, clock)))
     watched = _Watched(trial, built, clock)
     built.source = _TimedSource(built.source, watched.timed_training)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,136 @@
+"""Every instant of a run belongs to one phase, on the host's clock and on a device's."""
+
+from typing import Any
+
+from hotlap.trace.clock import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    DevicePhaseClock,
+    PhaseClock,
+    phase_clock,
+)
+
+
+class Ticks:
+    """A time that goes on by as much as it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Event:
+    """An event of a device whose time is that of `ticks`."""
+
+    def __init__(self, ticks: Ticks) -> None:
+        self.ticks, self.at = ticks, 0
+        self.was_waited_for = False
+
+    def record(self) -> None:
+        self.at = self.ticks.now
+
+    def elapsed_time(self, end: "Event") -> float:
+        return (end.at - self.at) / 1e6
+
+    def synchronize(self) -> None:
+        self.was_waited_for = True
+
+
+def step(clock: PhaseClock, ticks: Ticks) -> Any:
+    """Let a step go by, whose phases take 1 to 4 in their order, and what is between them 5."""
+    for ns, phase in enumerate((DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER), 1):
+        clock.enter(phase)
+        ticks.now += ns
+    clock.mark_boundary()
+    return clock.take()
+
+
+def test_every_instant_belongs_to_one_phase() -> None:
+    ticks = Ticks()
+    clock = PhaseClock(ticks)
+    assert step(clock, ticks) == [1, 2, 3, 4, 5]
+    assert step(clock, ticks) == [1, 2, 3, 4, 5]
+
+
+def test_what_follows_a_boundary_belongs_to_the_next_step_unless_another_comes() -> None:
+    ticks = Ticks()
+    clock = PhaseClock(ticks)
+    clock.enter(OPTIMIZER)
+    ticks.now += 3
+    clock.mark_boundary()
+    clock.enter(OTHER)
+    ticks.now += 2
+    # A second optimizer ends the same step.
+    clock.mark_boundary()
+    clock.enter(DATA)
+    ticks.now += 7
+    assert clock.take() == [0, 0, 0, 3, 2]
+    clock.mark_boundary()
+    assert clock.take() == [7, 0, 0, 0, 0]
+
+
+def test_a_nested_phase_goes_back_to_the_one_around_it() -> None:
+    ticks = Ticks()
+    clock = PhaseClock(ticks)
+    clock.enter(BACKWARD)
+    ticks.now += 1
+    clock.enter_nested(OPTIMIZER)
+    ticks.now += 2
+    clock.leave_nested()
+    ticks.now += 4
+    clock.mark_boundary()
+    assert clock.take() == [0, 0, 5, 2, 0]
+
+
+def test_set_up_is_forgotten() -> None:
+    ticks = Ticks()
+    clock = PhaseClock(ticks)
+    ticks.now += 100
+    clock.reset()
+    assert step(clock, ticks) == [1, 2, 3, 4, 5]
+
+
+def test_a_device_tells_its_own_time_once_it_is_asked_for() -> None:
+    ticks, made = Ticks(), list[Event]()
+
+    def event() -> Event:
+        made.append(Event(ticks))
+        return made[-1]
+
+    clock = DevicePhaseClock(event, lambda: False)
+    rows = [step(clock, ticks), step(clock, ticks)]
+    assert not any(each.was_waited_for for each in made)
+    clock.flush(rows)
+    assert rows == [[1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+    assert any(each.was_waited_for for each in made)
+
+
+def test_nothing_is_recorded_while_a_graph_is_captured() -> None:
+    ticks, made, capturing = Ticks(), list[Event](), [False]
+
+    def event() -> Event:
+        assert not capturing[0]
+        made.append(Event(ticks))
+        return made[-1]
+
+    clock = DevicePhaseClock(event, lambda: capturing[0])
+    clock.enter(FORWARD)
+    ticks.now += 2
+    capturing[0] = True
+    clock.enter(BACKWARD)
+    ticks.now += 3
+    capturing[0] = False
+    clock.enter(OTHER)
+    clock.mark_boundary()
+    rows = [clock.take()]
+    clock.flush(rows)
+    assert rows == [[0, 5, 0, 0, 0]]
+
+
+def test_the_clock_of_a_run_on_the_cpu_asks_no_device() -> None:
+    assert phase_clock("cpu").name == "host"

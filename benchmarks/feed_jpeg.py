@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Subset
 from benchmarks.__main__ import Result
 from benchmarks.by_file import module_of
 from hotlap.engine.build import build
-from hotlap.feed.memory.resident import flatten
 from hotlap.feed.sources.source import Source
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
@@ -128,7 +127,7 @@ def _compare(one: Source, other: Source) -> None:
     for left, right in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
         mine: list[torch.Tensor] = []
         theirs: list[torch.Tensor] = []
-        flatten(left[0][1], mine)
-        flatten(right[0][1], theirs)
+        take_apart(left[0][1], mine)
+        take_apart(right[0][1], theirs)
         if not all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)):
             raise RuntimeError("two tiers do not give the same batches")

@@ -40,16 +40,16 @@ class Items(Dataset):
         return Pair(torch.arange(6, dtype=torch.float32).add(index).sin(), index % 3)
 
 
-def encode(samples: list[Any]) -> Encoding:
-    rows = torch.stack([sample.images for sample in samples])
-    labels = torch.tensor([sample.labels for sample in samples])
-    return Encoding({"input_ids": rows, "labels": labels}, sequences=1)
+class Encoded(Items):
+    def __getitem__(self, index: int) -> Any:
+        images, label = super().__getitem__(index)
+        return Encoding({"input_ids": images, "labels": torch.tensor(label)}, sequences=1)
 
 
 def main(kind: str) -> None:
     torch.manual_seed(0)
-    collate = encode if kind == "encoding" else None
-    loader = DataLoader(Items(), batch_size=8, shuffle=True, collate_fn=collate)
+    items = Encoded() if kind == "encoding" else Items()
+    loader = DataLoader(items, batch_size=8, shuffle=True)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(4):

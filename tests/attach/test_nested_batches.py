@@ -10,11 +10,12 @@ from hotlap.attach.entry import Script
 from hotlap.feed.sources.source import Source
 from hotlap.feed.transfer.pinned import PinnedFeed
 from hotlap.feed.transfer.plain import to_device
+from hotlap.lab.observing import watch
 from hotlap.lab.proving import Prover
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.techniques import registry
-from tests.attach.batches import Encoding, Items, encode
+from tests.attach.batches import Encoded, Encoding
 from tests.fake_device import FakeCuda
 
 RESIDENT, FUSED = Plan({"resident": {}}), Plan({"optimizer": {"implementation": "fused"}})
@@ -27,6 +28,7 @@ def test_a_script_gets_the_verdict_that_it_deserves(kind: str) -> None:
     with Lab(script) as lab:
         prover = Prover(lab, 24, registry())
         prover.run_plain()
+        assert watch(lab, RESIDENT, seconds=9, epochs=2).techniques[0]["state"] == "applied"
         exact = prover.prove(RESIDENT)
         assert exact.tier == "exact", exact.evidence
         rounding = prover.prove(FUSED)
@@ -35,7 +37,7 @@ def test_a_script_gets_the_verdict_that_it_deserves(kind: str) -> None:
 
 
 def test_an_encoding_is_one_on_a_device_too() -> None:
-    source = Source(Items(), 8, collate=encode, seed=3)
+    source = Source(Encoded(), 8, seed=3)
     plain = [batch for step in source.epoch(0) for _, batch in step]
     source.transfer = PinnedFeed(FakeCuda(), ahead=2, max_bytes=2**20)
     moved = [batch for step in source.epoch(0) for _, batch in step]
@@ -61,8 +63,7 @@ def test_a_recipe_keeps_them_in_memory() -> None:
         task = Task(
             model=lambda: torch.nn.Linear(6, 3),
             loss=loss,
-            data=Items(),
-            collate=encode,
+            data=Encoded(),
             optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
             batch_size=8,
             epochs=3,

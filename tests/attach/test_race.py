@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.attach import turns
+from hotlap.attach.roles import race
 from hotlap.attach.roles.race import RaceRole
+from hotlap.trial import turns
 from hotlap.trial.protocol import Config
 from hotlap.trial.turns import Turns
 
@@ -106,4 +107,4 @@ def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -
     later = optimizer()
     ended = [playing._ends_iteration(later) for _ in range(30)]
     assert not ended[0]
-    assert all(ended[turns._REPLACED_AFTER :])
+    assert all(ended[race._REPLACED_AFTER :])

@@ -357,7 +357,7 @@ def test_another_task_is_still_another_task(run: Path, built: Built) -> None:
 def test_the_newest_step_whose_weights_are_finite_is_kept_and_gone_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hotlap.engine.saving.capture
+    real = capture
 
     def broken(built: Built, position: Position) -> Any:
         tensors, state = real(built, position)

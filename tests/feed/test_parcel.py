@@ -142,7 +142,7 @@ def test_a_worker_that_draws_says_so_and_its_batch_arrives(draws: bool) -> None:
 ORPHANED = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset, default_collate
-from hotlap.feed.parcel import Parcels
+from hotlap.feed.memory.parcel import Parcels
 data = TensorDataset(torch.zeros(400, 784))
 loader = DataLoader(data, 50, num_workers=2, collate_fn=Parcels(default_collate))
 batches = iter(loader)

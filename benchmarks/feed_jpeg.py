@@ -17,6 +17,7 @@ from benchmarks.by_file import module_of
 from hotlap.engine.build import build
 from hotlap.feed.sources.source import Source
 from hotlap.lab.statistics import paired_ratio, spread
+from hotlap.nested import take_apart
 from hotlap.plan import Plan
 from hotlap.task import Task
 

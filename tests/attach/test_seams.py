@@ -1,0 +1,106 @@
+"""What a listener hears of a training loop, in which order, and that it can be made deaf."""
+
+import subprocess
+import sys
+
+HEAR = """
+import torch
+from hotlap.attach import seams
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Ear(seams.Listener):
+    wants_phases = True
+
+    def __init__(self):
+        self.heard = []
+
+    def root_wanted(self, module):
+        return True
+
+
+def hears(name):
+    def method(self, *args):
+        self.heard.append(name)
+        if name == "forward_begins":
+            return args[1]
+        if name == "batch_ends":
+            return args[1]
+
+    return method
+
+
+NAMES = [
+    "iterator_wanted", "iterator_made", "batch_begins", "batch_ends", "forward_begins",
+    "forward_ends", "backward_begins", "backward_ends", "zeroing_begins", "zeroing_ends",
+    "step_begins", "step_ends", "step_failed",
+]
+for name in NAMES:
+    setattr(Ear, name, hears(name))
+ear = Ear()
+seams.install(ear)
+
+
+class Outer(torch.optim.SGD):
+    # Calls the inherited step, which is wrapped as well.
+    def step(self, closure=None):
+        if BROKEN:
+            raise ValueError("mine")
+        return super().step(closure)
+
+
+BROKEN = False
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+optimizer = Outer(model.parameters(), lr=0.1)
+assert seams.known_optimizers() == [optimizer]
+
+
+def step(batch):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+
+
+for (batch,) in DataLoader(TensorDataset(torch.ones(2, 2)), batch_size=2):
+    step(batch)
+print(*ear.heard)
+ear.heard.clear()
+with torch.no_grad():
+    model(batch)
+model.eval()
+model(batch)
+model.train()
+print(*ear.heard)
+BROKEN = True
+try:
+    optimizer.step()
+except ValueError:
+    pass
+print(*ear.heard)
+ear.heard.clear()
+BROKEN = False
+seams.stop_looking_for_roots()
+step(batch)
+print(*ear.heard)
+ear.heard.clear()
+seams.go_inert()
+step(batch)
+print(*ear.heard)
+"""
+
+STEP = "zeroing_begins zeroing_ends forward_begins forward_ends backward_begins backward_ends"
+
+
+def test_a_listener_hears_what_happens_in_its_order() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAR], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    whole, evaluated, failed, again, inert = done.stdout.split("\n")[:5]
+    step = f"{STEP} step_begins step_ends"
+    assert whole == (
+        f"iterator_wanted iterator_made batch_begins batch_ends {step} batch_begins batch_ends"
+    )
+    assert evaluated == ""
+    assert failed == "step_begins step_failed"
+    # The root is still heard of once nobody looks for others.
+    assert again == step
+    assert inert == ""

@@ -18,7 +18,7 @@ LAYERS = (
     ("kernels", "device"),
     ("recipe",),
     ("task",),
-    ("plan", "host", "sequences", "schedules", "data_sets"),
+    ("plan", "host", "sequences", "schedules"),
     ("nested", "usercode", "compat"),
     ("errors",),
 )

@@ -26,7 +26,7 @@ from hotlap.feed.purity import fixed
 from hotlap.feed.readers.undisturbed import leave_signals_to_parent, starting_workers
 from hotlap.feed.samples.order import mixed, through_buffer
 from hotlap.feed.samples.transform import Stages, as_it_is, takes_generator
-from hotlap.task import samples_in
+from hotlap.task.data_sets import samples_in
 
 log = logging.getLogger("hotlap")
 

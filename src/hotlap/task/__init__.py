@@ -1,0 +1,11 @@
+"""What is learned: the whole of it in a `Task`, or as far as it was seen from outside.
+
+A script that nobody edited has no `Task`; what techniques and rules need to know of it is collected
+while it runs and handed on as `TaskFacts`.
+"""
+
+from hotlap.task.data_sets import is_stream
+from hotlap.task.facts import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.task.task import PER, Task
+
+__all__ = ["PER", "LoaderFacts", "OptimizerFacts", "Task", "TaskFacts", "is_stream"]

@@ -1,0 +1,84 @@
+"""What was seen of a task from outside. No torch in here."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """One DataLoader that the script iterates over."""
+
+    dataset: str
+    """Qualified class name of the data set."""
+    length: int | None
+    """Samples in the data set, if it has a length."""
+    batch_size: int | None
+    num_workers: int
+    map_style: bool
+    plain_collate: bool
+    """True if batches are made by torch's default collation."""
+    training: bool
+    """True if a step of an optimizer followed its batches."""
+    where: str
+    """`file:line` of the loop that asks for the batches."""
+    getitem: str
+    """`file:line` of the data set's `__getitem__`."""
+    batches: int | None
+    """Batches in one pass, if known."""
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """One optimizer that took steps."""
+
+    name: str
+    """Qualified class name."""
+    implementation: str
+    """`default`, `foreach`, `fused` or `custom` (a step of the user's own)."""
+    parameters: int
+    """Number of parameter tensors."""
+    elements: int
+    """Number of scalars in them."""
+    where: str
+    """`file:line` of the call to `step`."""
+    sparse: bool = False  # True if a gradient of its first step was a sparse tensor.
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What an observed run showed of the task."""
+
+    device: str = "cpu"
+    threads: int = 0
+    """Intra-op threads that torch used, 0 if unknown."""
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """Class name of a module -> how often it occurs in the trained model."""
+    loaders: tuple[LoaderFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    steps_per_epoch: int | None = None
+    planned_steps: int | None = None
+    """Optimizer steps of the whole run the user planned, None if it could not be seen."""
+    planned_why: str = ""
+    """How `planned_steps` was found, or why it was not."""
+    page_faults: float = 0.0
+    """Pages that the system handed to the process in a step, 0 if unknown."""
+    system_ms: float = 0.0
+    """The system's own work in a step, 0 if unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "TaskFacts":
+        """Read back what `to_json` wrote."""
+        rest = {k: v for k, v in data.items() if k not in ("loaders", "optimizers")}
+        return cls(
+            loaders=tuple(LoaderFacts(**row) for row in data.get("loaders", ())),
+            optimizers=tuple(OptimizerFacts(**row) for row in data.get("optimizers", ())),
+            **rest,
+        )
+
+    @property
+    def training_loaders(self) -> tuple[LoaderFacts, ...]:
+        return tuple(loader for loader in self.loaders if loader.training)

@@ -6,14 +6,15 @@ import torch
 
 from hotlap.trial import digest
 
-IMPLEMENTATION_KEYS = ("params", "foreach", "fused", "capturable", "differentiable")
+IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Entries of an optimizer's groups that say how it computes, not what."""
 
 
 def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
     """Return every hyperparameter of every group, as plain values."""
+    left_out = {"params", *IMPLEMENTATION}
     return [
-        {key: _plain(value) for key, value in group.items() if key not in IMPLEMENTATION_KEYS}
+        {key: _plain(value) for key, value in group.items() if key not in left_out}
         for group in optimizer.param_groups
     ]
 

@@ -10,9 +10,13 @@ ENVIRONMENT = "HOTLAP_TRIAL"
 
 IN_TRIAL = "HOTLAP_IN_TRIAL"
 """Set while a trial imports a recipe."""
+
 EXIT_STOPPED = 0
+EXIT_CUT = 96
+"""Exit code of a trial whose script has closed the socket: it could only be misunderstood."""
 EXIT_FAILED = 97
 """Exit code of a trial in which hotlap itself failed; the reason went over the channel."""
+
 Role = Literal["run", "observe", "race", "verify", "reference", "seeds"]
 
 
@@ -41,7 +45,3 @@ class Config:
         data = json.loads(text)
         data["techniques"] = tuple(data["techniques"])
         return cls(**data)
-
-
-EXIT_CUT = 96
-"""Exit code of a trial whose script has closed the socket: it could only be misunderstood."""

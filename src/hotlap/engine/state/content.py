@@ -12,15 +12,13 @@ from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
 from hotlap.errors import UsageError
+from hotlap.trial.numbers import IMPLEMENTATION
 
 _PART = "#"
 """Between the name of a state and that of one of its parts."""
 
 _SPARSE = {"indices", "values", "is_coalesced"}
 """Parts of a sparse tensor."""
-
-IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
-"""Entries of an optimizer's groups that say how it computes, not what."""
 
 _VALUE = "its value"
 """Name, among the states of a parameter, of its own value, where the model does not keep that."""

@@ -14,13 +14,13 @@ from hotlap.engine.build import Built
 from hotlap.engine.state.content import (
     _PART,
     _VALUE,
-    IMPLEMENTATION,
     _check_same,
     _names,
     fingerprint,
 )
 from hotlap.engine.state.meaning import not_finite
 from hotlap.errors import CheckpointCorrupt
+from hotlap.trial.numbers import IMPLEMENTATION
 
 log = logging.getLogger("hotlap")
 

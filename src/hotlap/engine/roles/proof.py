@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from hotlap import nested
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
-from hotlap.engine.roles.process import Trial, leave
+from hotlap.engine.roles.trial import Trial, leave
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture, restore
 from hotlap.plan import Plan

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from hotlap.device.accelerator import device_of
 from hotlap.engine.build import Built
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.roles.process import Trial
+from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import steps_of
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream

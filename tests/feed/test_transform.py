@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,25 @@ def test_draws_that_threads_see_too_late_end_the_run(tier: str) -> None:
         fed(task(data=DrawsSometimes()), TIERS[tier])
     # A model that draws is not taken for the data set.
     hotlap.train(task(epochs=1), TIERS[tier])
+
+
+class DrawsInThreads(Pictures):
+    """Slow to read, and drawing, but for the thread that looks."""
+
+    def __getitem__(self, index: int) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(0.002)
+            torch.rand(1)
+        return super().__getitem__(index)
+
+
+def slowly(sample: Any, generator: torch.Generator) -> Any:
+    time.sleep(0.002)
+    return by_generator(sample, generator)
+
+
+def test_what_other_threads_draw_is_not_taken_for_a_transforms() -> None:
+    assert fed(task(data=DrawsInThreads(), transform=slowly), TIERS["threads"])
 
 
 class SharesAPlace(Pictures):

@@ -7,7 +7,7 @@ their process's random states and the data set's open files, so both are looked 
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -114,6 +114,8 @@ class ReaderThreads:
                     if has_moved and suspicions < _SUSPECTED:
                         # It may have been the model, or the user's loop.
                         suspicions += 1
+                        # What the other threads draw meanwhile would be taken for a transform's.
+                        wait(ready)
                         self._check(positions)
                     ready.extend(make(p) for p in itertools.islice(todo, 1))
                     step.append((positions.numel(), batch))

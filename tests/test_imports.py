@@ -17,6 +17,8 @@ WITHOUT_TORCH = (
     "hotlap.trace.schema",
     "hotlap.trial.protocol",
     "hotlap.trial.channel",
+    "hotlap.trial.hub",
+    "hotlap.trace.store",
     "hotlap.attach.hook",
     "hotlap.attach.entry",
     "hotlap.attach.runner",

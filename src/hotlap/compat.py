@@ -56,31 +56,35 @@ OPTIONAL = (
     PrivateName("torch.cuda.memory", "_set_allocator_settings"),
     # `cuda_graph`, where a capture fails.
     PrivateName("torch._C", "_cuda_endAllocateToPool"),
+    # Events of a watched run: files that are read and written, and steps of schedules.
+    PrivateName("torch.serialization", "_open_zipfile_reader"),
+    PrivateName("torch.serialization", "_open_zipfile_writer_file"),
+    PrivateName("torch.serialization", "_open_zipfile_writer_buffer"),
+    PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
 )
-"""Names without which one technique does less, or refuses, and nothing else changes."""
+"""Names without which one technique does less, or refuses, or an event is not told; nothing else
+changes."""
 
 
 def optional(path: str) -> Any:
     """Return what one of the `OPTIONAL` names stands for, None if this torch lacks it."""
     (name,) = [name for name in OPTIONAL if name.path == path]
-    return getattr(importlib.import_module(name.module), path, None)
+    return _value(name)
+
+
+def _value(name: PrivateName) -> Any:
+    try:
+        value: Any = importlib.import_module(name.module)
+    except ImportError:
+        return None
+    for part in name.path.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def missing() -> list[PrivateName]:
     """Return the names that this torch does not have. Imports torch."""
-    absent = []
-    for name in NAMES:
-        try:
-            value: object = importlib.import_module(name.module)
-        except ImportError:
-            absent.append(name)
-            continue
-        for part in name.path.split("."):
-            value = getattr(value, part, None)
-            if value is None:
-                absent.append(name)
-                break
-    return absent
+    return [name for name in NAMES if _value(name) is None]
 
 
 def records_operators() -> bool:

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles import race
-from hotlap.attach.roles.race import RaceRole
+from hotlap.attach.roles.race import TakeTurns
+from hotlap.attach.roles.session import Session
+from hotlap.plan import Plan
 from hotlap.trial import turns
 from hotlap.trial.protocol import Config
 from hotlap.trial.turns import Turns
@@ -72,19 +75,9 @@ def test_on_a_device_that_steps_are_queued_on_a_turn_is_timed_as_a_whole(
     assert len(waits) == 2
 
 
-class Plan:
-    """A plan that holds nothing."""
-
-    def wants(self, seam: str) -> bool:
-        return False
-
-    def proofs(self) -> list[Any]:
-        return []
-
-
-def role() -> RaceRole:
-    config = Config("race", fd=None, plan={}, options={"started": 0.0})
-    return RaceRole(config, Line(), Plan())  # pyright: ignore[reportArgumentType]
+def role() -> TakeTurns:
+    config = Config("race", plan={}, options={"started": 0.0})
+    return TakeTurns(Session(config, Line(), PlanInProcess(Plan())))  # pyright: ignore[reportArgumentType]
 
 
 def optimizer() -> torch.optim.Optimizer:

@@ -10,8 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.reference import _Repetition
-from hotlap.attach.roles.verify import VerifyRole, _Inputs, _StepSampler
+from hotlap.attach.roles.session import Session
+from hotlap.attach.roles.verify import Verify, _Inputs, _StepSampler
+from hotlap.plan import Plan
+from hotlap.trace.recorder import Limits
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import repeating_in
@@ -92,16 +97,18 @@ def test_torch_alone_would_draw_other_numbers() -> None:
     assert not torch.allclose(torch.randn(20, dtype=torch.float64).float(), narrow)
 
 
-def role() -> VerifyRole:
+def role() -> tuple[Watch, Verify]:
     options = {"steps": 10, "samples": [1], "folder": "unused", "started": 0.0}
-    wants: Any = SimpleNamespace(wants=lambda seam: False)
-    return VerifyRole(Config("verify", options=options), SimpleNamespace(), wants)  # pyright: ignore[reportArgumentType]
+    channel: Any = SimpleNamespace()
+    session = Session(Config("verify", options=options), channel, PlanInProcess(Plan()))
+    watch = Watch(session, Limits())
+    return watch, Verify(session, watch)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
-    recorded = role()
-    recorded.steps = 1
+    watch, recorded = role()
+    watch.recorder.steps = 1
     known = SimpleNamespace(training=training, batches=0)
     recorded.batch_ends(SimpleNamespace(_hotlap_loader=known), torch.ones(2))
     recorded.batch_ends(SimpleNamespace(), torch.ones(3))

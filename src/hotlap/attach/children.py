@@ -1,49 +1,61 @@
-"""Child processes that train: hotlap is not in them, and says so.
+"""Child processes that train: hotlap hears of them, and applies no plan to them.
 
 The script's own process is attached to. A child that `torch.multiprocessing` or a launcher starts
-anew finds, in its environment, an address; with its first optimizer step it says that it trains.
+anew finds in its environment where to connect; it says who it is, when it takes its first optimizer
+step, and at its end how many it has taken.
 """
 
+import atexit
 import contextlib
 import json
 import os
-import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hotlap.trial.channel import Channel
+
 INSIDE = "HOTLAP_INSIDE"
-"""Holds the address; in the environment of what is started during a run."""
+"""Holds an `Inside` as JSON; in the environment of what is started during a run."""
 _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 )
 _LAUNCHER_SCRIPTS = frozenset(("torchrun", "accelerate"))
 _SITE = str(Path(__file__).parent / "site")
+_SPAWN = "torch.multiprocessing.spawn"
+_WORKERS = "torch.utils.data._utils.worker"
 
 
-class Listening:
-    """Hears of children that train. Nothing is left behind: the address is not a file."""
+@dataclass(frozen=True)
+class Inside:
+    """What a child is told."""
 
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-        self.address: str | None = None
-        """None where the system has no abstract sockets; children are then not heard of."""
-        if sys.platform == "linux":
-            self.address = f"hotlap-{os.urandom(16).hex()}"
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._socket.bind("\0" + self.address)
-            self._socket.setblocking(False)
+    address: str
+    by: str
+    """What starts it."""
+    rank: int | None = None
+    """Its number among those that are started together, None if the environment will say."""
+    outside: tuple[str | None, str | None] | None = None
+    """RANK and LOCAL_RANK of a launcher: whoever has them too is no rank that it has started."""
 
-    def heard(self) -> list[str]:
-        """Return what started each child that trained, and stop listening."""
-        found: dict[int, str] = {}
-        if self._socket is not None:
-            with self._socket, contextlib.suppress(BlockingIOError):
-                while True:
-                    message = json.loads(self._socket.recv(1 << 12))
-                    found[message["pid"]] = message["by"]
-        return list(found.values())
+
+@dataclass
+class Child:
+    """A child that hotlap is in, as it has told."""
+
+    by: str
+    rank: int | None
+    trains: bool = False
+    steps: int | None = None
+    """Optimizer steps, None if it did not say at its end."""
+
+    def hear(self, message: dict[str, Any]) -> None:
+        """Take in what it says."""
+        self.trains = self.trains or message["kind"] == "trains"
+        if message["kind"] == "report":
+            self.steps = message["steps"]
 
 
 def is_launcher() -> bool:
@@ -57,7 +69,8 @@ def is_launcher() -> bool:
 def pass_on_by_launcher(address: str) -> None:
     """Let what this process starts find the address, if it is a launcher: it copies its own."""
     if is_launcher():
-        os.environ.update(_environment(address))
+        outside = os.environ.get("RANK"), os.environ.get("LOCAL_RANK")
+        os.environ.update(_environment(Inside(address, "a launcher", outside=outside)))
 
 
 def pass_on(address: str) -> None:
@@ -67,38 +80,54 @@ def pass_on(address: str) -> None:
     start = BaseProcess.start
 
     def starting(self: Any) -> None:
-        with _in_environment(_environment(address)):
+        target = getattr(getattr(self, "_target", None), "__module__", "")
+        if target == _WORKERS:
+            start(self)
+            return
+        # torch's own function is called with the script's, and the number of the process.
+        rank = self._args[1] if target == _SPAWN else None
+        with _in_environment(_environment(Inside(address, "torch.multiprocessing", rank))):
             start(self)
 
     BaseProcess.start = starting
 
 
-def tell(address: str) -> None:
-    """In a child: say that it trains, once it takes its first optimizer step."""
+def attach(text: str) -> None:
+    """In a child, once torch is there: connect, and tell of its optimizer steps.
+
+    Args:
+        text: an `Inside`, as JSON.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    pid = os.getpid()
-    by = "torch.multiprocessing" if "--multiprocessing-fork" in sys.orig_argv else "a launcher"
+    inside = Inside(**json.loads(text))
+    # Nobody may listen any more, and this is no reason to disturb a script.
+    channel = Channel.connect(inside.address)
+    os.register_at_fork(after_in_child=channel.close)
+    rank = inside.rank
+    if rank is None and os.environ.get("RANK", "").isdecimal():
+        rank = int(os.environ["RANK"])
+    channel.send("attached", by=inside.by, rank=rank)
+    pid, steps = os.getpid(), 0
 
-    def first_step(*_: Any) -> None:
-        handle.remove()
-        with contextlib.suppress(OSError), _datagrams() as out:
-            # Nobody may listen any more, and this is no reason to disturb a script.
-            out.sendto(json.dumps({"pid": pid, "by": by}).encode(), "\0" + address)
+    def step_ends(*_: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            channel.send("trains")
 
-    handle = register_optimizer_step_post_hook(first_step)
+    def finish() -> None:
+        if os.getpid() == pid:
+            channel.send("report", steps=steps)
+
+    register_optimizer_step_post_hook(step_ends)
+    atexit.register(finish)
 
 
-def _datagrams() -> socket.socket:
-    out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    out.setblocking(False)
-    return out
-
-
-def _environment(address: str) -> dict[str, str]:
+def _environment(inside: Inside) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     return {
-        INSIDE: address,
+        INSIDE: json.dumps(asdict(inside)),
         "PYTHONPATH": os.pathsep.join([_SITE, *([before] if before else [])]),
         **({} if before is None else {"HOTLAP_PYTHONPATH": before}),
     }
@@ -125,7 +154,7 @@ def problem(steps: int | None, exit_code: int, heard: list[str]) -> str | None:
     Args:
         steps: optimizer steps of the script's own process, None if it did not say.
         exit_code: the script's.
-        heard: see `Listening.heard`.
+        heard: what has started each child that trains.
     """
     if heard:
         by = " and ".join(sorted(set(heard)))

@@ -82,7 +82,6 @@ def environment(
     *,
     trial: bool,
     seed: int | None = None,
-    tell_children: str | None = None,
 ) -> dict[str, str]:
     """Return the environment that attaches to a script started in it.
 
@@ -91,7 +90,6 @@ def environment(
         base: the environment that the user would start the script in.
         trial: True for a measurement: trackers are off.
         seed: fixes Python's hash order where the script itself is not repeatable.
-        tell_children: where children that train say so, see `children`.
     """
     result = surroundings(config, base, trial=trial, seed=seed)
     if "PYTHONPATH" in base:
@@ -101,8 +99,6 @@ def environment(
     )
     result["HOTLAP_ATTACH"] = config.to_text()
     result.pop("HOTLAP_INSIDE", None)
-    if tell_children is not None:
-        result["HOTLAP_INSIDE"] = tell_children
     return result
 
 

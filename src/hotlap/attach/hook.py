@@ -53,39 +53,39 @@ def _end() -> None:
     os._exit(EXIT_CUT)
 
 
-def install_in_child(address: str) -> None:
+def install_in_child(text: str) -> None:
     """Wait for torch in a child of a script that hotlap runs, see `children`.
 
     Args:
-        address: whom to tell that the child trains.
+        text: what the child is told, as JSON.
     """
+    sys.meta_path.insert(0, _AfterTorch(lambda: children.attach(text)))
 
-    sys.meta_path.insert(0, _AfterTorch(lambda: children.tell(address)))
 
-
-def install(text: str, address: str | None = None) -> None:
+def install(text: str) -> None:
     """Say that the process was reached, and wait for torch.
 
     Args:
-        text: the configuration as JSON, see `channel.Config`.
-        address: whom children tell that they train, None if nobody wants to know.
+        text: the configuration as JSON, see `hotlap.trial.protocol.Config`.
     """
     config = Config.from_text(text)
-    if config.fd is not None:
-        # It was inherited once; a program that the script starts would keep it open.
-        os.set_inheritable(config.fd, False)
-    channel = Channel(config.fd, lost=None if config.role == "run" else _end)
+    is_trial = config.role != "run"
+    channel = Channel.connect(config.address, lost=_end if is_trial else None)
     # A forked child may outlive the script: whoever listens waits for the last holder to go.
     os.register_at_fork(after_in_child=channel.close)
-    channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
+    said = channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
+    if is_trial and not said:
+        _end()
+    # In a trial the script's own process is the one that is measured.
+    passed_on = None if is_trial else config.address
 
     def start() -> None:
         from hotlap.attach import session
 
-        if address is not None:
-            children.pass_on(address)
+        if passed_on is not None:
+            children.pass_on(passed_on)
         session.start(config, channel)
 
-    if address is not None:
-        children.pass_on_by_launcher(address)
+    if passed_on is not None:
+        children.pass_on_by_launcher(passed_on)
     sys.meta_path.insert(0, _AfterTorch(start))

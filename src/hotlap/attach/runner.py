@@ -1,9 +1,9 @@
 """Runs an unedited script under a plan, as itself: its output, its signals, its exit code."""
 
+import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -11,19 +11,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotlap.attach import children
+from hotlap.attach.children import Child
+from hotlap.attach.children import problem as children_problem
 from hotlap.attach.entry import Script, environment, is_off, plan_data
 from hotlap.attach.passing import Passing
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
-from hotlap.trial.channel import Channel
+from hotlap.trial import exchange
+from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import Config
 
 _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0
 """Seconds that an ending process may take after its end of the socket was closed."""
+_LISTEN_S = 0.5
+"""Seconds of silence after which it is looked whether the script is still there."""
 
 
 @dataclass
@@ -42,8 +46,8 @@ class Outcome:
     """True if a process of this one's control group was killed meanwhile, for its limit."""
     cut: bool = False
     """True if the script closed the socket long before its end."""
-    children: list[str] = field(default_factory=list)
-    """What started each child process that trained."""
+    children: list[Child] = field(default_factory=list)
+    """The child processes that hotlap was in."""
 
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
@@ -73,7 +77,8 @@ class Outcome:
                 "what took effect is not known: the script ended without Python's clean-up "
                 "(os._exit)"
             ]
-        line = children.problem(self.steps, self.exit_code, self.children)
+        heard = [child.by for child in self.children if child.trains]
+        line = children_problem(self.steps, self.exit_code, heard)
         return [] if line is None else [line]
 
 
@@ -103,49 +108,69 @@ def run(
         techniques: techniques from outside, as `module:NAME`.
         stdout: descriptor of where its standard output goes, this process's own if None.
     """
-    ours, theirs = socket.socketpair()
-    config = Config("run", fd=theirs.fileno(), plan=plan_data(plan), techniques=techniques)
-    outcome = Outcome(exit_code=1)
-    heard, killed_before = children.Listening(), out_of_memory_kills()
-    with Passing() as passing:
-        process = subprocess.Popen(
-            script.command(),
-            env=environment(config, os.environ, trial=False, tell_children=heard.address),
-            cwd=script.folder,
-            stdout=stdout,
-            pass_fds=(theirs.fileno(),),
-            preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
-        )
-        passing.to(process)
-        theirs.close()
-        channel = Channel(ours.detach())
-        listener = threading.Thread(target=_listen, args=(channel, outcome, process), daemon=True)
-        listener.start()
-        code = process.wait()
-    listener.join(timeout=5)
-    channel.close()
-    outcome.children = heard.heard()
+    outcome, killed_before = Outcome(exit_code=1), out_of_memory_kills()
+    with exchange.folder() as folder, contextlib.closing(Hub(folder)) as hub:
+        config = Config("run", hub.address, plan_data(plan), techniques)
+        with Passing() as passing:
+            process = subprocess.Popen(
+                script.command(),
+                env=environment(config, os.environ, trial=False),
+                cwd=script.folder,
+                stdout=stdout,
+                preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
+            )
+            passing.to(process)
+            listener = threading.Thread(target=_listen, args=(hub, outcome, process), daemon=True)
+            listener.start()
+            code = process.wait()
+        listener.join(timeout=5)
     outcome.out_of_memory = out_of_memory_kills() > killed_before
     outcome.exit_code = code if code >= 0 else 128 - code
     return outcome
 
 
-def _listen(channel: Channel, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
-    while (message := channel.receive()) is not None:
-        kind = message["kind"]
-        if kind == "attached":
-            outcome.attached = True
-        elif kind == "torch":
-            outcome.torch = message["version"]
-        elif kind == "failed":
-            outcome.failure = message["error"]
-        elif kind == "report":
-            outcome.techniques = message["techniques"]
-            outcome.steps = message["steps"]
+def _listen(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
+    """Hear all processes; the first that connects is the script's own, which starts the others."""
+
+    def is_alive() -> bool:
+        return process.poll() is None
+
+    children: dict[int, Child] = {}
+    while True:
+        try:
+            heard = hub.receive(_LISTEN_S, is_alive)
+        except TimeoutError:
+            if is_alive():
+                continue
+            # A child that has outlived the script is not waited for.
+            return
+        if heard is None:
+            break
+        number, message = heard
+        if number == 0:
+            _hear_script(message, outcome)
+        elif message["kind"] == "attached":
+            children[number] = Child(message["by"], message["rank"])
+            outcome.children.append(children[number])
+        else:
+            children[number].hear(message)
     try:
         process.wait(_CLOSED_S)
     except subprocess.TimeoutExpired:
         outcome.cut = True
+
+
+def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:
+    kind = message["kind"]
+    if kind == "attached":
+        outcome.attached = True
+    elif kind == "torch":
+        outcome.torch = message["version"]
+    elif kind == "failed":
+        outcome.failure = message["error"]
+    elif kind == "report":
+        outcome.techniques = message["techniques"]
+        outcome.steps = message["steps"]
 
 
 def _dies_with(parent: int) -> Callable[[], None]:

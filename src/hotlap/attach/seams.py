@@ -4,14 +4,21 @@ Methods are patched on classes, never names in modules, because `from torch... i
 names. Every patch calls what it replaced, and does nothing else once `listener` is None.
 """
 
+import contextlib
 import functools
 import os
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import dataloader as _dataloader
+from torch.utils.data.distributed import DistributedSampler
 
+from hotlap import compat
+from hotlap.trace import events
 from hotlap.trace.identity import ByIdentity
 
 _OURS = "_hotlap"
@@ -23,6 +30,8 @@ class Listener:
 
     wants_phases = False
     """True to be told of batches, forwards and backwards, not only of iterators and steps."""
+    wants_events = False
+    """True to be told of what else the script does, see `happened`."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
 
@@ -65,6 +74,9 @@ class Listener:
     def zeroing_ends(self) -> None:
         """Gradients have been zeroed."""
 
+    def happened(self, kind: str) -> None:
+        """The script did something that is named in `hotlap.trace.events`."""
+
     def step_begins(self, optimizer: Any) -> None:
         """An outermost optimizer step begins."""
 
@@ -83,6 +95,7 @@ class _State:
     backward_depth = 0
     root_classes: dict[type, Any] = {}  # noqa: RUF012
     roots: ByIdentity[bool] = ByIdentity()
+    happening: set[str] = set()  # noqa: RUF012
 
 
 def install(listener: Listener) -> None:
@@ -96,6 +109,18 @@ def install(listener: Listener) -> None:
         _patch_backward()
     if listener.wants_phases or listener.wants_roots:
         _patch_modules()
+    if listener.wants_events:
+        _patch_happenings()
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Let nobody hear what is done meanwhile: it is not the script's."""
+    listener, _State.listener = _State.listener, None
+    try:
+        yield
+    finally:
+        _State.listener = listener
 
 
 def go_inert() -> None:
@@ -282,3 +307,87 @@ def _patch_root_class(kind: type) -> None:
 
     kind.__call__ = __call__
     _State.root_classes[kind] = (original, __call__)
+
+
+def _patch_happenings() -> None:
+    """Tell of what happens outside of the step itself, for rules about mistakes."""
+    _tell(GradScaler, "__init__", events.SCALER_MADE)
+    _tell(GradScaler, "unscale_", events.UNSCALE)
+    _tell(GradScaler, "update", events.SCALER_UPDATE)
+    _tell(DistributedSampler, "set_epoch", events.SET_EPOCH)
+    _tell(torch.nn.Module, "train", events.TRAIN, otherwise=events.EVAL)
+    _tell(torch.nn.Module, "zero_grad", events.ZERO_GRAD)
+    for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
+        _tell(holder, "load_state_dict", events.LOAD_STATE_DICT)
+    for name, kind in _FILES.items():
+        holder = compat.optional(name)
+        if holder is not None:
+            _tell(holder, "__init__", kind)
+    _patch_schedules()
+
+
+_FILES = {
+    "_open_zipfile_reader": events.LOAD,
+    "_open_zipfile_writer_file": events.SAVE,
+    "_open_zipfile_writer_buffer": events.SAVE,
+}
+"""Classes of torch's that `torch.load` and `torch.save` make one of: the functions' own names are
+copied by `from torch import ...`."""
+
+
+def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) -> None:
+    """Tell of the outermost calls of a method.
+
+    Args:
+        holder: the class that defines it.
+        name: the method's.
+        kind: what is told.
+        otherwise: what is told instead where the method's argument is False.
+    """
+    original = getattr(holder, name)
+
+    @functools.wraps(original)
+    def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = _State.listener
+        if listener is None or kind in _State.happening or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        _State.happening.add(kind)
+        try:
+            is_false = otherwise is not None and not (*args, *kwargs.values(), True)[0]
+            listener.happened(otherwise if otherwise is not None and is_false else kind)
+            return original(self, *args, **kwargs)
+        finally:
+            _State.happening.discard(kind)
+
+    setattr(holder, name, telling)
+
+
+def _patch_schedules() -> None:
+    """Tell of the steps of schedules, also of classes that the script defines later.
+
+    The one that a schedule takes when it is made is not the script's.
+    """
+    kinds = [LRScheduler]
+    for kind in kinds:
+        kinds += [each for each in kind.__subclasses__() if each not in kinds]
+        if "step" in vars(kind):
+            _tell(kind, "step", events.SCHEDULER_STEP)
+    initial = compat.optional("LRScheduler._initial_step")
+
+    def _initial_step(self: Any) -> None:
+        is_outermost = events.SCHEDULER_STEP not in _State.happening
+        _State.happening.add(events.SCHEDULER_STEP)
+        try:
+            initial(self)
+        finally:
+            if is_outermost:
+                _State.happening.discard(events.SCHEDULER_STEP)
+
+    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
+        super(LRScheduler, cls).__init_subclass__(**kwargs)
+        if "step" in vars(cls) and _State.listener is not None:
+            _tell(cls, "step", events.SCHEDULER_STEP)
+
+    if initial is not None:
+        LRScheduler._initial_step = _initial_step
+    LRScheduler.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore[reportAttributeAccessIssue]

@@ -12,7 +12,7 @@ import torch
 from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.roles.run import RunRole
+from hotlap.attach.roles.session import Part, Session
 from hotlap.plan import Plan
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_FAILED, Config
@@ -20,19 +20,23 @@ from hotlap.trial.protocol import EXIT_FAILED, Config
 log = logging.getLogger("hotlap")
 
 
-def _roles() -> dict[str, type[RunRole]]:
-    from hotlap.attach.roles.observe import ObserveRole
-    from hotlap.attach.roles.race import RaceRole
-    from hotlap.attach.roles.reference import ReferenceRole
-    from hotlap.attach.roles.verify import VerifyRole
+def _parts(session: Session) -> list[Part]:
+    """Return what a session is made of, beside the plan that it applies."""
+    if session.config.role == "run":
+        return []
+    from hotlap.attach.roles.observe import Watch
+    from hotlap.attach.roles.race import TakeTurns
+    from hotlap.attach.roles.reference import Reference
+    from hotlap.attach.roles.verify import Verify
+    from hotlap.trace.recorder import Limits
 
-    return {
-        "run": RunRole,
-        "observe": ObserveRole,
-        "race": RaceRole,
-        "verify": VerifyRole,
-        "reference": ReferenceRole,
-    }
+    if session.config.role == "race":
+        return [TakeTurns(session)]
+    if session.config.role == "observe":
+        return [Watch(session, Limits.from_options(session.config.options))]
+    watch = Watch(session, Limits())
+    kinds = {"verify": Verify, "reference": Reference}
+    return [watch, kinds[session.config.role](session, watch)]
 
 
 def start(config: Config, channel: Channel) -> None:
@@ -59,11 +63,11 @@ def _start(config: Config, channel: Channel) -> None:
     if config.inject_seed is not None:
         _seed(config.inject_seed)
     in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
-    kind = RunRole if config.role == "run" else _roles()[config.role]
-    role = kind(config, channel, in_process)
-    seams.install(role)
+    session = Session(config, channel, in_process)
+    session.play(*_parts(session))
+    seams.install(session)
     in_process.start()
-    atexit.register(role.finish)
+    atexit.register(session.finish)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
 
 

@@ -1,14 +1,18 @@
 """Observed runs, and what they say of the whole run that the user planned."""
 
 import itertools
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
+from hotlap.trace import store
 from hotlap.trace.schema import HotLine, Trace
 
 LEAST_START_UP_S = 60.0
@@ -54,7 +58,7 @@ def watch(
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    report = lab.retried(
+    report, trace = lab.retried(
         lambda: _observe(
             lab,
             plan,
@@ -65,7 +69,6 @@ def watch(
             naming_s=naming_s,
         )
     )
-    trace = replace(Trace.from_json(report["trace"]), ended=report["ended"])
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
     return Observation(trace, report["techniques"])
@@ -82,7 +85,7 @@ def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:
 
     For a run that has ended before there was time for it.
     """
-    report = _observe(
+    _, trace = _observe(
         lab,
         None,
         lambda _: None,
@@ -92,7 +95,7 @@ def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:
         naming_s=seconds,
         names_from_start=True,
     )
-    return tuple(HotLine(**row) for row in report["trace"]["lines"])
+    return tuple(trace.lines)
 
 
 def _observe(
@@ -104,9 +107,21 @@ def _observe(
     seconds: float,
     naming_s: float,
     **options: Any,
-) -> dict[str, Any]:
-    """Return the report of one observed run; how long it may take follows from its first steps."""
-    trial = lab.start("observe", plan, seconds=seconds, naming_s=naming_s, steps=10**9, **options)
+) -> tuple[dict[str, Any], Trace]:
+    """Return the report and the trace of one observed run.
+
+    How long it may take follows from its first steps.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="trace-", dir=lab.exchange))
+    trial = lab.start(
+        "observe",
+        plan,
+        seconds=seconds,
+        naming_s=naming_s,
+        steps=10**9,
+        folder=str(folder),
+        **options,
+    )
     try:
         silence_s = start_up_s
         while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
@@ -120,9 +135,10 @@ def _observe(
         if message["steps"] == 0:
             raise trial.ended()
         trial.check_exit()
-        return message
+        return message, replace(store.read(folder), ended=message["ended"])
     finally:
         trial.kill()
+        shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)

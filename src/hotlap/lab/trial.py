@@ -4,13 +4,12 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -18,12 +17,13 @@ from hotlap.attach.entry import TRACKERS_FOLDERS, Script, plan_data
 from hotlap.errors import AttachError, TrialError, UsageError
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes
-from hotlap.lab import exchange, family, listening
+from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.plan import Plan
-from hotlap.trial.channel import Channel
+from hotlap.trial import exchange
+from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import EXIT_CUT, Config, Role
 
 _OUTPUT_KEPT = 64 * 1024
@@ -40,6 +40,8 @@ _CUT = (
 _LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 """Environment in a network of its own, where the script's own choice is not there."""
 _EXIT_S = 10.0
+
+Returned = TypeVar("Returned")
 
 
 @dataclass
@@ -113,7 +115,7 @@ class Lab:
         """True if trials get a network of their own: two would want the same address."""
         return self.listens is not None and self.scratch.why_no_network() is None
 
-    def retried(self, trial: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def retried(self, trial: Callable[[], Returned]) -> Returned:
         """Call `trial`, and once more, in a network of its own, if its address was in use.
 
         Another process, an earlier trial of this script for one, may have the address it wants.
@@ -158,10 +160,10 @@ class Trial:
         self.torch: dict[str, Any] | None = None
         self.report: dict[str, Any] | None = None
         self._ended_why: tuple[str, str] | None = None
-        ours, theirs = socket.socketpair()
+        self._hub = Hub(lab.exchange)
         config = Config(
             role,
-            fd=theirs.fileno(),
+            address=self._hub.address,
             plan=plan_data(plan),
             techniques=lab.techniques,
             inject_seed=lab.inject_seed,
@@ -176,16 +178,17 @@ class Trial:
         self.own_network = lab.own_network
         if self.own_network:
             env |= _LOOPBACK_ONLY
-        self._process = lab.scratch.popen(
-            lab.script.command(),
-            env=env,
-            own_network=self.own_network,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            pass_fds=(theirs.fileno(),),
-        )
-        theirs.close()
-        self.channel = Channel(ours.detach())
+        try:
+            self._process = lab.scratch.popen(
+                lab.script.command(),
+                env=env,
+                own_network=self.own_network,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except BaseException:
+            self._hub.close()
+            raise
         self._output = bytearray()
         self.output_bytes = 0
         self._drain = threading.Thread(target=self._read_output, name="hotlap-out", daemon=True)
@@ -212,7 +215,7 @@ class Trial:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                message = self.channel.receive(max(0.001, deadline - time.monotonic()))
+                heard = self._hub.receive(deadline - time.monotonic(), lambda: self.alive)
             except TimeoutError:
                 self.kill()
                 words = (
@@ -221,8 +224,9 @@ class Trial:
                     "--budget"
                 )
                 raise self._error("timeout", words) from None
-            if message is None:
+            if heard is None:
                 raise self.ended()
+            _, message = heard
             kind = message["kind"]
             if kind == "attached":
                 self._attached = True
@@ -244,7 +248,8 @@ class Trial:
                 return message
 
     def send(self, kind: str, **values: Any) -> None:
-        self.channel.send(kind, **values)
+        """Tell something to every process of the trial."""
+        self._hub.send(kind, **values)
 
     def pause(self) -> None:
         """Stop every process of the trial, whatever session it is in; return when all stand still.
@@ -266,7 +271,7 @@ class Trial:
         self._drain.join(timeout=5)
         if self._process.stdout is not None:
             self._process.stdout.close()
-        self.channel.close()
+        self._hub.close()
 
     def end_with(self, reason: str, why: str) -> None:
         """End the trial for a reason that `message` will then give."""

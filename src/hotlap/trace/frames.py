@@ -22,12 +22,19 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def line(frame: FrameType | None) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame in a user's file, None if there is none."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
 def where(frame: FrameType | None) -> str:
     """Return `file:line` of the innermost frame in a user's file, empty if there is none."""
-    frames = user_frames(frame)
-    if not frames:
-        return ""
-    return f"{short(frames[0].f_code.co_filename)}:{frames[0].f_lineno}"
+    found = line(frame)
+    return f"{short(found[0])}:{found[1]}" if found is not None else ""
 
 
 def short(filename: str) -> str:

@@ -28,6 +28,18 @@ class HotLine:
 
 
 @dataclass(frozen=True)
+class Event:
+    """Something that the training loop did."""
+
+    step: int
+    """Steps done before it."""
+    kind: str
+    """A name of `hotlap.trace.events`."""
+    where: str
+    """`file:line` of the user's that asked for it, empty if there is none."""
+
+
+@dataclass(frozen=True)
 class Anchor:
     """How steps were recognised, and how sure that is."""
 
@@ -55,6 +67,7 @@ class Trace:
     ended: str = "limit"
     """`limit` where hotlap stopped it, `script` where the script came to its own end."""
     clock: str = "host"
+    events: Sequence[Event] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -72,6 +85,7 @@ class Trace:
             losses=tuple(data["losses"]),
             ended=data["ended"],
             clock=data["clock"],
+            events=tuple(Event(**row) for row in data["events"]),
         )
 
     def window(self) -> range:

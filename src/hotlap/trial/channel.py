@@ -1,14 +1,39 @@
-"""One end of the socket between hotlap and a process that it measures: JSON lines."""
+"""One end of a connection between hotlap and a process that it runs or measures: JSON lines."""
 
+import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
+
+_LONGEST = 100
+"""Bytes of a path that a socket's address surely has room for: 104 on macOS, 108 on Linux."""
+
+
+@contextlib.contextmanager
+def reachable(path: str) -> Iterator[str]:
+    """Give a name of a socket's path that an address has room for, while entered.
+
+    Raises:
+        OSError: the path is too long, and this system knows no shorter one.
+    """
+    if len(os.fsencode(path)) <= _LONGEST:
+        yield path
+        return
+    if sys.platform != "linux":
+        raise OSError(f"{path} is too long for a socket. Allowed: {_LONGEST} bytes; set TMPDIR")
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
 
 
 class Channel:
-    """One end of the socket. Sending never raises: a script must outlive whoever watches it.
+    """One end of a connection. Sending never raises: a script must outlive whoever watches it.
 
     A script may close every descriptor (`os.closerange`, as daemons do) and open its own under the
     same number; nothing is written into that, nor read from it, nor is it closed.
@@ -23,6 +48,26 @@ class Channel:
         self._socket = None if fd is None else socket.socket(fileno=fd)
         self._lost = lost
         self._buffer = b""
+
+    @classmethod
+    def connect(cls, address: str | None, lost: Callable[[], None] | None = None) -> "Channel":
+        """Return a process's own end.
+
+        Args:
+            address: where somebody listens, None where nobody does.
+            lost: see above.
+        """
+        if address is None:
+            return cls(None, lost)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with reachable(address) as name:
+                connection.connect(name)
+        except OSError:
+            # Whoever listened is gone.
+            connection.close()
+            return cls(None, lost)
+        return cls(connection.detach(), lost)
 
     def send(self, kind: str, **values: Any) -> bool:
         """Send one message; return False if nobody listens any more."""
@@ -46,16 +91,31 @@ class Channel:
             return None
         assert self._socket is not None
         self._socket.settimeout(timeout_s)
-        while b"\n" not in self._buffer:
-            try:
-                chunk = self._socket.recv(1 << 16)
-            except ConnectionError:
-                chunk = b""
-            if not chunk:
+        while (message := self.waiting()) is None:
+            if not self.fill():
                 return None
-            self._buffer += chunk
+        return message
+
+    def waiting(self) -> dict[str, Any] | None:
+        """Return the next message of those that have been read already, None if there is none."""
+        if b"\n" not in self._buffer:
+            return None
         line, self._buffer = self._buffer.split(b"\n", 1)
         return json.loads(line)
+
+    def fill(self) -> bool:
+        """Read what has come; return False if the other end is closed.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        assert self._socket is not None
+        try:
+            chunk = self._socket.recv(1 << 16)
+        except ConnectionError:
+            chunk = b""
+        self._buffer += chunk
+        return bool(chunk)
 
     def close(self) -> None:
         """Close the socket, if it is still there."""

@@ -25,8 +25,8 @@ class Config:
     """What an attached process is told, in its environment."""
 
     role: Role
-    fd: int | None = None
-    """The child's end of the socket, None where nobody listens."""
+    address: str | None = None
+    """Where to connect, see `hotlap.trial.hub`; None where nobody listens."""
     plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     techniques: tuple[str, ...] = ()
     """Techniques from outside, as `module:NAME`."""

@@ -1,32 +1,34 @@
-"""The role of an arm in a race: it trains as many steps a turn as it is told."""
+"""The part of an arm in a race: it trains as many steps a turn as it is told."""
 
 import weakref
 from typing import Any
 
-from hotlap.attach.roles.run import RunRole
+from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.turns import Turns
 
 _REPLACED_AFTER = 20
 """Steps of other optimizers without one of the first: the script trains with another one now."""
 
 
-class RaceRole(RunRole):
-    """Stops at a gate before the first step, then trains as many steps a turn as it is told."""
+class TakeTurns(Part):
+    """Stops at a gate before the first step, then trains as many steps a turn as it is told.
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        started = self.config.options["started"]
-        self._turns = Turns(self.channel, started, self.plan.proofs, self.stop)
+    Args:
+        session: what it is a part of. Its option `started` is when the process was started.
+    """
+
+    def __init__(self, session: Session) -> None:
+        started = session.config.options["started"]
+        self._turns = Turns(session.channel, started, session.plan.proofs, session.stop)
         self._first: weakref.ref[Any] | None = None
         self._others = 0
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        super().iterator_made(loader, iterator)
+        del loader, iterator
         if not self._turns.is_open:
             self._turns.gate()
 
-    def step_ends(self, optimizer: Any) -> None:
-        super().step_ends(optimizer)
+    def step_done(self, optimizer: Any) -> None:
         ends_iteration = self._ends_iteration(optimizer)
         if not self._turns.is_open:
             self._turns.gate()

@@ -15,7 +15,9 @@ import torch
 from safetensors import safe_open
 
 from hotlap import nested
-from hotlap.attach.roles.observe import ObserveRole
+from hotlap.attach import seams
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.roles.verify import parameters_of, place_of, states_of
 from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_gradients, compare_updates
@@ -25,21 +27,28 @@ from hotlap.trial.rng import set_rng_states
 Gradients = dict[str, torch.Tensor | None]
 
 
-class ReferenceRole(ObserveRole):
+class Reference(Part):
     """Options: `samples` [{file, numbers}] and `dtype` (`float64` or `float32`).
 
     Every sample takes two steps of the script: one in the reference's dtype, and one in float32
     without a plan, whose error is what honest rounding looks like for this very step. The script's
     first step is its own: it shows which modules are trained, and from which loader.
+
+    Args:
+        session: what it is a part of, after `watch`.
+        watch: knows models and loaders.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._reference = getattr(torch, self.config.options["dtype"])
+    wants_phases = True
+
+    def __init__(self, session: Session, watch: Watch) -> None:
+        options = session.config.options
+        self._session, self._watch = session, watch
+        self._dtype = options["dtype"]
         self._queue = [
             (sample, dtype)
-            for sample in self.config.options["samples"]
-            for dtype in (self._reference, torch.float32)
+            for sample in options["samples"]
+            for dtype in (getattr(torch, self._dtype), torch.float32)
         ]
         self._repeated: _Repetition | None = None
         self._exact: list[Gradients] = []
@@ -48,13 +57,9 @@ class ReferenceRole(ObserveRole):
         """Samples that were repeated from their beginning to their end."""
         self.problem = ""
         """What went wrong in work of ours."""
-        self._at_work = False
-        """True while an optimizer that steps is ours."""
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        super().batch_ends(iterator, batch)
-        known = getattr(iterator, "_hotlap_loader", None)
-        if batch is None or self.steps == 0 or known is None or not known.training:
+        if batch is None or self._watch.steps == 0 or not self._watch.is_training(iterator):
             return batch
         return self._guarded(self._replaced)
 
@@ -65,37 +70,36 @@ class ReferenceRole(ObserveRole):
             self._end(current)
         if self._repeated is None:
             if not self._queue:
-                self.stop()
+                self._session.stop()
             sample, dtype = self._queue[0]
             self._repeated = _Repetition(sample["file"], sample["numbers"], dtype)
-            self._repeated.begin(self._roots)
+            self._repeated.begin(self._watch.roots)
         return self._repeated.batch()
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        inputs = super().forward_begins(root, inputs)
+        del root
         current = self._repeated
         if current is None:
             return inputs
-        self._guarded(lambda: current.load(self._roots))
+        self._guarded(lambda: current.load(self._watch.roots))
         return nested.mapped(inputs, current.cast)
 
     def step_begins(self, optimizer: Any) -> None:
-        if self._at_work:
-            return
         current = self._repeated
         if current is not None:
             self._guarded(lambda: current.note_update(optimizer))
-        super().step_begins(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
-        if self._at_work:
-            return
         current = self._repeated
         if current is not None:
             self._guarded(lambda: current.take_over(optimizer))
             if current.is_whole:
                 self._guarded(lambda: self._end(current))
-        super().step_ends(optimizer)
+
+    def step_done(self, optimizer: Any) -> None:
+        del optimizer
+        if not self._queue:
+            self._session.stop()
 
     def _end(self, repeated: "_Repetition") -> None:
         """Compare, if the script has taken the step as the captured run took it; else try again."""
@@ -107,7 +111,7 @@ class ReferenceRole(ObserveRole):
         if len(self._queue) % 2:
             self._exact = repeated.gradients
             return
-        names = _names_of(self._roots)
+        names = _names_of(self._watch.roots)
         steps = zip(repeated.places, self._exact, repeated.gradients, strict=True)
         for number, (place, exact, plain) in enumerate(steps):
             row = compare_gradients(
@@ -116,24 +120,19 @@ class ReferenceRole(ObserveRole):
                 _renamed(plain, names[place]),
             )
             row |= repeated.update_error(number, names[place])
-            row |= {"step": repeated.meta["step"], "dtype": self.config.options["dtype"]}
+            row |= {"step": repeated.meta["step"], "dtype": self._dtype}
             self.results.append({**row, "optimizer": place})
         self.whole += 1
 
-    def _check_limits(self) -> None:
-        if not self._queue:
-            self.stop()
-
     def _guarded(self, work: Callable[[], Any]) -> Any:
         """Do work of ours; what it raises is not the script's fault, and must not look like it."""
-        self._at_work = True
         try:
-            return work()
+            # An optimizer of ours that steps is no step of the script's.
+            with seams.unheard():
+                return work()
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"
-            self.stop()
-        finally:
-            self._at_work = False
+            self._session.stop()
 
     def report(self) -> dict[str, Any]:
         raised = getattr(sys, "last_value", None)

@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
-from hotlap.attach.roles.observe import ObserveRole
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.techniques import Refusal
 from hotlap.trial import digest
@@ -18,51 +19,53 @@ from hotlap.trial.numbers import numbers_of
 from hotlap.trial.rng import rng_states
 
 
-class VerifyRole(ObserveRole):
+class Verify(Part):
     """Digests every batch, loss and weight of the first steps; keeps some steps whole.
 
     Options: `steps` (the horizon), `samples` (steps to keep whole), `folder` (where to keep them).
+
+    Args:
+        session: what it is a part of, after `watch`.
+        watch: knows models, optimizers and loaders.
     """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    wants_phases = True
+
+    def __init__(self, session: Session, watch: Watch) -> None:
         self.fed: list[str] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
         self.numbers: list[str] = []
+        self._session, self._watch = session, watch
         self._inputs = _Inputs()
-        self._sampler = _StepSampler(self.config.options)
+        self._sampler = _StepSampler(session.config.options)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
             self.fed.append(digest.of_nested(batch))
-            known = getattr(iterator, "_hotlap_loader", None)
             # An evaluation between two steps reads batches that belong to neither.
-            trains = self.steps == 0 or (known is not None and known.training)
-            if trains:
+            if self._watch.steps == 0 or self._watch.is_training(iterator):
                 self._inputs.new_step()
-                self._sampler.batch(self.steps, batch, self._roots)
-        return super().batch_ends(iterator, batch)
+                self._sampler.batch(self._watch.steps, batch, self._watch.roots)
+        return batch
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        del root
         self._inputs.forward_begins(inputs, len(self.weights))
-        return super().forward_begins(root, inputs)
+        return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
+        del root
         self._inputs.forward_ends(output)
-        super().forward_ends(root, output)
 
     def backward_begins(self, loss: Any) -> None:
-        super().backward_begins(loss)
         self.loss_digests.append(digest.of_tensor(loss))
 
     def step_begins(self, optimizer: Any) -> None:
-        numbers = json.dumps(numbers_of(optimizer), sort_keys=True)
-        self.numbers.append(numbers)
-        super().step_begins(optimizer)
-        stepper = self._steppers.find(optimizer)
+        self.numbers.append(json.dumps(numbers_of(optimizer), sort_keys=True))
+        stepper = self._watch.steppers.find(optimizer)
         if stepper is not None and stepper.number == 0:
-            self._sampler.step_begins(self.steps)
+            self._sampler.step_begins(self._watch.steps)
         self._sampler.before_update(optimizer, len(self.numbers) - 1)
 
     def step_ends(self, optimizer: Any) -> None:
@@ -71,22 +74,21 @@ class VerifyRole(ObserveRole):
         self.weights.append(digest.of_nested(weights))
         if not self.fed:
             self._inputs.new_step()
-        super().step_ends(optimizer)
 
-    def _check_limits(self) -> None:
-        if self.steps >= self.config.options["steps"]:
-            self.stop()
+    def step_done(self, optimizer: Any) -> None:
+        del optimizer
+        if self._watch.steps >= self._session.config.options["steps"]:
+            self._session.stop()
 
     def report(self) -> dict[str, Any]:
         self._sampler.finish()
         return {
-            **super().report(),
             "record": {
-                "steps": self.steps,
+                "steps": self._watch.steps,
                 "fed": self.fed,
                 "inputs": self._inputs.digests,
                 "inputs_at": self._inputs.updates,
-                "losses": [float(loss) for loss in self.losses],
+                "losses": self._watch.recorder.losses(),
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
                 "numbers": self.numbers,

@@ -1,6 +1,7 @@
 """Found first by Python's start-up; lets hotlap wait for torch, then runs the user's own module."""
 
 import importlib.util
+import json
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -21,12 +22,20 @@ def _load_hotlap(package: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _restore_path(original: str | None) -> None:
+def _restore_variable(original: str | None) -> None:
     if original is None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = original
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+
+
+def _is_beside_ranks(inside: str | None) -> bool:
+    """Return True in a process that a launcher has started, and that is no rank of its own.
+
+    Compared, because a cluster may set RANK for the launcher itself.
+    """
+    outside = json.loads(inside).get("outside") if inside is not None else None
+    return outside == [os.environ.get("RANK"), os.environ.get("LOCAL_RANK")]
 
 
 def _run_next_sitecustomize() -> None:
@@ -39,16 +48,20 @@ def _run_next_sitecustomize() -> None:
 
 
 _config = os.environ.pop("HOTLAP_ATTACH", None)
-_inside = os.environ.pop("HOTLAP_INSIDE", None)
-_restore_path(os.environ.pop("HOTLAP_PYTHONPATH", None))
-if _config is not None and os.environ.get("HOTLAP_OFF", "0") in ("", "0"):
-    _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
-    from hotlap.attach import hook
+_inside = os.environ.get("HOTLAP_INSIDE")
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+if not _is_beside_ranks(_inside):
+    # Who is one leaves everything to the ranks that it may start.
+    os.environ.pop("HOTLAP_INSIDE", None)
+    _restore_variable(os.environ.pop("HOTLAP_PYTHONPATH", None))
+    if _config is not None and os.environ.get("HOTLAP_OFF", "0") in ("", "0"):
+        _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
+        from hotlap.attach import hook
 
-    hook.install(_config, _inside)
-elif _inside is not None and sys.version_info >= (3, 11):
-    _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
-    from hotlap.attach import hook
+        hook.install(_config)
+    elif _inside is not None:
+        _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
+        from hotlap.attach import hook
 
-    hook.install_in_child(_inside)
+        hook.install_in_child(_inside)
 _run_next_sitecustomize()

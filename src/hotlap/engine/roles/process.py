@@ -38,12 +38,10 @@ def main(argv: Sequence[str]) -> None:
     if text is None:
         raise SystemExit("hotlap starts this itself. Allowed: `hotlap tune RECIPE [ARGS]`.")
     config = Config.from_text(text)
-    if config.fd is not None:
-        # It was inherited once; a worker process would keep it open.
-        os.set_inheritable(config.fd, False)
-    channel = Channel(config.fd, lost=lambda: os._exit(EXIT_CUT))
+    channel = Channel.connect(config.address, lost=lambda: os._exit(EXIT_CUT))
     os.register_at_fork(after_in_child=channel.close)
-    channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
+    if not channel.send("attached", python=sys.version.split()[0], executable=sys.executable):
+        os._exit(EXIT_CUT)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
     # A recipe that tunes itself when it is imported would do so without end.
     os.environ[IN_TRIAL] = "1"

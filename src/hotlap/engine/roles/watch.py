@@ -1,9 +1,9 @@
 """Watches a recipe's run: where the milliseconds of each step go, evaluation between epochs too."""
 
 import collections
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,11 +17,13 @@ from hotlap.engine.run import steps_of
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
 from hotlap.task import LoaderFacts, Task, TaskFacts
-from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock, phase_clock
+from hotlap.trace import events, store
+from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock
 from hotlap.trace.facts import getitem_of, optimizer_facts
-from hotlap.trace.lines import SLOW_STEP_S, LineSampler
-from hotlap.trace.paging import Paging
-from hotlap.trace.schema import Anchor, HotLine, Trace
+from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trace.schema import Anchor, Trace
+
+_WHERE = "the recipe's task()"
 
 
 def observe(trial: Trial) -> None:
@@ -29,18 +31,25 @@ def observe(trial: Trial) -> None:
 
     Then lines are sampled for a while, in further steps that are not timed.
 
-    Options: `seconds`, `epochs`, `steps`, `naming_s`.
+    Options: `folder`, where the trace is written, and those of `hotlap.trace.recorder.Limits`.
     """
-    clock = phase_clock(device_of(trial.config.options.get("device")).name)
-    built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, clock)))
-    watched = _Watched(trial, built, clock)
+    options = trial.config.options
+    recorder = Recorder(
+        Limits.from_options(options),
+        options["started"],
+        lambda seconds: trial.channel.send("step_time", seconds=seconds),
+    )
+    recorder.run_on(device_of(options.get("device")).name)
+    built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, recorder.clock)))
+    watched = _Watched(trial, built, recorder)
     built.source = _TimedSource(built.source, watched.timed_training)  # pyright: ignore[reportAttributeAccessIssue]
     if built.held_out is not None:
         built.held_out = _TimedSource(built.held_out, watched.timed)  # pyright: ignore[reportAttributeAccessIssue]
-    _time_the_step(built, clock)
+    watched.time_the_step()
     ended = watched.run()
     trace = watched.trace()
-    trial.report(built, steps=len(watched.rows), ended=ended, trace=trace.to_json())
+    store.write(trace, Path(options["folder"]))
+    trial.report(built, steps=len(trace.steps), ended=ended)
 
 
 def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:
@@ -57,12 +66,6 @@ def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:
     return loss
 
 
-def _time_the_step(built: Built, clock: PhaseClock) -> None:
-    built.step.target.after_backward.append(lambda: clock.enter(OTHER))
-    built.optimizer.register_step_pre_hook(lambda *_: clock.enter(OPTIMIZER))
-    built.optimizer.register_step_post_hook(lambda *_: clock.enter(OTHER))
-
-
 class _TimedSource:
     """A source whose epochs are on the clock; in all else it is the source itself."""
 
@@ -77,17 +80,28 @@ class _TimedSource:
 class _Watched:
     """A run, and what was seen of it."""
 
-    def __init__(self, trial: Trial, built: Built, clock: PhaseClock) -> None:
-        self.trial, self.built, self.clock = trial, built, clock
-        self.rows: list[Any] = []
-        self.losses: list[Any] = []
+    def __init__(self, trial: Trial, built: Built, recorder: Recorder) -> None:
+        self.trial, self.built, self.recorder = trial, built, recorder
+        self.clock = recorder.clock
         self.starts: list[int] = []
-        self.lines: tuple[HotLine, ...] = ()
-        self.setup_s = 0.0
         self.threads = torch.get_num_threads()
-        self.paging = Paging()
         # Before anything hangs hooks onto it.
-        self.optimizer = optimizer_facts(built.optimizer, "the recipe's task()")
+        self.optimizer = optimizer_facts(built.optimizer, _WHERE)
+
+    def time_the_step(self) -> None:
+        """Move the clock with the step that the engine takes."""
+        step_hooks = self.built.optimizer
+        self.built.step.target.after_backward.append(self._backward_ended)
+        step_hooks.register_step_pre_hook(lambda *_: self._update_begins())
+        step_hooks.register_step_post_hook(lambda *_: self.clock.enter(OTHER))
+
+    def _backward_ended(self) -> None:
+        self.clock.enter(OTHER)
+        self.recorder.events.note(self.recorder.steps, events.BACKWARD, None)
+
+    def _update_begins(self) -> None:
+        self.clock.enter(OPTIMIZER)
+        self.recorder.events.note(self.recorder.steps, events.OPTIMIZER_STEP, None)
 
     def timed(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Return the source's `epoch`, with the wait for each batch on the clock."""
@@ -108,95 +122,51 @@ class _Watched:
         timed = self.timed(source)
 
         def epoch(*args: Any) -> Iterator[Any]:
-            if not self.starts:
-                self.setup_s = time.monotonic() - self.trial.config.options["started"]
-                self.clock.reset()
-            self.starts.append(len(self.rows))
+            self.recorder.begin()
+            self.starts.append(self.recorder.steps)
             return timed(*args)
 
         return epoch
 
     def run(self) -> str:
-        """Train as `hotlap train` does, up to a limit; return what ended it."""
-        training = self._steps()
-        ended = self._time_steps(training)
-        naming_s = self.trial.config.options.get("naming_s", 0.0)
-        if naming_s and not self.lines:
-            self._name_lines(training, naming_s)
+        """Train as `hotlap train` does, until enough was seen; return what ended the timing."""
+        recorder = self.recorder
+        self._train()
+        ended = "limit" if recorder.is_timed else "script"
+        if not recorder.is_timed:
+            recorder.end_timing()
+        while not recorder.is_over:
+            # A task that came to its end is gone through again, to see its lines.
+            self.built.scheduler = None
+            self._train()
+        recorder.close()
         return ended
 
-    def _time_steps(self, training: Iterator[None]) -> str:
-        begun = time.monotonic()
-        sampler, ended = None, "script"
-        for _ in training:
-            if len(self.rows) == 1:
-                sampler = self._first_step_ended(time.monotonic() - begun)
-            if self._is_over(begun):
-                ended = "limit"
-                break
-        if sampler is not None:
-            self.lines = sampler.stop()
-        return ended
-
-    def _name_lines(self, training: Iterator[None], seconds: float) -> None:
-        """Sample lines in further steps; a task that came to its end is gone through again."""
-        until = time.monotonic() + seconds
-        timed = len(self.rows)
-        sampler = LineSampler(self.clock)
-        while time.monotonic() < until:
-            for _ in training:
-                if time.monotonic() >= until:
-                    break
-            else:
-                self.built.scheduler = None
-                training = self._steps()
-        self.lines = sampler.stop()
-        del self.rows[timed:], self.losses[timed:]
-
-    def _steps(self) -> Iterator[None]:
+    def _train(self) -> None:
         """Take the run's steps, evaluation between epochs too."""
         for step in steps_of(self.built):
-            self.clock.mark_boundary()
-            self.rows.append(self.clock.take())
-            self.losses.append(step.loss.detach())
-            self.paging.step_ends()
+            self.recorder.count_step()
+            self.recorder.mark_step()
+            self.recorder.commit()
+            self.recorder.note_loss(step.loss)
             if step.ends_epoch and self.built.held_out is not None:
                 evaluate(self.built)
-            yield
-
-    def _first_step_ended(self, seconds: float) -> LineSampler | None:
-        """Tell how long a step takes; sample lines along with the timing where that is long."""
-        self.trial.channel.send("step_time", seconds=seconds)
-        if seconds >= SLOW_STEP_S and self.trial.config.options.get("naming_s"):
-            return LineSampler(self.clock, coarse=True)
-        return None
-
-    def _is_over(self, begun: float) -> bool:
-        limits = self.trial.config.options
-        settled = len(self.starts) - 1 >= limits["epochs"] and len(self.rows) > self.starts[-1]
-        is_long = time.monotonic() - begun >= limits["seconds"]
-        return settled or is_long or len(self.rows) >= limits["steps"]
+            self.recorder.tell_step()
+            self.recorder.check_limits([self.starts])
+            if self.recorder.is_over:
+                return
 
     def trace(self) -> Trace:
         """Return what was seen."""
-        self.clock.flush(self.rows)
-        taken = len(self.rows)
-        return Trace(
-            steps=[tuple(ns / 1e6 for ns in row) for row in self.rows],
-            epoch_starts=[start for start in self.starts if start < taken],
-            facts=self._facts(),
-            anchor=Anchor("the engine's own step", "high", {"optimizer_steps": taken}),
-            setup_s=self.setup_s,
-            lines=self.lines,
-            losses=[float(loss) for loss in self.losses],
-            clock=self.clock.name,
-        )
+        votes = {"optimizer_steps": self.recorder.steps}
+        anchor = Anchor("the engine's own step", "high", votes)
+        return self.recorder.trace(self._facts(), anchor, [self.starts])
 
     def _facts(self) -> TaskFacts:
         built, task = self.built, self.trial.task
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
-        page_faults, system_ms = self.paging.each()
+        page_faults, system_ms = self.recorder.paging.each()
         return TaskFacts(
             device=built.device.partition(":")[0],
             threads=self.threads,
@@ -223,7 +193,7 @@ def _loader_facts(task: Task) -> LoaderFacts:
         map_style=not task.is_stream,
         plain_collate=task.collate in (None, default_collate),
         training=True,
-        where="the recipe's task()",
+        where=_WHERE,
         getitem=getitem_of(kind),
         batches=task.steps_per_epoch,
     )

@@ -1,8 +1,10 @@
-"""The folder that trials share with hotlap: what they write there is real."""
+"""The folder that hotlap shares with what it runs and measures: what is written there is real."""
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -21,3 +23,14 @@ def remove_stale() -> None:
         pid = folder.name.removeprefix(_PREFIX).split("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Give a new folder while entered, and remove what was left by a hotlap that was killed."""
+    remove_stale()
+    path = make()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""What a training loop did, in order: the stream that rules about mistakes read."""
+
+from types import FrameType
+
+from hotlap.trace import frames
+from hotlap.trace.schema import Event
+
+ZERO_GRAD = "zero_grad"
+BACKWARD = "backward"
+OPTIMIZER_STEP = "optimizer_step"
+SCALER_MADE = "scaler_made"
+UNSCALE = "unscale"
+SCALER_UPDATE = "scaler_update"
+SCHEDULER_STEP = "scheduler_step"
+TRAIN = "train"
+EVAL = "eval"
+SET_EPOCH = "set_epoch"
+LOAD = "load"
+LOAD_STATE_DICT = "load_state_dict"
+SAVE = "save"
+
+_MOST = 200_000
+"""Events that are kept: the same few come in every step, and a watch is not to use up memory."""
+
+
+class Events:
+    """Notes what happens, with the step in which it does and the user's line that asked for it."""
+
+    def __init__(self) -> None:
+        self._noted: list[tuple[int, str, str, int]] = []
+
+    def note(self, step: int, kind: str, frame: FrameType | None) -> None:
+        """Note an event.
+
+        Args:
+            step: steps done before it.
+            kind: one of the names above.
+            frame: where it happens; its innermost line in a user's file is kept.
+        """
+        if len(self._noted) < _MOST:
+            name, line = frames.line(frame) or ("", 0)
+            self._noted.append((step, kind, name, line))
+
+    def all(self) -> tuple[Event, ...]:
+        """Return what was noted, in order."""
+        names = {name: frames.short(name) for name in {row[2] for row in self._noted} if name}
+        return tuple(
+            Event(step, kind, f"{names[name]}:{line}" if name else "")
+            for step, kind, name, line in self._noted
+        )

@@ -1,0 +1,196 @@
+"""Records one run, whoever feeds it: the seams of an attached script, or the engine's own step."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hotlap.task import TaskFacts
+from hotlap.trace.clock import PhaseClock, phase_clock
+from hotlap.trace.events import Events
+from hotlap.trace.lines import SLOW_STEP_S, LineSampler
+from hotlap.trace.paging import Paging
+from hotlap.trace.schema import Anchor, HotLine, Trace
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When enough of a run has been seen. Without any it is recorded to its end."""
+
+    seconds: float = float("inf")
+    """Steps are timed for so long at most."""
+    epochs: float = float("inf")
+    """Whole epochs that are enough."""
+    steps: float = float("inf")
+    naming_s: float = 0.0
+    """Seconds of further steps, which are not timed, in which lines are sampled."""
+    names_from_start: bool = False
+    """Time nothing, and sample lines from the first batch on."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Limits":
+        """Return those among the options of a role."""
+        known = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in options.items() if name in known})
+
+
+class Recorder:
+    """Records a `Trace` without a profiler, by instruments that know nothing of each other.
+
+    `clock` gives each instant to a phase, `events` notes what the loop does, `paging` counts the
+    pages that a step asks for; a sampler of lines works in a window of its own. Whoever feeds it
+    calls `begin` before the first batch, moves the clock, and ends each step with `mark_step` and
+    `commit`; `is_over` says when enough has been seen.
+
+    Args:
+        limits: when enough has been seen.
+        started: when the process was started, as `time.monotonic()` counts.
+        tell_step_s: told the seconds of the first steps, so that whoever waits knows what cannot be
+            interrupted.
+    """
+
+    _TOLD = 2
+    """Without a loader the first step is timed from its forward on only: the second tells too."""
+
+    def __init__(
+        self, limits: Limits, started: float, tell_step_s: Callable[[float], object]
+    ) -> None:
+        self.clock = PhaseClock()
+        self.events = Events()
+        self.paging = Paging()
+        self.steps = 0
+        """Steps taken, whether they are timed or not."""
+        self.is_over = False
+        """True once enough has been seen."""
+        self.is_timed = False
+        """True once enough steps have been timed."""
+        self.setup_s = 0.0
+        self._limits, self._started, self._tell_step_s = limits, started, tell_step_s
+        self._rows: list[Any] = []
+        self._losses: list[torch.Tensor] = []
+        self._lines: LineSampler | None = None
+        self._hottest: tuple[HotLine, ...] = ()
+        self._is_open = False
+        """True while a step that has been marked may go on."""
+        self._is_naming = False
+        self._naming_until = 0.0
+        self._step_began = 0.0
+        self._began = 0.0
+
+    def run_on(self, device: str) -> None:
+        """Go on with the clock of the device that the model is on: before, nobody touches one."""
+        clock = phase_clock(device)
+        if clock.name != self.clock.name:
+            self.clock = clock
+            if self._lines is not None:
+                self._lines.clock = clock
+
+    def begin(self) -> None:
+        """Say that training begins; what was before is set-up. Further calls do nothing."""
+        if self.setup_s == 0.0:
+            self._step_began = time.monotonic()
+            self.setup_s = self._step_began - self._started
+            if self._limits.names_from_start:
+                self._begin_naming(self._limits.seconds)
+            self.clock.reset()
+
+    def note_loss(self, loss: torch.Tensor) -> None:
+        """Keep the loss of a backward, if it is one number."""
+        if loss.numel() == 1:
+            self._losses.append(loss.detach())
+
+    def losses(self) -> list[float]:
+        """Return the losses so far. Waits for the device."""
+        return [float(loss) for loss in self._losses]
+
+    def count_step(self) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.paging.step_ends()
+
+    def mark_step(self) -> None:
+        """Everything up to now belongs to the step that is being made."""
+        self.clock.mark_boundary()
+        self._is_open = True
+
+    def tell_step(self) -> None:
+        """Tell how long a step has taken, of the first ones."""
+        if self.steps > self._TOLD:
+            return
+        now = time.monotonic()
+        if self.steps == 1:
+            self._began = now
+        seconds, self._step_began = now - self._step_began, now
+        self._tell_step_s(seconds)
+        if self._limits.naming_s and self._lines is None and seconds >= SLOW_STEP_S:
+            self._lines = LineSampler(self.clock, coarse=True)
+
+    def commit(self) -> None:
+        """Close the step that was marked, if there is one."""
+        if not self._is_open:
+            return
+        row = self.clock.take()
+        self._is_open = False
+        if not self._is_naming:
+            self._rows.append(row)
+
+    def check_limits(self, epochs: Sequence[Sequence[int]]) -> None:
+        """Set `is_over`, or begin to sample lines, if enough has been seen.
+
+        Args:
+            epochs: of each training loader, how many steps were done when an epoch of it began.
+        """
+        now = time.monotonic()
+        if self._is_naming:
+            self.is_over = now >= self._naming_until
+            return
+        limits = self._limits
+        whole = max(map(len, epochs), default=0) - 1
+        is_settled = whole >= limits.epochs and self.steps > max(starts[-1] for starts in epochs)
+        if is_settled or now - self._began >= limits.seconds or self.steps >= limits.steps:
+            self.end_timing()
+
+    def end_timing(self) -> None:
+        """Time no more steps; sample lines in further ones, if that is wanted and not yet done."""
+        self.is_timed = True
+        self.clock.flush(self._rows)
+        if self._lines is not None or not self._limits.naming_s:
+            self.is_over = True
+        else:
+            self._begin_naming(self._limits.naming_s)
+
+    def _begin_naming(self, seconds: float) -> None:
+        self._lines = LineSampler(self.clock)
+        self._is_naming = True
+        self._naming_until = time.monotonic() + seconds
+
+    def close(self) -> None:
+        """Close the last step, wait for the device, and end the sampling of lines."""
+        self.commit()
+        self.clock.flush(self._rows)
+        if self._lines is not None:
+            self._hottest = self._lines.stop()
+            self._lines = None
+
+    def trace(self, facts: TaskFacts, anchor: Anchor, epochs: Sequence[Sequence[int]]) -> Trace:
+        """Return what was recorded, once it is closed.
+
+        Args:
+            facts: what the run has shown of its task.
+            anchor: how steps were recognised.
+            epochs: see `check_limits`.
+        """
+        taken = len(self._rows)
+        return Trace(
+            steps=[tuple(ns / 1e6 for ns in row) for row in self._rows],
+            epoch_starts=sorted(start for starts in epochs for start in starts if start < taken),
+            facts=facts,
+            anchor=anchor,
+            setup_s=self.setup_s,
+            lines=self._hottest,
+            losses=self.losses(),
+            clock=self.clock.name,
+            events=self.events.all(),
+        )

@@ -1,0 +1,95 @@
+"""The parent's side of the channel: every process of a run or a trial connects to one socket."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hotlap.trial.channel import Channel, reachable
+
+_LOOK_S = 0.05
+"""How often it is looked whether a process that has not connected yet is still there."""
+
+
+class Hub:
+    """Gives the messages of all processes that connect, and sends to all of them.
+
+    Args:
+        folder: where the socket is made; nobody else may write into it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.processes: list[Channel] = []
+        """In the order in which they have connected; one that is gone stays in its place."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        number = 0
+        while (path := folder / f"socket-{number}").exists():
+            number += 1
+        self.address = str(path)
+        """What a process is told, to connect."""
+        with reachable(self.address) as name:
+            self._listener.bind(name)
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._open: set[int] = set()
+
+    def receive(
+        self, timeout_s: float, is_alive: Callable[[], bool]
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Return the next message and the number of the process that it is from.
+
+        Args:
+            timeout_s: how long to wait for it.
+            is_alive: False once no process is left that might still connect.
+
+        Returns:
+            None if nothing can come any more: all who had connected are gone, or nobody has, and
+            nobody is alive.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        was_alive = True
+        while True:
+            for number, process in enumerate(self.processes):
+                message = process.waiting()
+                if message is not None:
+                    return number, message
+            if not self._open and (self.processes or not was_alive):
+                return None
+            # Asked before it is looked for messages: what a process has said, it said before.
+            was_alive = bool(self._open) or is_alive()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"nothing came in {timeout_s} s")
+            self._look(left if self._open else min(left, _LOOK_S))
+
+    def _look(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._listener:
+                connection, _ = self._listener.accept()
+                number, fd = len(self.processes), connection.detach()
+                self.processes.append(Channel(fd))
+                self._open.add(number)
+                self._selector.register(fd, selectors.EVENT_READ, number)
+            elif not self.processes[key.data].fill():
+                self._selector.unregister(key.fd)
+                self._open.discard(key.data)
+
+    def send(self, kind: str, **values: Any) -> None:
+        """Send one message to every process that is still there."""
+        for number in sorted(self._open):
+            self.processes[number].send(kind, **values)
+
+    def close(self) -> None:
+        """Hear nobody any more, and remove the socket."""
+        self._selector.close()
+        self._listener.close()
+        for process in self.processes:
+            process.close()
+        Path(self.address).unlink(missing_ok=True)

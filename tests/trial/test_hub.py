@@ -1,0 +1,91 @@
+"""Every process of a run connects to one socket, and nobody waits for one that never will."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hotlap.trial.channel import Channel
+from hotlap.trial.hub import Hub
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with closing(Hub(tmp_path)) as hub:
+        yield hub
+
+
+def alive() -> bool:
+    return True
+
+
+def dead() -> bool:
+    return False
+
+
+def test_messages_of_two_processes_say_which_they_are_from(hub: Hub) -> None:
+    first, second = Channel.connect(hub.address), Channel.connect(hub.address)
+    first.send("attached", rank=0)
+    assert hub.receive(5, alive) == (0, {"kind": "attached", "rank": 0})
+    second.send("attached", rank=1)
+    second.send("report", steps=3)
+    assert hub.receive(5, alive) == (1, {"kind": "attached", "rank": 1})
+    assert hub.receive(5, alive) == (1, {"kind": "report", "steps": 3})
+    hub.send("turn", steps=20)
+    assert first.receive(5) == second.receive(5) == {"kind": "turn", "steps": 20}
+
+
+def test_one_that_has_ended_is_heard_to_its_last_word_and_the_other_goes_on(hub: Hub) -> None:
+    first, second = Channel.connect(hub.address), Channel.connect(hub.address)
+    first.send("attached")
+    first.send("report")
+    first.close()
+    assert [hub.receive(5, alive) for _ in range(2)] == [
+        (0, {"kind": "attached"}),
+        (0, {"kind": "report"}),
+    ]
+    with pytest.raises(TimeoutError):
+        hub.receive(0.01, dead)
+    hub.send("go")
+    assert second.receive(5) == {"kind": "go"}
+    second.close()
+    assert hub.receive(5, alive) is None
+
+
+def test_a_process_that_dies_before_it_connects_is_not_waited_for(hub: Hub) -> None:
+    assert hub.receive(60, dead) is None
+    with pytest.raises(TimeoutError):
+        hub.receive(0.1, alive)
+
+
+def test_what_was_said_before_the_death_is_heard(hub: Hub) -> None:
+    channel = Channel.connect(hub.address)
+    channel.send("attached")
+    channel.close()
+    assert hub.receive(60, dead) == (0, {"kind": "attached"})
+    assert hub.receive(60, dead) is None
+
+
+def test_a_folder_may_have_a_longer_path_than_an_address_has_room_for(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    with closing(Hub(folder)) as hub, closing(Hub(folder)) as other:
+        assert hub.address != other.address
+        with socket.socket(socket.AF_UNIX) as plain, pytest.raises(OSError, match="too long"):
+            plain.connect(hub.address)
+        channel = Channel.connect(hub.address)
+        assert channel.send("attached")
+        assert hub.receive(5, alive) == (0, {"kind": "attached"})
+    assert not list(folder.iterdir())
+
+
+def test_nobody_listens_at_an_address_that_is_gone(tmp_path: Path) -> None:
+    hub = Hub(tmp_path)
+    hub.close()
+    before = os.listdir("/proc/self/fd")
+    assert not Channel.connect(hub.address).send("attached")
+    assert not Channel.connect(None).send("attached")
+    assert os.listdir("/proc/self/fd") == before

@@ -9,7 +9,7 @@ import pytest
 from hotlap.attach.choosing import Chosen, choose, plan_path
 from hotlap.attach.entry import Script
 from hotlap.errors import PlanError
-from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.subject import RecipeRun
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
 from hotlap.techniques import EXACT_PLAN
 

@@ -12,8 +12,8 @@ from hotlap.lab import proving, verdict
 from hotlap.lab.observing import watch
 from hotlap.lab.pairs import Arm, race
 from hotlap.lab.proving import Prover
-from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
+from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge
 from hotlap.plan import Plan

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.attach.entry import TRACKERS_FOLDERS, Script
+from hotlap.attach.entry import Script
 from hotlap.lab.scratch import Protection, Scratch
+from hotlap.trial.environment import TRACKERS_FOLDERS
 from hotlap.trial.protocol import Config
 
 COPY = Protection("copy", (), "forced")

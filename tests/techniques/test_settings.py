@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hotlap
-from hotlap.attach.entry import Config, environment
+from hotlap.attach.entry import environment
 from hotlap.device import switches
 from hotlap.errors import PlanError
 from hotlap.host import Gpu, Host
@@ -18,6 +18,7 @@ from hotlap.task import TaskFacts
 from hotlap.techniques import ProcessTarget, check, get
 from hotlap.techniques.allocator import VARIABLES, merged, parsed
 from hotlap.techniques.applying import Applied
+from hotlap.trial.protocol import Config
 from tests.engine.test_conformance import task
 
 GPU_HOST = Host(platform="linux", gpus=(Gpu(0, "GPU-1", "H200", 1, 1, "9.0", "570"),))

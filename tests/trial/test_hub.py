@@ -2,8 +2,8 @@
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,15 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield hub
 
 
+@pytest.fixture
+def connect() -> Iterator["Connect"]:
+    with ExitStack() as opened:
+        yield lambda hub: opened.enter_context(closing(Channel.connect(hub.address)))
+
+
+Connect = Callable[[Hub], Channel]
+
+
 def alive() -> bool:
     return True
 
@@ -26,8 +35,8 @@ def dead() -> bool:
     return False
 
 
-def test_messages_of_two_processes_say_which_they_are_from(hub: Hub) -> None:
-    first, second = Channel.connect(hub.address), Channel.connect(hub.address)
+def test_messages_of_two_processes_say_which_they_are_from(hub: Hub, connect: Connect) -> None:
+    first, second = connect(hub), connect(hub)
     first.send("attached", rank=0)
     assert hub.receive(5, alive) == (0, {"kind": "attached", "rank": 0})
     second.send("attached", rank=1)
@@ -38,8 +47,10 @@ def test_messages_of_two_processes_say_which_they_are_from(hub: Hub) -> None:
     assert first.receive(5) == second.receive(5) == {"kind": "turn", "steps": 20}
 
 
-def test_one_that_has_ended_is_heard_to_its_last_word_and_the_other_goes_on(hub: Hub) -> None:
-    first, second = Channel.connect(hub.address), Channel.connect(hub.address)
+def test_one_that_has_ended_is_heard_to_its_last_word_and_the_other_goes_on(
+    hub: Hub, connect: Connect
+) -> None:
+    first, second = connect(hub), connect(hub)
     first.send("attached")
     first.send("report")
     first.close()
@@ -61,22 +72,24 @@ def test_a_process_that_dies_before_it_connects_is_not_waited_for(hub: Hub) -> N
         hub.receive(0.1, alive)
 
 
-def test_what_was_said_before_the_death_is_heard(hub: Hub) -> None:
-    channel = Channel.connect(hub.address)
+def test_what_was_said_before_the_death_is_heard(hub: Hub, connect: Connect) -> None:
+    channel = connect(hub)
     channel.send("attached")
     channel.close()
     assert hub.receive(60, dead) == (0, {"kind": "attached"})
     assert hub.receive(60, dead) is None
 
 
-def test_a_folder_may_have_a_longer_path_than_an_address_has_room_for(tmp_path: Path) -> None:
+def test_a_folder_may_have_a_longer_path_than_an_address_has_room_for(
+    tmp_path: Path, connect: Connect
+) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
     with closing(Hub(folder)) as hub, closing(Hub(folder)) as other:
         assert hub.address != other.address
         with socket.socket(socket.AF_UNIX) as plain, pytest.raises(OSError, match="too long"):
             plain.connect(hub.address)
-        channel = Channel.connect(hub.address)
+        channel = connect(hub)
         assert channel.send("attached")
         assert hub.receive(5, alive) == (0, {"kind": "attached"})
     assert not list(folder.iterdir())

@@ -13,13 +13,14 @@ from typing import Any
 
 from hotlap.attach.children import Child
 from hotlap.attach.children import problem as children_problem
-from hotlap.attach.entry import Script, environment, is_off, plan_data
+from hotlap.attach.entry import Script, environment, is_off
 from hotlap.attach.passing import Passing
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, registry
 from hotlap.trial import exchange
+from hotlap.trial.environment import plan_data
 from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import Config
 

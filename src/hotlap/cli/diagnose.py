@@ -32,13 +32,12 @@ def diagnose(
         Pattern of files that trials must not see, such as the script's own checkpoint.
     """
     from hotlap.diagnosis.causes import diagnose as find_causes
-    from hotlap.lab.recipes import RecipeRun
     from hotlap.report import diagnosis as text
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
 
     script = script_or_recipe(target, python)
-    if isinstance(script, RecipeRun):
+    if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     with lab_of(script, hide=hide) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, progress=say)

@@ -11,7 +11,7 @@ from hotlap.attach.entry import Script, is_off
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.host import Host
-from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab
 from hotlap.recipe import as_command_line, is_recipe, load
 from hotlap.task import Task
@@ -39,7 +39,7 @@ def script_of(target: Target, python: str) -> Script:
     )
 
 
-def script_or_recipe(target: Target, python: str) -> Script | RecipeRun:
+def script_or_recipe(target: Target, python: str) -> Subject:
     """Return what is started in the current folder: a recipe if the file is one, else a script.
 
     Raises:
@@ -98,7 +98,7 @@ def task_of(target: Target) -> Iterator[Task]:
 
 
 def lab_of(
-    script: Script | RecipeRun, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()
+    subject: Subject, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()
 ) -> Lab:
     """Return the lab for a command's trials.
 
@@ -115,7 +115,7 @@ def lab_of(
                 f"--hide '{pattern}' is not allowed. Allowed: patterns of files below the working "
                 "folder, as in `--hide '*.pt'` or `--hide runs`."
             )
-    return Lab(script, hide=hide, techniques=techniques)
+    return Lab(subject, hide=hide, techniques=techniques)
 
 
 def detect_host() -> Host:

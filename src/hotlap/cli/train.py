@@ -61,7 +61,7 @@ def train(
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host import Host
-    from hotlap.lab.recipes import RecipeRun
+    from hotlap.lab.subject import RecipeRun
     from hotlap.report import jsonout
     from hotlap.report import training as text
     from hotlap.report.terminal import page_console

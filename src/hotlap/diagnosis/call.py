@@ -10,8 +10,8 @@ from hotlap.diagnosis.causes import diagnose as find_causes
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
-from hotlap.lab.recipes import RecipeRun
-from hotlap.lab.subjects import as_typed, check_call, recipe_path
+from hotlap.lab.given import as_typed, check_call, recipe_path
+from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab
 from hotlap.recipe import is_recipe
 from hotlap.task import Task
@@ -51,7 +51,7 @@ def diagnose(
         return find_causes(lab, Host.detect(), budget_s=budget, progress=progress)
 
 
-def _run_of(subject: Any, arguments: Any, device: str | None) -> Script | RecipeRun:
+def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
     is_path = isinstance(subject, str | os.PathLike)
     if is_path and not Path(subject).is_file():
         raise MissingFile(f"'{subject}' is not there. Allowed: the path of a script or a recipe.")

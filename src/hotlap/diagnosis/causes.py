@@ -10,7 +10,7 @@ from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.observing import LEAST_START_UP_S, watch, watch_lines
 from hotlap.lab.pairs import Arm, race
-from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import LEAST_STEPS
 from hotlap.plan import Plan
@@ -42,15 +42,16 @@ class _Subject:
 
     @property
     def is_recipe(self) -> bool:
-        return isinstance(self.lab.script, RecipeRun)
+        return self.lab.subject.kind == "recipe"
 
     @property
     def plain(self) -> str:
-        return "the plain recipe" if self.is_recipe else "the plain script"
+        return plain(self.lab.subject)
 
     def planned_steps(self, trace: Trace) -> int | None:
         """Return the steps that a process of a race has; a recipe is trained as long as needed."""
-        return None if self.is_recipe else trace.facts.planned_steps
+        engine = self.lab.subject.step_owner == "engine"
+        return None if engine else trace.facts.planned_steps
 
 
 def diagnose(
@@ -85,7 +86,7 @@ def diagnose(
     seen = watch(lab, seconds=seconds, naming_s=naming_s, progress=progress)
     trace, notes = _with_lines(subject, seen.trace)
     known = Diagnosis(
-        str(lab.script), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
+        str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
     )
     nominations = nominate(trace)
     lab.techniques = (*lab.techniques, *INTERVENTIONS)

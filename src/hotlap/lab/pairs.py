@@ -161,7 +161,7 @@ def race(
         TrialError: the plain run itself cannot be measured. An arm of another plan that fails is
             left out and says why in `failed`.
     """
-    check_length(arms[0].lab.script, planned_steps)
+    check_length(arms[0].lab.subject, planned_steps)
     for arm in arms:
         arm.warm_up = warm_up_lengths(planned_steps, step_ms)
         arm.capacity = None if planned_steps is None else usable_steps(planned_steps)

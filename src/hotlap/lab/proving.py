@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError, UsageError
-from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.trial import Lab, Trial, observe
 from hotlap.lab.verdict import (
@@ -104,12 +103,12 @@ class Prover:
         """
         seed = random.SystemRandom().getrandbits(32) if self.seed is None else self.seed
         count = NARROW_SAMPLES if statistical else SAMPLES
-        if not isinstance(self.lab.script, RecipeRun):
+        if self.lab.subject.step_owner == "script":
             # The repetition takes two of the script's own steps for each.
             count = min(count, max(2, self.steps // 2 - 1))
         steps = draw_steps(count, self.steps, seed)
         drawn = f"in pairs, drawn with seed {seed}"
-        if isinstance(self.lab.script, RecipeRun):
+        if self.lab.subject.step_owner == "engine":
             repeated = Repeated(self.lab, self._numbers, rounding=not statistical)
             record = self._record(plan, steps, repeated)
             return repeated.sampled(record["not_sampled"], drawn), record
@@ -147,7 +146,7 @@ class Prover:
         )
 
     def _seeds(self, plan: Plan, record: Mapping[str, Any]) -> SeedLosses | None:
-        if not isinstance(self.lab.script, RecipeRun) or "seeds" not in self.checks:
+        if self.lab.subject.step_owner == "script" or "seeds" not in self.checks:
             return None
         steps = min(self.steps, SEED_STEPS)
         if not self._plain_seeds:

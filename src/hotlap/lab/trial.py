@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 
 import psutil
 
-from hotlap.attach.entry import TRACKERS_FOLDERS, Script, plan_data
 from hotlap.errors import AttachError, TrialError, UsageError
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words
-from hotlap.lab.recipes import RecipeRun
 from hotlap.lab.scratch import Protection, Scratch
+from hotlap.lab.subject import Subject
 from hotlap.plan import Plan
 from hotlap.trial import exchange
+from hotlap.trial.environment import TRACKERS_FOLDERS, plan_data
 from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import EXIT_CUT, Config, Role
 
@@ -52,7 +52,7 @@ class Lab:
     A context manager; leaving it ends every trial that still lives.
     """
 
-    script: Script | RecipeRun
+    subject: Subject
     hide: tuple[str, ...] = ()
     """Patterns of files that trials must not see, such as the script's own checkpoint."""
     techniques: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Lab:
         exchange.remove_stale()
         self.exchange = exchange.make()
         self.scratch = Scratch(
-            self.script.folder,
+            self.subject.folder,
             passthrough=(self.exchange,),
             hide=self.hide,
             protection=self.protection,
@@ -170,7 +170,7 @@ class Trial:
             fill_ahead=fill_ahead,
             options={"started": self.started, **options},
         )
-        env = lab.script.environment(config, os.environ, seed=lab.inject_seed)
+        env = lab.subject.environment(config, os.environ, seed=lab.inject_seed)
         if role != "observe":
             # Compiled once for all trials; what a run costs from its very start shows without.
             env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(lab.exchange / "compiled"))
@@ -180,7 +180,7 @@ class Trial:
             env |= _LOOPBACK_ONLY
         try:
             self._process = lab.scratch.popen(
-                lab.script.command(),
+                lab.subject.command(),
                 env=env,
                 own_network=self.own_network,
                 stdout=subprocess.PIPE,
@@ -327,7 +327,7 @@ class Trial:
             return self._error("crashed", f"{exit_in_words(code)}{after}")
         if not self._attached:
             return AttachError(
-                f"hotlap never got into `{self.lab.script}`: its Python was started without the "
+                f"hotlap never got into `{self.lab.subject}`: its Python was started without the "
                 "environment that hotlap gave it (flags -I, -E or -S do that). Start it without."
             )
         if self.torch is None:
@@ -352,7 +352,7 @@ class Trial:
     def _error(self, reason: str, why: str) -> TrialError:
         tail = self.output.strip()
         lines = "\n".join(last_words(tail.splitlines()))
-        text = f"`{self.lab.script}` {why}."
+        text = f"`{self.lab.subject}` {why}."
         if self.own_network:
             text += (
                 f" It had a network of its own, where nothing else is to be reached, because it "

@@ -61,7 +61,7 @@ def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequenc
         tuner.notes.chosen(plan, final.arms[name].techniques, claim.techniques)
     outcome, reason = _outcome(tuner, best, claim.doubt)
     return Tuning(
-        script=str(tuner.lab.script),
+        script=str(tuner.lab.subject),
         plain=tuner.plain,
         outcome=outcome,
         reason=reason,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotlap.host import Host
-from hotlap.lab.recipes import RecipeRun
-from hotlap.lab.subjects import as_typed, check_call, recipe_path
+from hotlap.lab.given import as_typed, check_call, recipe_path
+from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.task import Task
 from hotlap.tuning.result import Tuning

@@ -111,7 +111,7 @@ def _tune(tuner: Tuner) -> Tuning:
         weakest,
         rules.nominate(seen.trace),
         seen.trace.phase_means(),
-        own_step=tuner.is_recipe,
+        own_step=tuner.owns_step,
     )
     tuner.notes.inapplicable(refused)
     candidates, hinted, tuner.unhinted = put_first(
@@ -195,7 +195,7 @@ def _race(
         turn_s=TURN_S,
         deadline=until,
         # A recipe is trained for as long as there are turns.
-        planned_steps=None if tuner.is_recipe else seen.trace.facts.planned_steps,
+        planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
         progress=tuner.progress,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotlap.lab.recipes import RecipeRun
+from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
@@ -41,9 +41,10 @@ class Tuner:
     schedule: Schedule = field(init=False)
 
     @property
-    def is_recipe(self) -> bool:
-        return isinstance(self.lab.script, RecipeRun)
+    def owns_step(self) -> bool:
+        """True if hotlap's engine takes the steps."""
+        return self.lab.subject.step_owner == "engine"
 
     @property
     def plain(self) -> str:
-        return "the plain recipe" if self.is_recipe else "the plain script"
+        return plain(self.lab.subject)

@@ -1,0 +1,90 @@
+"""What a lab makes trials of: a script or a module as it is, or a recipe that the engine trains."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from hotlap.trial.environment import surroundings
+from hotlap.trial.protocol import ENVIRONMENT, Config
+
+
+class Subject(Protocol):
+    """Something that trains, as its user starts it; its `str` is what the user has typed."""
+
+    @property
+    def kind(self) -> Literal["script", "module", "recipe"]: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def module(self) -> str | None: ...
+
+    @property
+    def step_owner(self) -> Literal["script", "engine"]:
+        """Whose code takes the steps: where it is hotlap's engine, a run is as long as is needed,
+        and can be trained from other seeds."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Its working folder."""
+        ...
+
+    def command(self) -> list[str]:
+        """Return the command line of a trial's process."""
+        ...
+
+    def environment(
+        self, config: Config, base: Mapping[str, str], *, seed: int | None = None
+    ) -> dict[str, str]:
+        """Return the environment of a trial's process.
+
+        Args:
+            config: what the process is told.
+            base: the environment that the user would start it in.
+            seed: fixes Python's hash order where the subject itself is not repeatable.
+        """
+        ...
+
+
+def plain(subject: Subject) -> str:
+    """Return the subject under no plan, in words."""
+    return "the plain recipe" if subject.kind == "recipe" else "the plain script"
+
+
+@dataclass(frozen=True)
+class RecipeRun:
+    """A recipe as `hotlap train` would start it; in a lab it takes the place of a script."""
+
+    path: str
+    args: tuple[str, ...] = ()
+    python: str = sys.executable
+    cwd: str = ""
+    """Working folder, the current one if empty."""
+    device: str | None = None
+    """As torch names it; the first accelerator if None, else the CPU."""
+    module: None = None
+    kind: Literal["recipe"] = "recipe"
+    step_owner: Literal["engine"] = "engine"
+
+    def command(self) -> list[str]:
+        """Return the command line of a trial's process."""
+        return [self.python, "-m", "hotlap.engine.roles.process", self.path, *self.args]
+
+    def environment(
+        self, config: Config, base: Mapping[str, str], *, seed: int | None = None
+    ) -> dict[str, str]:
+        """Return the environment of a trial's process."""
+        result = surroundings(config, base, trial=True, seed=seed)
+        told = replace(config, options={**config.options, "device": self.device})
+        result[ENVIRONMENT] = told.to_text()
+        return result
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.cwd or os.getcwd())
+
+    def __str__(self) -> str:
+        return " ".join([self.path, *self.args])

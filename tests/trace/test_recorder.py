@@ -1,0 +1,115 @@
+"""When a recorder has seen enough, and what it then has."""
+
+import time
+
+import pytest
+import torch
+
+from hotlap.task import TaskFacts
+from hotlap.trace.clock import DATA, FORWARD, OTHER, PhaseClock
+from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trace.schema import PHASES, Anchor, Trace
+
+
+class Now:
+    """A clock that is moved by hand, in ms."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms * 10**6
+
+
+class Run:
+    """A recorder on a clock that is moved by hand, and what it has told."""
+
+    def __init__(self, **limits: float) -> None:
+        self.told: list[float] = []
+        self.now = Now()
+        self.recorder = Recorder(Limits(**limits), time.monotonic() - 5, self.told.append)  # pyright: ignore[reportArgumentType]
+        self.recorder.clock = PhaseClock(self.now)
+        self.starts: list[int] = []
+
+    def epoch(self, steps: int) -> None:
+        self.recorder.begin()
+        self.starts.append(self.recorder.steps)
+        for _ in range(steps):
+            if self.recorder.is_over:
+                return
+            self.step()
+
+    def step(self) -> None:
+        clock = self.recorder.clock
+        for phase, ms in ((DATA, 1), (FORWARD, 2), (OTHER, 3)):
+            clock.enter(phase)
+            self.now.ms += ms
+        self.recorder.note_loss(torch.tensor(0.5))
+        self.recorder.count_step()
+        self.recorder.mark_step()
+        self.recorder.tell_step()
+        self.recorder.commit()
+        self.recorder.check_limits([self.starts])
+
+    def trace(self) -> Trace:
+        self.recorder.close()
+        anchor = Anchor("optimizer.step", "high", {})
+        return self.recorder.trace(TaskFacts(), anchor, [self.starts])
+
+
+def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
+    run = Run(epochs=2)
+    for _ in range(4):
+        run.epoch(3)
+    assert run.recorder.is_over and run.recorder.steps == 7
+    trace = run.trace()
+    assert trace.epoch_starts == [0, 3, 6]
+    assert trace.steps[1][: len(PHASES)] == (1.0, 2.0, 0.0, 0.0, 3.0)
+    assert trace.losses == [0.5] * 7
+    assert trace.setup_s >= 5
+
+
+@pytest.mark.parametrize("limits", [{"steps": 4}, {"seconds": 0.0}])
+def test_steps_or_seconds_are_enough_in_the_middle_of_an_epoch(limits: dict[str, float]) -> None:
+    run = Run(**limits)
+    run.epoch(9)
+    assert run.recorder.is_over
+    assert run.recorder.steps == (4 if "steps" in limits else 1)
+
+
+def test_without_a_limit_it_goes_on() -> None:
+    run = Run()
+    for _ in range(3):
+        run.epoch(9)
+    assert not run.recorder.is_over and not run.recorder.is_timed
+
+
+def test_steps_in_which_lines_are_sampled_are_not_timed() -> None:
+    run = Run(steps=3, naming_s=0.05)
+    run.epoch(3)
+    assert run.recorder.is_timed and not run.recorder.is_over
+    while not run.recorder.is_over:
+        run.step()
+        time.sleep(0.01)
+    trace = run.trace()
+    assert run.recorder.steps > 3 and len(trace.steps) == 3
+    assert trace.lines, "nothing was sampled"
+
+
+def test_only_the_first_steps_are_told() -> None:
+    run = Run()
+    run.epoch(5)
+    assert len(run.told) == 2
+
+
+def test_a_step_that_was_marked_and_goes_on_is_one_step() -> None:
+    # A second optimizer steps after the first one's step was marked.
+    run = Run()
+    run.recorder.begin()
+    run.recorder.mark_step()
+    run.now.ms += 4
+    run.recorder.mark_step()
+    run.recorder.commit()
+    run.recorder.commit()
+    (row,) = run.trace().steps
+    assert sum(row) == 4.0

@@ -61,6 +61,8 @@ train(steps=3 + torch.distributed.get_rank())
 torch.distributed.destroy_process_group()
 """
 )
+START = "subprocess.run([sys.executable, '{}'], check=True)\n"
+HELPER = "import os, subprocess, sys, torch\nos.environ['RANK'] = '3'\n" + START.format("train.py")
 WITH_WORKERS = (
     TRAIN
     + """
@@ -146,10 +148,21 @@ def test_both_ranks_of_a_launcher_attach_and_both_report(
     assert told == [(0, "a launcher", True, 3), (1, "a launcher", True, 4)]
 
 
+def test_what_a_launcher_starts_beside_its_ranks_is_none_of_them(tmp_path: Path) -> None:
+    # It leaves what it was told to the rank that it starts itself.
+    (tmp_path / "train.py").write_text(TRAIN.replace("    assert not", "    #") + "train()\n")
+    (tmp_path / "helper.py").write_text(HELPER)
+    (tmp_path / "torchrun").write_text("import subprocess, sys\n" + START.format("helper.py"))
+    outcome = run_script(Script(path="torchrun", cwd=str(tmp_path)), Plan())
+    assert outcome.exit_code == 0
+    assert [(child.rank, child.steps) for child in outcome.children] == [(3, 3)]
+
+
 def test_spawned_ranks_attach_and_report_and_loader_workers_do_not(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WITH_WORKERS)
     outcome = run_script(Script(path="train.py", cwd=str(tmp_path)), Plan())
     assert outcome.exit_code == 0 and outcome.steps == 3
+    # A worker of a loader imports torch too, and is no rank.
     told = sorted((child.rank, child.steps) for child in outcome.children)
     assert told == [(0, 3), (1, 3)]
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from hotlap.errors import HotlapError, TrialError, UsageError
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
-from hotlap.lab.trial import Lab, Trial, observe
+from hotlap.lab.to_report import run_to_report
+from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
     STATISTICAL_CHECKS,
@@ -158,7 +159,7 @@ class Prover:
 
     def _losses(self, plan: Plan, steps: int) -> list[list[float]]:
         """Return the losses of the seeds that come after the task's own."""
-        report = observe(
+        report = run_to_report(
             self.lab, plan, timeout_s=_TIMEOUT_S, role="seeds", seeds=_SEEDS, steps=steps
         )
         return list(report["losses"].values())
@@ -167,7 +168,7 @@ class Prover:
         self, plan: Plan, samples: tuple[int, ...] = (), repeated: "Repeated | None" = None
     ) -> dict[str, Any]:
         try:
-            report = observe(
+            report = run_to_report(
                 self.lab,
                 plan,
                 timeout_s=_TIMEOUT_S,
@@ -197,7 +198,7 @@ class Prover:
         fallback = ""
         for dtype in DTYPES:
             try:
-                report = observe(
+                report = run_to_report(
                     self.lab, timeout_s=_TIMEOUT_S, role="reference", samples=samples, dtype=dtype
                 )
             except TrialError as error:

@@ -18,6 +18,7 @@ from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words
+from hotlap.lab.printed import Printed
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
 from hotlap.plan import Plan
@@ -26,7 +27,6 @@ from hotlap.trial.environment import TRACKERS_FOLDERS, plan_data
 from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import EXIT_CUT, Config, Role
 
-_OUTPUT_KEPT = 64 * 1024
 _WATCH_S = 0.5
 _ATTACH_S = 60.0
 """Seconds that a script may take until it has imported torch."""
@@ -189,10 +189,8 @@ class Trial:
         except BaseException:
             self._hub.close()
             raise
-        self._output = bytearray()
-        self.output_bytes = 0
-        self._drain = threading.Thread(target=self._read_output, name="hotlap-out", daemon=True)
-        self._drain.start()
+        assert self._process.stdout is not None
+        self._printed = Printed(self._process.stdout)
         self._attached = False
 
     @property
@@ -202,7 +200,12 @@ class Trial:
     @property
     def output(self) -> str:
         """The last lines that the script printed, standard error included."""
-        return self._output.decode(errors="replace")
+        return self._printed.tail
+
+    @property
+    def output_bytes(self) -> int:
+        """How much it has printed in all."""
+        return self._printed.bytes
 
     def message(self, kinds: Sequence[str], timeout_s: float) -> dict[str, Any]:
         """Return the next message of one of `kinds`.
@@ -268,7 +271,7 @@ class Trial:
         if self.alive:
             self._signal(signal.SIGKILL)
         self._process.wait()
-        self._drain.join(timeout=5)
+        self._printed.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._hub.close()
@@ -298,15 +301,6 @@ class Trial:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def _read_output(self) -> None:
-        stream = self._process.stdout
-        assert stream is not None
-        while chunk := os.read(stream.fileno(), 1 << 16):
-            self.output_bytes += len(chunk)
-            self._output += chunk
-            if len(self._output) > 2 * _OUTPUT_KEPT:
-                del self._output[:-_OUTPUT_KEPT]
-
     def ended(self) -> Exception:
         """Wait for the trial's end and return what to raise for it."""
         try:
@@ -315,7 +309,7 @@ class Trial:
             # Its end of the socket is closed, and the script goes on.
             self.kill()
             code = EXIT_CUT
-        self._drain.join(timeout=5)
+        self._printed.wait()
         if self._ended_why is not None:
             return self._error(*self._ended_why)
         if code == 128 + signal.SIGKILL and out_of_memory_kills() > self._killed_before:
@@ -361,45 +355,3 @@ class Trial:
         if lines:
             text += f" Its last output:\n{lines}"
         return TrialError(text, reason=reason, output=tail)
-
-
-def observe(
-    lab: Lab,
-    plan: Plan | None = None,
-    *,
-    timeout_s: float,
-    answers: Mapping[str, Callable[[Mapping[str, Any]], None]] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Run one trial to its report and return it. Used for every role but `race`.
-
-    Args:
-        lab: where the trial is held.
-        plan: what is applied to it.
-        timeout_s: how long each message may take.
-        answers: kind of message -> what to do with it; then the trial is told to go on.
-        options: what the role needs, and `role` itself.
-    """
-    role: Role = options.pop("role", "observe")
-    return lab.retried(lambda: _observe_once(lab, plan, role, timeout_s, answers or {}, options))
-
-
-def _observe_once(
-    lab: Lab,
-    plan: Plan | None,
-    role: Role,
-    timeout_s: float,
-    answers: Mapping[str, Callable[[Mapping[str, Any]], None]],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
-    trial = lab.start(role, plan, **options)
-    try:
-        while (message := trial.message(["report", *answers], timeout_s))["kind"] != "report":
-            answers[message["kind"]](message)
-            trial.send("go")
-        if message["steps"] == 0:
-            raise trial.ended()
-        trial.check_exit()
-        return message
-    finally:
-        trial.kill()

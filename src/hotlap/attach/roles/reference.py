@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 
 from hotlap import nested
-from hotlap.attach import seams
+from hotlap.attach.listener import unheard
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.roles.verify import parameters_of, place_of, states_of
@@ -128,7 +128,7 @@ class Reference(Part):
         """Do work of ours; what it raises is not the script's fault, and must not look like it."""
         try:
             # An optimizer of ours that steps is no step of the script's.
-            with seams.unheard():
+            with unheard():
                 return work()
         except Exception as error:
             self.problem = f"{type(error).__name__}: {error}"

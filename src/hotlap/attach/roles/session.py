@@ -7,11 +7,12 @@ from typing import Any
 
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.listener import Listener
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
 
 
-class Part(seams.Listener):
+class Part(Listener):
     """One part of a role; it hears what the script does, and every method may be left as it is.
 
     What begins is heard in the order of the parts, what ends in the opposite order: a part that
@@ -29,7 +30,7 @@ class Part(seams.Listener):
         return {}
 
 
-class Session(seams.Listener):
+class Session(Listener):
     """Applies the plan and, at the end, says what took effect and what the parts have found.
 
     Args:

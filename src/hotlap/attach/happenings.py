@@ -1,0 +1,100 @@
+"""What a script does beside its steps, told for rules about mistakes: each call once, and where.
+
+The patches are of the same kind as those of `seams`: of methods, and without effect once nobody
+listens.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.distributed import DistributedSampler
+
+from hotlap import compat
+from hotlap.attach.listener import State
+from hotlap.trace import events
+
+_FILES = {
+    "_open_zipfile_reader": events.LOAD,
+    "_open_zipfile_writer_file": events.SAVE,
+    "_open_zipfile_writer_buffer": events.SAVE,
+}
+"""Classes of torch's that `torch.load` and `torch.save` make one of: the functions' own names are
+copied by `from torch import ...`."""
+
+
+def patch() -> None:
+    """Tell of what happens outside of the step itself, for rules about mistakes."""
+    _tell(GradScaler, "__init__", events.SCALER_MADE)
+    _tell(GradScaler, "unscale_", events.UNSCALE)
+    _tell(GradScaler, "update", events.SCALER_UPDATE)
+    _tell(DistributedSampler, "set_epoch", events.SET_EPOCH)
+    _tell(torch.nn.Module, "train", events.TRAIN, otherwise=events.EVAL)
+    _tell(torch.nn.Module, "zero_grad", events.ZERO_GRAD)
+    for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
+        _tell(holder, "load_state_dict", events.LOAD_STATE_DICT)
+    for name, kind in _FILES.items():
+        holder = compat.optional(name)
+        if holder is not None:
+            _tell(holder, "__init__", kind)
+    _patch_schedules()
+
+
+def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) -> None:
+    """Tell of the outermost calls of a method.
+
+    Args:
+        holder: the class that defines it.
+        name: the method's.
+        kind: what is told.
+        otherwise: what is told instead where the method's argument is False.
+    """
+    original = getattr(holder, name)
+
+    @functools.wraps(original)
+    def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = State.listener
+        if listener is None or kind in State.happening or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        State.happening.add(kind)
+        try:
+            is_false = otherwise is not None and not (*args, *kwargs.values(), True)[0]
+            listener.happened(otherwise if otherwise is not None and is_false else kind)
+            return original(self, *args, **kwargs)
+        finally:
+            State.happening.discard(kind)
+
+    setattr(holder, name, telling)
+
+
+def _patch_schedules() -> None:
+    """Tell of the steps of schedules, also of classes that the script defines later.
+
+    The one that a schedule takes when it is made is not the script's.
+    """
+    kinds = [LRScheduler]
+    for kind in kinds:
+        kinds += [each for each in kind.__subclasses__() if each not in kinds]
+        if "step" in vars(kind):
+            _tell(kind, "step", events.SCHEDULER_STEP)
+    initial = compat.optional("LRScheduler._initial_step")
+
+    def _initial_step(self: Any) -> None:
+        is_outermost = events.SCHEDULER_STEP not in State.happening
+        State.happening.add(events.SCHEDULER_STEP)
+        try:
+            initial(self)
+        finally:
+            if is_outermost:
+                State.happening.discard(events.SCHEDULER_STEP)
+
+    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
+        super(LRScheduler, cls).__init_subclass__(**kwargs)
+        if "step" in vars(cls) and State.listener is not None:
+            _tell(cls, "step", events.SCHEDULER_STEP)
+
+    if initial is not None:
+        LRScheduler._initial_step = _initial_step
+    LRScheduler.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,99 @@
+"""What an attached process listens to, and whether anybody listens."""
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from hotlap.trace.identity import ByIdentity
+
+
+class Listener:
+    """What an attached session may listen to; every method may be left as it is."""
+
+    wants_phases = False
+    """True to be told of batches, forwards and backwards, not only of iterators and steps."""
+    wants_events = False
+    """True to be told of what else the script does, see `happened`."""
+    wants_roots = False
+    """True to be asked which modules are trained, before their first forward."""
+
+    def iterator_wanted(self, loader: Any) -> None:
+        """A DataLoader is about to make an iterator."""
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        """A DataLoader has made an iterator."""
+
+    def batch_begins(self, iterator: Any) -> None:
+        """The script asks for a batch."""
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        """A batch is about to be handed to the script; return it, or another one."""
+        del iterator
+        return batch
+
+    def root_wanted(self, module: Any) -> bool:
+        """Is this outermost module, called in training, one that an optimizer trains?"""
+        del module
+        return False
+
+    def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A training forward of a root begins; return its positional inputs, or others."""
+        del root
+        return inputs
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        """The outermost forward of a root has returned `output`."""
+
+    def backward_begins(self, loss: Any) -> None:
+        """The outermost backward begins."""
+
+    def backward_ends(self) -> None:
+        """The outermost backward has returned."""
+
+    def zeroing_begins(self) -> None:
+        """Gradients are about to be zeroed."""
+
+    def zeroing_ends(self) -> None:
+        """Gradients have been zeroed."""
+
+    def happened(self, kind: str) -> None:
+        """The script did something that is named in `hotlap.trace.events`."""
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An outermost optimizer step begins."""
+
+    def step_ends(self, optimizer: Any) -> None:
+        """An outermost optimizer step has returned."""
+
+    def step_failed(self, optimizer: Any) -> None:
+        """An outermost optimizer step has raised; the script may catch that and go on."""
+
+
+class State:
+    """Of the one process that is attached to."""
+
+    listener: Listener | None = None
+    optimizers: list[weakref.ref[Any]] = []  # noqa: RUF012 (one process, one list)
+    step_depth = 0
+    call_depth = 0
+    backward_depth = 0
+    root_classes: dict[type, Any] = {}  # noqa: RUF012
+    roots: ByIdentity[bool] = ByIdentity()
+    happening: set[str] = set()  # noqa: RUF012
+    """Of what is told of once, what is going on."""
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """Let nobody hear what is done meanwhile: it is not the script's."""
+    listener, State.listener = State.listener, None
+    try:
+        yield
+    finally:
+        State.listener = listener
+
+
+def go_inert() -> None:
+    """Leave every patch in place, and make each do nothing but call what it replaced."""
+    State.listener = None

@@ -1,0 +1,50 @@
+"""One trial, run to its report."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.trial.protocol import Role
+
+
+def run_to_report(
+    lab: Lab,
+    plan: Plan | None = None,
+    *,
+    timeout_s: float,
+    answers: Mapping[str, Callable[[Mapping[str, Any]], None]] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run one trial to its report and return it.
+
+    Args:
+        lab: where the trial is held.
+        plan: what is applied to it.
+        timeout_s: how long each message may take.
+        answers: kind of message -> what to do with it; then the trial is told to go on.
+        options: what the role needs, and `role` itself.
+    """
+    role: Role = options.pop("role", "observe")
+    return lab.retried(lambda: _run_once(lab, plan, role, timeout_s, answers or {}, options))
+
+
+def _run_once(
+    lab: Lab,
+    plan: Plan | None,
+    role: Role,
+    timeout_s: float,
+    answers: Mapping[str, Callable[[Mapping[str, Any]], None]],
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    trial = lab.start(role, plan, **options)
+    try:
+        while (message := trial.message(["report", *answers], timeout_s))["kind"] != "report":
+            answers[message["kind"]](message)
+            trial.send("go")
+        if message["steps"] == 0:
+            raise trial.ended()
+        trial.check_exit()
+        return message
+    finally:
+        trial.kill()

@@ -21,8 +21,8 @@ from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
 from hotlap.engine.build import seed_everything
 from hotlap.engine.memory.few import batches_of, first_of, per_sample
 from hotlap.engine.outfile import check_free, replaced, saving
-from hotlap.engine.state.content import extra_of, load_buffers, load_model
 from hotlap.engine.state.saving import find
+from hotlap.engine.state.weights import extra_of, load_buffers, load_model
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.task import Task
 

@@ -14,8 +14,9 @@ from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
 from hotlap.engine.state.beginning import Beginning, begin
-from hotlap.engine.state.content import Position, capture, load_weights
+from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
+from hotlap.engine.state.weights import load_weights
 from hotlap.engine.trained import EpochDone, Trained
 from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.plan import Plan

@@ -11,14 +11,9 @@ import torch
 from hotlap.checkpoint.codec import decode
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
-from hotlap.engine.state.content import (
-    _PART,
-    _VALUE,
-    _check_same,
-    _names,
-    fingerprint,
-)
 from hotlap.engine.state.meaning import not_finite
+from hotlap.engine.state.optimizer import PART, VALUE, names_by_id
+from hotlap.engine.state.same_task import check_same, fingerprint
 from hotlap.errors import CheckpointCorrupt
 from hotlap.trial.numbers import IMPLEMENTATION
 
@@ -50,7 +45,7 @@ def check_fits(built: Built, checkpoint: Checkpoint) -> None:
         UsageError: the step is of another task; the message names what differs.
         CheckpointCorrupt: it is of this task, and not what a step of it holds.
     """
-    _check_same(checkpoint.state["task"], fingerprint(built), checkpoint)
+    check_same(checkpoint.state["task"], fingerprint(built), checkpoint)
     try:
         wrong = _first_wrong(built, checkpoint)
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
@@ -61,7 +56,7 @@ def check_fits(built: Built, checkpoint: Checkpoint) -> None:
 
 def trained_names(built: Built) -> set[str]:
     """Return the names of the weights that the optimizer changes."""
-    names = _names(built)
+    names = names_by_id(built)
     groups = built.optimizer.param_groups
     return {names[id(p)] for group in groups for p in group["params"] if id(p) in names}
 
@@ -208,7 +203,7 @@ def _is_table(value: Any) -> bool:
 def _wrong_states(
     built: Built, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], steps: int
 ) -> str | None:
-    names = _names(built)
+    names = names_by_id(built)
     owners: dict[str, tuple[Any, Mapping[str, Any]]] = {}
     for g, group in enumerate(built.optimizer.param_groups):
         for i, parameter in enumerate(group["params"]):
@@ -221,9 +216,9 @@ def _wrong_states(
             continue
         if name not in owners:
             return f"'{path}' of the optimizer is of no parameter that it holds"
-        if key == _VALUE and value.shape != owners[name][0].shape:
+        if key == VALUE and value.shape != owners[name][0].shape:
             return f"'{path}' of the optimizer has the shape {list(value.shape)}"
-        if key != _VALUE:
+        if key != VALUE:
             found.setdefault(name, {})[key] = value
     known: dict[Any, Any] = {}
     for name, saved in found.items():
@@ -242,7 +237,7 @@ def _wrong_states(
 def _wrong_state(
     saved: Mapping[str, Any], like: Mapping[str, Any] | None, parameter: Any
 ) -> str | None:
-    if like is None or any(_PART in key for key in saved):
+    if like is None or any(PART in key for key in saved):
         # Put together of parts, or made by somebody else: what it should be is not known.
         return None
     for key in sorted({*like, *saved}):
@@ -270,7 +265,7 @@ def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
     """Return what no optimizer of torch's can have kept after so many steps."""
     for key, value in sorted(saved.items()):
         given = value if isinstance(value, torch.Tensor) else decode(value)
-        if not isinstance(given, torch.Tensor | int | float) or _PART in key:
+        if not isinstance(given, torch.Tensor | int | float) or PART in key:
             continue
         tensor = torch.as_tensor(given)
         if tensor.is_complex() or not tensor.numel():

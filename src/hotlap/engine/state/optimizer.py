@@ -27,6 +27,13 @@ def names_by_id(built: Built) -> dict[int, str]:
     return {id(tensor): name for name, tensor in trained.items()}
 
 
+def trained_names(built: Built) -> set[str]:
+    """Return the names of the weights that the optimizer changes."""
+    names = names_by_id(built)
+    groups = built.optimizer.param_groups
+    return {names[id(p)] for group in groups for p in group["params"] if id(p) in names}
+
+
 def capture_optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the optimizer's tensors by `parameter/key`, and everything else as plain data."""
     names, tensors, scalars = names_by_id(built), {}, {}

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hotlap.engine.build import Built, build, training_source
+from hotlap.engine.build import Built, build
 from hotlap.engine.memory.few import batches_of, first_of, per_sample
 from hotlap.engine.memory.ledger import Ledger, Peak
+from hotlap.engine.sources import training_source
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity import fixed
 from hotlap.feed.samples.transform import Apart

@@ -10,7 +10,7 @@ import torch
 import hotlap
 from hotlap.checkpoint.read import newest, proves_itself, read
 from hotlap.checkpoint.write import commit, committed
-from hotlap.engine.exporting import weights_of
+from hotlap.engine.stored import weights_of
 from hotlap.errors import StorageError, UsageError
 from tests.engine.test_resume import network, state, task
 

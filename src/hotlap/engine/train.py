@@ -11,12 +11,12 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.checks.quiet import is_disturbed
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
-from hotlap.engine.exporting import weights_of
 from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
+from hotlap.engine.stored import weights_of
 from hotlap.engine.trained import EpochDone, Trained
 from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.plan import Plan

@@ -116,7 +116,7 @@ class ResidentRows:
         """Something was rebound in the middle of an epoch: what is held may be stale."""
         self._restless += 1
         if self._restless > _MOST_CHANGES:
-            self.refuse(f"{self._reach.changed()} keeps changing in the middle of epochs")
+            self.refuse(f"{self._reach.watched.changed()} keeps changing in the middle of epochs")
             return
         self._forget()
         self._look_again(dataset, read)
@@ -125,7 +125,7 @@ class ResidentRows:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None:
             return read(indices)
-        if self._reach.changed() is not None:
+        if self._reach.watched.changed() is not None:
             self._own(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:
             self._since_check += indices.numel()
@@ -190,7 +190,7 @@ class ResidentRows:
 
     def _is_due(self) -> bool:
         """True if the data set is to be looked at before another batch is served."""
-        return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
+        return self._since_check >= REREAD_EVERY or self._reach.watched.changed() is not None
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -290,9 +290,9 @@ class ResidentRows:
 
     def _settle(self, dataset: Any) -> None:
         """See whether reading changes the data set; the first batch may, as files are opened."""
-        changed = self._reach.rebound()
+        changed = self._reach.watched.rebound()
         if changed is None:
-            self._reach.accept()
+            self._reach.watched.accept()
             return
         if self._is_settled:
             self.refuse(f"reading a sample changes {changed}")
@@ -381,7 +381,7 @@ class ResidentRows:
             before = fixed.global_random_states()
             again = read(index.tolist())
             drawn = fixed.moved(before)
-        self._reach.accept()
+        self._reach.watched.accept()
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}", too_late=True)
             return

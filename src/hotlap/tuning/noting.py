@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate

@@ -299,7 +299,10 @@ class _Irregular(Exception):
 
 
 def _grown(two: Any, three: Any, count: int, device: str) -> Any:
-    """Return a batch of `count` samples without numbers, told from those of two and three."""
+    """Return a batch of `count` samples without numbers, told from those of two and three.
+
+    Walked side by side, unlike anything in `hotlap.nested`: lists may grow with their samples too.
+    """
     if type(two) is not type(three):
         raise _Irregular("batches differ in type")
     if isinstance(two, torch.Tensor):

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from hotlap.attach.runner import run
 from hotlap.host import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
-from hotlap.techniques.record import SEAMS
+from hotlap.techniques.record import Seam
 from tests.techniques.rows import (
     IN_THE_ENGINE_ONLY,
     NEED_ATTENTION,
@@ -135,7 +135,7 @@ def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
     for name, technique in registry().items():
         assert isinstance(technique, Technique)
         assert technique.name == name
-        assert technique.seam in SEAMS
+        assert technique.seam in get_args(Seam)
         assert technique.Options.__dataclass_params__.frozen
 
 

@@ -22,6 +22,7 @@ from tests.techniques.rows import (
     NEED_CUDA,
     NOT_FOR_TINY,
     SETTINGS,
+    refuses,
 )
 from tests.techniques.rows import ROWS as ALL
 
@@ -79,11 +80,6 @@ def check(plain: Any, folder: Path, chosen: Plan, refused: bool = False) -> None
         assert first_loss(output) == pytest.approx(first_loss(plain[0]), rel=0.02)
 
 
-def refuses(*rows: str) -> bool:
-    names = frozenset(row.split()[0] for row in rows)
-    return names in REFUSED or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))
-
-
 def first_loss(output: str) -> float:
     return float(output.split()[3].rstrip(","))
 
@@ -96,7 +92,7 @@ def marked(row: Any, *names: str) -> Any:
 
 @pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
-    check(plain, tmp_path, plan(row), refused=refuses(row))
+    check(plain, tmp_path, plan(row), refused=refuses(REFUSED, row))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they serve on this device")
@@ -124,7 +120,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
 def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
-    check(plain, tmp_path, plan(*pair), refused=refuses(*pair))
+    check(plain, tmp_path, plan(*pair), refused=refuses(REFUSED, *pair))
 
 
 def test_every_technique_has_a_row_and_the_shape_of_one() -> None:

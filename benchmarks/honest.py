@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
 from hotlap.host import Host
-from hotlap.lab.pairs import Arm, race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.tuning.search import tune

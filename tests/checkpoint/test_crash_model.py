@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from hotlap.checkpoint import files, litter, write
-from hotlap.checkpoint.read import newest, proves_itself
+from hotlap.checkpoint.read import newest
 from tests.checkpoint.recorded import Disk, Op, Recorder
+from tests.checkpoint.whole import is_whole
 
 Left = tuple[int, bool, str | None]
 """Newest step of a state, whether it is torn, and what the hint says."""
@@ -21,7 +22,7 @@ def save(root: Path, step: int) -> None:
         "model": {"weight": torch.full((2,), float(step))},
         "random": {"torch": torch.full((2,), step)},
     }
-    write.commit(root, step, tensors, {"step": step}, is_whole=proves_itself, keep=1)
+    write.commit(root, step, tensors, {"step": step}, is_whole=is_whole, keep=1)
 
 
 @pytest.fixture(scope="module")

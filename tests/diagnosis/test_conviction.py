@@ -10,7 +10,8 @@ from hotlap.attach.entry import Script
 from hotlap.diagnosis.conviction import Trials, conclude
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.time_plan import RaceTime
-from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report.diagnosis import page

@@ -14,7 +14,7 @@ import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
-from tests.techniques.rows import ELSEWHERE, NEED_CUDA, SETTINGS
+from tests.techniques.rows import ELSEWHERE, NEED_CUDA, SETTINGS, refuses
 from tests.techniques.rows import ROWS as ALL
 
 ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
@@ -106,11 +106,6 @@ def check(chosen: Plan, folder: Path, *, refused: bool = False) -> None:
         assert torch.equal(tensor, whole["model"][name]), name
 
 
-def refuses(*rows: str) -> bool:
-    names = frozenset(row.split()[0] for row in rows)
-    return names in REFUSED or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))
-
-
 def marked(row: Any, *names: str) -> Any:
     """Compiling takes ten seconds; it is left to `make test-all`, as are pairs with a setting."""
     # Inductor imports modules of torch that warn of themselves.
@@ -122,7 +117,7 @@ def marked(row: Any, *names: str) -> Any:
 
 @pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
 def test_alone(row: str, tmp_path: Path) -> None:
-    check(plan(row), tmp_path, refused=refuses(row))
+    check(plan(row), tmp_path, refused=refuses(REFUSED, row))
 
 
 @pytest.mark.parametrize("row", ["resident", "master_weights", "micro_batch", "optimizer fused"])
@@ -132,4 +127,4 @@ def test_all_settings_beside_another_technique(row: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])
 def test_in_pairs(pair: tuple[str, str], tmp_path: Path) -> None:
-    check(plan(*pair), tmp_path, refused=refuses(*pair))
+    check(plan(*pair), tmp_path, refused=refuses(REFUSED, *pair))

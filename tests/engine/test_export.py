@@ -15,7 +15,9 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.foreign import read_foreign
-from hotlap.engine.exporting import _apart, export, weights_of
+from hotlap.engine.example import _apart
+from hotlap.engine.exporting import export
+from hotlap.engine.stored import weights_of
 from hotlap.errors import CheckpointCorrupt, MissingFile, RunError, UsageError
 
 

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.checkpoint.read import proves_itself, read
+from hotlap.checkpoint.read import read
 from hotlap.checkpoint.write import MANIFEST, checksum, commit
 from hotlap.errors import CheckpointCorrupt
+from tests.checkpoint.whole import is_whole
 
 SECRET = b'{"a": 1}'
 
 
 def saved(root: Path) -> Path:
     tensors = {"model": {"weight": torch.ones(3)}}
-    return commit(root / "ckpt", 4, tensors, {"a": 1}, is_whole=proves_itself, keep=2)
+    return commit(root / "ckpt", 4, tensors, {"a": 1}, is_whole=is_whole, keep=2)
 
 
 def forge(step: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hotlap.engine.checks.quiet import quietly
-from hotlap.engine.state.content import _load_random_states, _random_states
+from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.trial.rng import rng_states, set_rng_states
 
 
@@ -55,20 +55,20 @@ def test_what_evaluation_draws_on_a_device_is_put_back(generators: Generators) -
 
 
 def test_a_checkpoint_brings_back_the_devices_that_are_there(generators: Generators) -> None:
-    tensors, others = _random_states()
+    tensors, others = capture_random_states()
     generators.draw()
     checkpoint: Any = SimpleNamespace(tensors={"random": tensors}, state={"random": others})
-    _load_random_states(checkpoint)
+    load_random_states(checkpoint)
     assert generators.values() == [3, 5]
     del generators.states[1]
     generators.draw()
-    _load_random_states(checkpoint)
+    load_random_states(checkpoint)
     assert generators.values() == [3]
 
 
 def test_a_cpu_run_begins_no_cuda_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    tensors, _ = _random_states()
+    tensors, _ = capture_random_states()
     assert set(tensors) == {"torch", "numpy"}
 
 

@@ -98,9 +98,9 @@ def test_the_comparison_sees_what_is_not_restored(
     lost: str, stopped: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lost == "optimizer":
-        monkeypatch.setattr("hotlap.engine.state.content._load_optimizer", lambda *_: None)
+        monkeypatch.setattr("hotlap.engine.state.content.load_optimizer", lambda *_: None)
     else:
-        monkeypatch.setattr("hotlap.engine.state.content._load_random_states", lambda *_: None)
+        monkeypatch.setattr("hotlap.engine.state.content.load_random_states", lambda *_: None)
     run_dir, expected = stopped
     hotlap.train(task(), run_dir=tmp_path, resume=str(run_dir / "ckpt" / f"step-{17:012d}"))
     assert state(tmp_path) != expected

@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import hotlap
-from hotlap.checkpoint.read import newest, proves_itself, read
+from hotlap.checkpoint.read import newest, read
 from hotlap.checkpoint.write import commit, committed
-from hotlap.engine.exporting import weights_of
+from hotlap.engine.stored import weights_of
 from hotlap.errors import StorageError, UsageError
+from tests.checkpoint.whole import is_whole
 from tests.engine.test_resume import network, state, task
 
 
 def write(root: Path, step: int, *, keep: int = 2, value: float = 0.0) -> Path:
     tensors = {"model": {"weight": torch.full((3,), value)}}
-    return commit(root, step, tensors, {}, is_whole=proves_itself, keep=keep)
+    return commit(root, step, tensors, {}, is_whole=is_whole, keep=keep)
 
 
 def numbers(run_dir: Path) -> list[int]:
@@ -49,7 +50,7 @@ def test_what_is_no_step_of_the_runs_own_is_never_retired(tmp_path: Path) -> Non
     first.symlink_to(moved, target_is_directory=True)
     for step in range(2, 6):
         write(tmp_path / "ckpt", step)
-    assert proves_itself(best) and notes.exists() and proves_itself(first)
+    assert is_whole(best) and notes.exists() and is_whole(first)
     assert numbers(tmp_path) == [1, 4, 5]
 
 

@@ -86,7 +86,7 @@ def test_every_name_holds_what_was_trained_and_loads_into_the_plain_model(
 
 
 def test_gradients_of_an_embedding_are_summed_in_float32() -> None:
-    from hotlap.techniques.master_weights import _sum_embeddings_in_float32
+    from hotlap.techniques.wide_embeddings import sum_embeddings_in_float32
 
     embedding = nn.Embedding(2, 4).to(torch.bfloat16)
     tokens = torch.zeros(1024, dtype=torch.long)
@@ -95,7 +95,7 @@ def test_gradients_of_an_embedding_are_summed_in_float32() -> None:
     # Added one by one, bfloat16 cannot count beyond 256.
     assert float(embedding.weight.grad[0, 0]) == 256.0
     embedding.weight.grad = None
-    (undo,) = _sum_embeddings_in_float32(embedding)
+    (undo,) = sum_embeddings_in_float32(embedding)
     embedding(tokens).sum().backward()
     assert float(embedding.weight.grad[0, 0]) == 1024.0
     undo()
@@ -103,7 +103,7 @@ def test_gradients_of_an_embedding_are_summed_in_float32() -> None:
 
 
 def test_an_embedding_that_does_more_than_look_up_is_left_alone() -> None:
-    from hotlap.techniques.master_weights import _sum_embeddings_in_float32
+    from hotlap.techniques.wide_embeddings import sum_embeddings_in_float32
 
     special = (nn.Embedding(2, 4, max_norm=1.0), nn.Embedding(2, 4, sparse=True))
-    assert _sum_embeddings_in_float32(nn.ModuleList(special)) == []
+    assert sum_embeddings_in_float32(nn.ModuleList(special)) == []

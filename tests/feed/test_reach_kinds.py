@@ -156,7 +156,7 @@ def test_what_changes_shows_in_the_quick_look(change: str, accepted: bool) -> No
     )
     reach = Reach(dataset)
     if accepted:
-        reach.accept()
-    assert reach.problem is None and reach.changed() is None
+        reach.watched.accept()
+    assert reach.problem is None and reach.watched.changed() is None
     CHANGES[change](dataset)
-    assert reach.changed() is not None
+    assert reach.watched.changed() is not None

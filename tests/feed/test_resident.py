@@ -451,7 +451,7 @@ def test_what_the_data_set_raises_goes_to_the_script() -> None:
 def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.memory.resident._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.held._everybody", weakref.WeakSet())
     kept = [Numbered(), Numbered()]
     # A sample is six floats and one whole number of eight bytes.
     pairs = [rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100) for dataset in kept]
@@ -468,7 +468,7 @@ def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
 def test_what_nobody_can_reach_any_more_takes_nothing_of_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.memory.resident._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.held._everybody", weakref.WeakSet())
     gc.disable()
     try:
         dataset = Numbered()

@@ -16,7 +16,8 @@ import torch
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity import fixed
 from hotlap.feed.samples.order import through_buffer
-from hotlap.feed.sources.stream import BLOCK, Stream
+from hotlap.feed.sources.stream import Stream
+from hotlap.feed.sources.stream_reader import BLOCK
 from tests.feed.numbers import Noisy, Numbers, SplitsItself
 from tests.feed.rank import BATCH, COUNT
 

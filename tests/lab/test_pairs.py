@@ -11,7 +11,8 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.lab import pairs
-from hotlap.lab.pairs import Arm, Race, race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
@@ -43,7 +44,7 @@ def test_arms_take_turns_and_a_failing_plan_is_left_out_with_its_reason() -> Non
 def test_an_arm_far_slower_than_the_plain_run_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pairs, "_GIVEN_UP_S", 1.0)
+    monkeypatch.setattr("hotlap.lab.arm._GIVEN_UP_S", 1.0)
     begin = time.monotonic()
     with (
         Lab(script("--epochs", "1000")) as lab,
@@ -100,9 +101,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise TrialError("came to its own end", reason="ended_early")
         return {"median_ms": 1.0, "ms_per_step": 1.1, "techniques": []}
 
-    monkeypatch.setattr(pairs, "_start_all", lambda *_: None)
+    monkeypatch.setattr(pairs, "start_all", lambda *_: None)
     monkeypatch.setattr(pairs, "_warm_up", lambda *_: 1.0)
-    monkeypatch.setattr(pairs, "_take_turn", turn)
+    monkeypatch.setattr(pairs, "take_turn", turn)
     ENDS_AFTER.clear()
     return names
 

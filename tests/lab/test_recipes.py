@@ -9,8 +9,9 @@ import pytest
 
 from hotlap.errors import TrialError, UsageError
 from hotlap.lab import proving, verdict
+from hotlap.lab.arm import Arm
 from hotlap.lab.observing import watch
-from hotlap.lab.pairs import Arm, race
+from hotlap.lab.pairs import race
 from hotlap.lab.proving import Prover
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.subject import RecipeRun

@@ -8,19 +8,7 @@ import pytest
 from hotlap.lab.sampled_steps import Sampled
 from hotlap.lab.verdict import CHECKS, SeedLosses, judge, repeats_itself
 from hotlap.techniques import Numerics
-
-STEPS = 40
-
-
-def record() -> dict[str, Any]:
-    return {
-        "fed": [f"batch{i}" for i in range(STEPS)],
-        "inputs": [f"input{i}" for i in range(STEPS)],
-        "losses": [1.0 + 0.01 * (i % 7) for i in range(STEPS)],
-        "loss_digests": list(range(STEPS)),
-        "weights": [f"w{i}" for i in range(STEPS)],
-        "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
-    }
+from tests.lab.records import STEPS, record
 
 
 def repeated(**changes: float) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """How much two records may differ: not at all, or by what stands in the verdict's constants."""
 
-import json
 from statistics import pstdev
 from typing import Any
 
@@ -8,19 +7,7 @@ import pytest
 
 from hotlap.lab.verdict import SeedLosses, judge, repeats_itself
 from hotlap.techniques import Numerics
-
-STEPS = 40
-
-
-def record() -> dict[str, Any]:
-    return {
-        "fed": [f"batch{i}" for i in range(STEPS)],
-        "inputs": [f"input{i}" for i in range(STEPS)],
-        "losses": [1.0 + 0.01 * (i % 7) for i in range(STEPS)],
-        "loss_digests": list(range(STEPS)),
-        "weights": [f"w{i}" for i in range(STEPS)],
-        "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
-    }
+from tests.lab.records import STEPS, record
 
 
 def states(other: dict[str, Any], **more: Any) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 ROWS: dict[str, dict[str, Any]] = {
     "resident": {},
     "workers": {"count": 1},
@@ -65,3 +67,9 @@ NEED_ATTENTION = ("attention",)
 
 NOT_FOR_TINY = ("chunked_loss", "recompute")
 """Techniques that ask for another model; `tests/attach/test_memory.py` has a script for them."""
+
+
+def refuses(refused: set[frozenset[str]], *rows: str) -> bool:
+    """True if techniques of these rows are refused: together by each other, or without CUDA."""
+    names = frozenset(row.split()[0] for row in rows)
+    return names in refused or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))

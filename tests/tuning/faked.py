@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from hotlap.host import Host
+from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.pairs import Race
 from hotlap.plan import Plan
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.techniques import registry

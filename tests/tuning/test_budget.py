@@ -6,12 +6,12 @@ from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations
 
 
-def test_what_is_kept_for_later_is_not_spent_before() -> None:
+def test_what_does_not_fit_is_not_begun() -> None:
     budget = Budget(100)
     assert budget.affords("a race", 40)
-    assert budget.affords("a race", 40, keep_s=50)
-    assert not budget.affords("a race", 40, keep_s=80)
-    assert budget.not_reached == ["a race (about 40 s, 100 s left)"]
+    assert budget.affords("a proof", 90)
+    assert not budget.affords("a verdict", 120)
+    assert budget.not_reached == ["a verdict (about 120 s, 100 s left)"]
 
 
 def test_what_clearly_slowed_the_run_down_is_not_tried_again() -> None:

@@ -10,7 +10,8 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.host import Host
-from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan

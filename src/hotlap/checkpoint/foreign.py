@@ -27,7 +27,6 @@ _MODEL_KEYS = (
     "network",
     "weights",
 )
-_OPTIMIZER_KEYS = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "opt")
 _COMPILED = "_orig_mod."
 _MOST_NAMED = 3
 

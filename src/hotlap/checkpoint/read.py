@@ -67,15 +67,6 @@ def newest(
     return None, passed
 
 
-def proves_itself(path: Path) -> bool:
-    """True if a committed step is what its manifest says."""
-    try:
-        read(path)
-    except CheckpointCorrupt:
-        return False
-    return True
-
-
 def read(path: Path) -> Checkpoint:
     """Read one committed step.
 

@@ -39,8 +39,6 @@ class Device:
     """True if its memory is not the host's: batches have to be moved there."""
     can_pin = False
     """True if host memory can be pinned for copies that the host does not wait for."""
-    can_capture = False
-    """True if a whole step can be captured as a graph."""
     evaluation_batch = 1
     """Batches of training that one of evaluation is as large as. On a host, activations of more
     than some megabytes are new pages for every call, which takes longer than the call saves."""
@@ -92,7 +90,7 @@ class Accelerator(Device):
 class Cuda(Accelerator):
     """A CUDA device: streams, events, pinned memory, graphs."""
 
-    can_pin = can_capture = True
+    can_pin = True
 
     def synchronize(self) -> None:
         import torch

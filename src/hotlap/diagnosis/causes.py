@@ -8,8 +8,9 @@ from hotlap.diagnosis.conviction import Trials, conclude, suspect
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
+from hotlap.lab.arm import Arm
 from hotlap.lab.observing import LEAST_START_UP_S, watch, watch_lines
-from hotlap.lab.pairs import Arm, race
+from hotlap.lab.pairs import race
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import LEAST_STEPS

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity, Suspect
-from hotlap.lab.pairs import Arm, Race
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.rules import Nomination

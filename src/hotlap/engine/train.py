@@ -8,24 +8,22 @@ from pathlib import Path
 
 from hotlap.checkpoint.files import check_path
 from hotlap.engine.build import Built, build
-from hotlap.engine.checks.quiet import is_disturbed
 from hotlap.engine.clock import EpochClock
+from hotlap.engine.epoch_end import check_learning, ended_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
-from hotlap.engine.exporting import weights_of
-from hotlap.engine.run import StepDone, explained, steps_of, waits_for_measure
+from hotlap.engine.run import StepDone, explained, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
-from hotlap.engine.state.content import Position, capture, load_weights
+from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
+from hotlap.engine.state.weights import load_weights
+from hotlap.engine.stored import weights_of
 from hotlap.engine.trained import EpochDone, Trained
-from hotlap.errors import RunError, StorageError, UsageError
+from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 
 log = logging.getLogger("hotlap")
-
-_SCALES = 40
-"""Steps after which a scaler has halved its scale down to nothing."""
 
 
 def train(
@@ -204,7 +202,7 @@ class _Run:
     def _end_epoch(self, step: StepDone) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
         try:
-            done = _ended(self.built, step, self.clock, self.saver, self.stop)
+            done = ended_epoch(self.built, step, self.clock, self.saver, self.stop)
         except Stopped:
             done = None
         if step.ends_epoch:
@@ -213,7 +211,7 @@ class _Run:
             return False
         self.epochs.append(done)
         self.progress(done)
-        _check_learning(self.built, step, done)
+        check_learning(self.built, step, done)
         return True
 
     def _trained(
@@ -252,25 +250,6 @@ def _is_finished(task: Task, position: Position, where: Path) -> bool:
     return done == total
 
 
-def _check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
-    """Raise once no update of the whole run was taken; a scaler may need some to find its scale."""
-    may_scale = built.step.target.scaler is not None and step.number <= _SCALES
-    if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
-        raise RunError(
-            f"none of {step.number} updates was taken: the loss, or the norm of the gradients, was "
-            "not finite in any of them. Allowed: a loss that is finite, its count not 0 if it is "
-            "(sum, count); look at the weights that the run began with, the data, and the "
-            "learning rate."
-        )
-
-
-def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
-    total = task.total_steps
-    if total is not None:
-        return total - step.number
-    return ((task.epochs or 0) - step.epoch) * in_this_epoch
-
-
 def _try_measures(built: Built) -> None:
     """Measure one held-out batch: a mistake shows before the first step, not after an epoch."""
     try:
@@ -280,79 +259,6 @@ def _try_measures(built: Built) -> None:
         if told is error:
             raise
         raise told from error
-
-
-def _ended(
-    built: Built,
-    step: StepDone,
-    clock: EpochClock,
-    saver: Saver | None,
-    stop: Callable[[], bool],
-) -> EpochDone:
-    seconds, loss = clock.read()
-    if waits_for_measure(built):
-        # Without its measure the schedule would go on with another rate.
-        stop = _never
-    held_out: Mapping[str, float] = {}
-    if built.held_out is not None:
-        try:
-            held_out = evaluate(built, stop=stop)
-        except Stopped:
-            raise
-        except Exception as error:
-            _save_trained(built, step, saver, error)
-            raise
-    if waits_for_measure(built) and step.ends_epoch:
-        built.scheduler.step(_followed(held_out, loss))
-    return EpochDone(
-        epoch=step.epoch,
-        steps=clock.steps,
-        seconds=seconds,
-        samples_per_s=clock.timed / seconds,
-        loss=loss,
-        held_out=held_out,
-        left_s=_steps_left(built.task, step, clock.steps) * seconds / clock.timed_steps,
-        peak_memory_bytes=built.hardware.peak_bytes(),
-        skipped_steps=built.step.skipped,
-        peak_host_memory_bytes=built.hardware.host_peak_bytes(),
-        padding=built.source.padding,
-    )
-
-
-def _never() -> bool:
-    return False
-
-
-def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exception) -> None:
-    """Save what was trained before evaluation raised: it is not lost with it.
-
-    A schedule that waits for the measure goes on from an earlier step.
-    """
-    if saver is None or waits_for_measure(built):
-        return
-    if is_disturbed(built.model):
-        error.add_note(
-            "hotlap: evaluation raised this while the model was put back, so this state is not "
-            "saved; the last step that was saved is whole"
-        )
-        return
-    try:
-        saver.save(built, step.after, EpochClock(built.hardware).to_json(), must=True)
-    except StorageError as full:
-        error.add_note(f"hotlap: nor could what was trained be saved: {full}")
-    else:
-        where = saver.where(step.after)
-        error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
-
-
-def _followed(held_out: Mapping[str, float], loss: float) -> float:
-    """Return what a schedule that waits for a measure is given."""
-    if held_out and "loss" not in held_out:
-        raise UsageError(
-            f"the schedule follows the held-out loss, and evaluate() gave {sorted(held_out)}. "
-            "Allowed: a `loss` among what evaluate() gives, or another schedule."
-        )
-    return held_out.get("loss", loss)
 
 
 def _steady(epochs: list[EpochDone]) -> float:

@@ -7,7 +7,6 @@ best that was ever seen of a device under a torch is kept in the user's cache.
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -98,21 +97,17 @@ class Ceilings:
         return replace(first, **rates, loads=loads)
 
 
-def measure(*, busy_cores: float, device: str = "cpu", threads: int | None = None) -> Ceilings:
+def measure(*, busy_cores: float, device: str = "cpu") -> Ceilings:
     """Measure the ceilings of a device in a fresh process. Takes three to five seconds on a CPU.
 
     Args:
         busy_cores: cores that other processes keep busy right now, see `Host.busy_cores`.
         device: `cpu` or `cuda`.
-        threads: threads to compute with, torch's own choice if None.
 
     Raises:
         RunError: the process failed, for instance because there is no torch.
     """
     start = time.perf_counter()
-    environment = dict(os.environ)
-    if threads is not None:
-        environment |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     # -P keeps files of the current folder from being imported in place of torch or numpy.
     command = [sys.executable, "-P", "-W", "ignore", "-m", "hotlap.host.ceilings", device]
     try:
@@ -121,7 +116,6 @@ def measure(*, busy_cores: float, device: str = "cpu", threads: int | None = Non
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,
-            env=environment,
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:

@@ -85,11 +85,11 @@ def load_average() -> float | None:
     return None if sys.platform == "win32" else os.getloadavg()[0]
 
 
-def other_load(sample_s: float = _SAMPLE_S) -> tuple[float, float]:
+def other_load() -> tuple[float, float]:
     """Return how many cores other processes keep busy, and how many the hypervisor took away."""
     before, own_before = _busy_ticks(), time.process_time()
     start = time.perf_counter()
-    time.sleep(sample_s)
+    time.sleep(_SAMPLE_S)
     after, own_after = _busy_ticks(), time.process_time()
     if before is None or after is None:
         return 0.0, 0.0

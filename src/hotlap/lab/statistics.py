@@ -44,6 +44,11 @@ class Spread:
     n: int
 
 
+def figures(ratio: Ratio) -> str:
+    """Return `1.06x (1.04 to 1.10)`."""
+    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
 def paired_ratio(base_ms: Sequence[float], other_ms: Sequence[float]) -> Ratio:
     """Return base / other by pairs, so that a machine that drifts slows both.
 

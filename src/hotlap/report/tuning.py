@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.lab.statistics import Ratio
+from hotlap.lab.statistics import figures
 from hotlap.report.terminal import printable
 from hotlap.tuning.result import Tuning
 
@@ -40,7 +40,7 @@ def _headline(tuning: Tuning, console: Console) -> None:
         return
     base, best = tuning.baseline_ms, tuning.best_ms
     console.print(
-        f"{in_words(tuning.speedup)} steady: {base.median:.2f} -> {best.median:.2f} ms per step, "
+        f"{figures(tuning.speedup)} steady: {base.median:.2f} -> {best.median:.2f} ms per step, "
         f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
     )
     whole = tuning.whole_run
@@ -72,7 +72,7 @@ def _ladder(tuning: Tuning, console: Console) -> None:
     for name in ("tier", "speed-up", "plan"):
         table.add_column(name)
     for rung in tuning.ladder:
-        table.add_row(rung.tier, in_words(rung.speedup), str(rung.plan))
+        table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
     console.print()
     console.print(table)
 
@@ -101,8 +101,3 @@ def _protection(unprotected: tuple[str, ...], console: Console) -> None:
         console.print("\nTrials could still have changed:")
         for line in unprotected:
             console.print(f"  {printable(line)}")
-
-
-def in_words(ratio: Ratio) -> str:
-    """Return `2.31x (2.20 to 2.41)`."""
-    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"

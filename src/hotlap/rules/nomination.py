@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hotlap.plan import Plan
 
@@ -31,6 +30,3 @@ class Nomination:
     """Share of the step that the bound must take away to be a finding, where no remedy works."""
     by_hand: str = ""
     """What a user could do where no technique helps."""
-
-
-Facts = Mapping[str, Any]

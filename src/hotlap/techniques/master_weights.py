@@ -12,15 +12,15 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hotlap.errors import UsageError
 from hotlap.task import TaskFacts
+from hotlap.techniques.narrow_buffers import Buffers
 from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+from hotlap.techniques.wide_embeddings import sum_embeddings_in_float32
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     target.weights.update(wide)
     target.notes["masters"] = len(masters)
     target.ended.extend(_cast_at_the_border(module, target.notes))
-    buffers = _Buffers(module)
+    buffers = Buffers(module)
     if buffers.wide:
         target.ended.extend(buffers.join(target))
     if target.device == "cpu":
-        target.ended.extend(_sum_embeddings_in_float32(module))
+        target.ended.extend(sum_embeddings_in_float32(module))
     _Copies(held, [masters[id(parameter)] for parameter in held]).join(target)
     return target
 
@@ -119,85 +119,6 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[],
     ]
 
 
-class _Buffers:
-    """Puts bfloat16 copies in the place of float32 buffers from the forward to its backward.
-
-    Outside of that the model has its own: checkpoints and evaluation know of nothing.
-    """
-
-    def __init__(self, module: Any) -> None:
-        import torch
-
-        self.wide: dict[str, tuple[dict[str, Any], str]] = {
-            f"{name}.{key}" if name else key: (part._buffers, key)
-            for name, part in module.named_modules()
-            for key, buffer in part._buffers.items()
-            if buffer is not None and buffer.dtype == torch.float32
-        }
-        """Path -> who holds it, and under which name."""
-        self._copies: dict[str, tuple[Any, int, Any]] = {}
-        """Path -> the buffer it is a copy of, that one's version, and the copy."""
-        self._module, self._is_step = module, False
-
-    def join(self, target: StepTarget) -> list[Callable[[], None]]:
-        """Act on every forward; return what ends that."""
-        target.forward.append(self._narrow_in_training)
-        target.after_backward.append(self.own)
-        return [
-            self._module.register_forward_pre_hook(self._before).remove,
-            self._module.register_forward_hook(self._after).remove,
-            self.own,
-        ]
-
-    @contextmanager
-    def _narrow_in_training(self) -> Iterator[None]:
-        self._narrow()
-        self._is_step = True
-        try:
-            yield
-        finally:
-            self._is_step = False
-        for path, (holder, key) in self.wide.items():
-            copy = self._copies[path][2]
-            if holder[key] is not copy or copy._version > 0:
-                raise UsageError(
-                    f"the model's forward writes to its buffer {path}, which bfloat16 is too "
-                    "narrow for. Allowed: a plan without master_weights; autocast leaves buffers "
-                    "as they are."
-                )
-
-    def _before(self, *_: Any) -> None:
-        # In a step the loss may use buffers as well, and all of it may be compiled.
-        if not self._is_step:
-            self._narrow()
-
-    def _after(self, *_: Any) -> None:
-        if not self._is_step:
-            self.own()
-
-    def _narrow(self) -> None:
-        import torch
-
-        for path, (holder, key) in self.wide.items():
-            own = holder[key]
-            if own.dtype != torch.float32:
-                continue
-            copied, version, copy = self._copies.get(path, (None, 0, None))
-            if copied is not own or version != own._version:
-                with torch.inference_mode(False):
-                    # Evaluation makes copies too, and training goes on with them.
-                    copy = own.detach().to(torch.bfloat16)
-                self._copies[path] = own, own._version, copy
-            holder[key] = copy
-
-    def own(self) -> None:
-        """Let the model have its own buffers."""
-        for path, (holder, key) in self.wide.items():
-            copied, _, copy = self._copies.get(path, (None, 0, None))
-            if copy is not None and holder[key] is copy:
-                holder[key] = copied
-
-
 def _cast(value: Any, old: Any, new: Any) -> Any:
     from hotlap.nested import mapped
 
@@ -208,46 +129,6 @@ def _dtypes(value: Any) -> str:
     import torch
 
     return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
-
-
-def _sum_embeddings_in_float32(module: Any) -> list[Any]:
-    """Let rows that occur often keep what each occurrence adds; return what undoes it.
-
-    On a CPU torch adds them up one by one in bfloat16, where a long sum stops growing. On a GPU it
-    sums in float32.
-    """
-    import torch
-
-    undo = []
-    for each in module.modules():
-        is_plain = type(each) is torch.nn.Embedding and "forward" not in vars(each)
-        if is_plain and not (each.max_norm or each.sparse or each.scale_grad_by_freq):
-            each.forward = _lookup(each)
-            undo.append(lambda each=each: delattr(each, "forward"))
-    return undo
-
-
-def _lookup(embedding: Any) -> Any:
-    import torch
-
-    padding = -1 if embedding.padding_idx is None else embedding.padding_idx
-
-    class Lookup(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, weight: Any, indices: Any) -> Any:
-            ctx.save_for_backward(indices)
-            ctx.rows = len(weight)
-            return torch.nn.functional.embedding(indices, weight)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            (indices,) = ctx.saved_tensors
-            wide = torch.ops.aten.embedding_dense_backward(
-                gradients[0].float(), indices, ctx.rows, padding, False
-            )
-            return wide.to(gradients[0].dtype), None
-
-    return lambda indices: Lookup.apply(embedding.weight, indices)
 
 
 def _is_there(gradient: Any) -> bool:

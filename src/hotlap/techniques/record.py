@@ -10,7 +10,6 @@ from hotlap.errors import HotlapError
 from hotlap.task import TaskFacts
 
 Seam = Literal["process", "feed", "model", "optimizer", "step"]
-SEAMS: tuple[Seam, ...] = ("process", "feed", "model", "optimizer", "step")
 
 
 class Numerics(StrEnum):

@@ -29,9 +29,9 @@ class Budget:
         """Return the moment, as `time.monotonic()` counts, at which only `keep_s` are left."""
         return self.started + self.seconds - keep_s
 
-    def affords(self, what: str, needed_s: float, keep_s: float = 0.0) -> bool:
-        """True if `needed_s` fit and `keep_s` remain; else `what` is noted as not reached."""
-        if self.left - keep_s >= needed_s:
+    def affords(self, what: str, needed_s: float) -> bool:
+        """True if `needed_s` fit; else `what` is noted as not reached."""
+        if self.left >= needed_s:
             return True
         self.not_reached.append(f"{what} (about {needed_s:.0f} s, {max(0, self.left):.0f} s left)")
         return False

@@ -7,11 +7,10 @@ from statistics import fmean
 from hotlap.errors import HotlapError
 from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
 from hotlap.lab.pairs import Race
-from hotlap.lab.statistics import Ratio, Spread, spread
+from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.tuning.hints import HintAnswer, answer
-from hotlap.tuning.noting import figures
 from hotlap.tuning.result import Rung, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 

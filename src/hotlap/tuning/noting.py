@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hotlap.lab.pairs import Arm, Race
-from hotlap.lab.statistics import Ratio
+from hotlap.lab.arm import Arm
+from hotlap.lab.pairs import Race
+from hotlap.lab.statistics import figures
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 
@@ -125,8 +126,3 @@ def in_words(candidate: Candidate, race: Race) -> str:
         return f"{words}, not above what identical runs differ by ({race.floor:.1%})"
     means = race.ratio_of_means(candidate.name)
     return f"{words}, but {means:.2f}x by the mean of all steps: few steps take much longer"
-
-
-def figures(ratio: Ratio) -> str:
-    """Return `1.06x (1.04 to 1.10)`."""
-    return f"{ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"

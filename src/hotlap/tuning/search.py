@@ -8,8 +8,9 @@ from typing import Any
 
 from hotlap import rules
 from hotlap.errors import UsageError, unknown_name
+from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation, watch
-from hotlap.lab.pairs import Arm, Race, race
+from hotlap.lab.pairs import Race, race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hotlap.engine.build import Built, build, training_source
+from hotlap.engine.build import Built, build
 from hotlap.engine.memory.few import batches_of, first_of, per_sample
 from hotlap.engine.memory.ledger import Ledger, Peak
+from hotlap.engine.sources import training_source
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity import fixed
 from hotlap.feed.samples.transform import Apart
@@ -150,7 +151,7 @@ def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) 
     states = fixed.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
-            built = _built(task, kept, ledger, fake, device)
+            built = _built(task, kept, ledger, device)
             micros = _micros(task, sample, min(split, task.logical_batch), ledger, fake, device)
             # Those of the step that are not gone through lie there all the same.
             rest = task.logical_batch - sum(samples for samples, _ in micros)
@@ -185,10 +186,10 @@ def _rehearsable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
     return Plan(kept), tuple(left_out)
 
 
-def _built(task: Task, plan: Plan, ledger: Ledger, fake: Any, device: str) -> Built:
+def _built(task: Task, plan: Plan, ledger: Ledger, device: str) -> Built:
     def model() -> Any:
         with torch.device(device):
-            made = _made(task, fake)
+            made = _made(task)
         # It is where it should be; moving parameters is what fake tensors cannot do.
         made.to = lambda *_, **__: made
         return made
@@ -233,7 +234,7 @@ def _check_split(built: Built) -> None:
     built.step._is_checked = True
 
 
-def _made(task: Task, fake: Any) -> Any:
+def _made(task: Task) -> Any:
     """Make the model without memory; where it reads files or values, with memory for a moment."""
     try:
         with warnings.catch_warnings():
@@ -253,7 +254,6 @@ def _made(task: Task, fake: Any) -> Any:
             module._parameters[name] = None if parameter is None else memo[id(parameter)]
         for name, buffer in list(module._buffers.items()):
             module._buffers[name] = None if buffer is None else torch.empty_like(buffer)
-    del fake
     return real
 
 
@@ -298,7 +298,10 @@ class _Irregular(Exception):
 
 
 def _grown(two: Any, three: Any, count: int, device: str) -> Any:
-    """Return a batch of `count` samples without numbers, told from those of two and three."""
+    """Return a batch of `count` samples without numbers, told from those of two and three.
+
+    Walked side by side, unlike anything in `hotlap.nested`: lists may grow with their samples too.
+    """
     if type(two) is not type(three):
         raise _Irregular("batches differ in type")
     if isinstance(two, torch.Tensor):

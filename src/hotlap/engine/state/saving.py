@@ -17,8 +17,8 @@ from hotlap.checkpoint.read import Checkpoint, newest, read
 from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed, not_a_step, step_name
 from hotlap.engine.build import Built
 from hotlap.engine.state.content import Position, capture
-from hotlap.engine.state.fitting import trained_names
 from hotlap.engine.state.meaning import LISTED, check, is_usable, listing, not_finite
+from hotlap.engine.state.optimizer import trained_names
 from hotlap.errors import MissingFile, StorageError, UsageError
 
 log = logging.getLogger("hotlap")

@@ -4,11 +4,9 @@ Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The
 out is the one that default collation would have made of the same indices, bit for bit.
 """
 
-import gc
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,11 +15,11 @@ import torch
 from hotlap.errors import DIFFERS
 from hotlap.feed.memory.bound import Bound
 from hotlap.feed.memory.gather import Several, gatherer
-from hotlap.feed.memory.place import HostPlace, Place, at_once, no_room
+from hotlap.feed.memory.held import Held
+from hotlap.feed.memory.place import HostPlace, Place, at_once
 from hotlap.feed.purity import fixed
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.reach import Reach
-from hotlap.nested import take_apart
 
 log = logging.getLogger("hotlap")
 
@@ -62,25 +60,19 @@ class ResidentRows:
         place: Place | None = None,
     ) -> None:
         self._own_order = own_order
-        self.place: Place = place or HostPlace()
         self.length = len(dataset)
-        self.max_bytes = max_bytes
+        self._held = Held(self.length, max_bytes, place or HostPlace())
         self.served = 0
         """Batches served from memory."""
         self.read_batches = 0
-        self.most_bytes = 0
-        """Bytes held, while they were."""
         self.refused: str | None = None
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
-        self._rows: list[torch.Tensor] | None = None
-        self._spec: Any = None
         self._forget()
         self._since_check = 0
         self._restless = 0
         self._is_settled = False
         self._read_s, self._serve_s = FirstTimes(), FirstTimes()
-        _everybody.add(self)
         self._reach = Reach(dataset)
         if self._reach.problem is not None:
             self.refuse(self._reach.problem)
@@ -88,7 +80,17 @@ class ResidentRows:
     @property
     def bytes(self) -> int:
         """Bytes held in memory."""
-        return sum(row.numel() * row.element_size() for row in self._rows or ())
+        return self._held.bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes held, while they were."""
+        return self._held.most_bytes
+
+    @property
+    def place(self) -> Place:
+        """Where the rows are kept."""
+        return self._held.place
 
     def bind(self, dataset: Any, read: Read) -> Read:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
@@ -108,7 +110,7 @@ class ResidentRows:
             self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
             log.info("resident: %s changed, the samples are read anew", self.changed)
             self._forget()
-        if self.refused is None and self._checked and self._rows is not None:
+        if self.refused is None and self._checked and self._held.rows is not None:
             self._since_check = 0
             self._reread(read, REREAD_PER_EPOCH)
 
@@ -116,7 +118,7 @@ class ResidentRows:
         """Something was rebound in the middle of an epoch: what is held may be stale."""
         self._restless += 1
         if self._restless > _MOST_CHANGES:
-            self.refuse(f"{self._reach.changed()} keeps changing in the middle of epochs")
+            self.refuse(f"{self._reach.watched.changed()} keeps changing in the middle of epochs")
             return
         self._forget()
         self._look_again(dataset, read)
@@ -125,7 +127,7 @@ class ResidentRows:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None:
             return read(indices)
-        if self._reach.changed() is not None:
+        if self._reach.watched.changed() is not None:
             self._own(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:
             self._since_check += indices.numel()
@@ -134,7 +136,7 @@ class ResidentRows:
         index = None if self.refused is not None else self._own(self._positions, indices)
         if index is None:
             return read(indices)
-        missing = index[~self._have[index]] if self._missing else index[:0]
+        missing = index[~self._held.have[index]] if self._held.missing else index[:0]
         if len(missing) and not self._complete(dataset, read, index, missing):
             return self._read_and_keep(dataset, read, indices, index)
         begin = time.perf_counter()
@@ -174,8 +176,8 @@ class ResidentRows:
                 done += 1
                 continue
             if several is None:
-                assert self._rows is not None
-                several = Several(self._spec, self._rows, batch)
+                assert self._held.rows is not None
+                several = Several(self._held.spec, self._held.rows, batch)
             # The last batch of an epoch may not be whole.
             is_ahead = several.count and self.place.gathers_ahead and len(parts[done]) == batch
             ahead = several.gather(order, done * batch) if is_ahead else map(quick, parts[done:])
@@ -190,7 +192,7 @@ class ResidentRows:
 
     def _is_due(self) -> bool:
         """True if the data set is to be looked at before another batch is served."""
-        return self._since_check >= REREAD_EVERY or self._reach.changed() is not None
+        return self._since_check >= REREAD_EVERY or self._reach.watched.changed() is not None
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -229,10 +231,10 @@ class ResidentRows:
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
             self._read_again(read, index[:_REREAD_AT_ONCE])
-        if self.refused is not None or self._rows is None:
+        if self.refused is not None or self._held.rows is None:
             return None
-        gather = self.place.gathering(gatherer(self._spec, self._rows))
-        if self._missing == 0 and self._own_order:
+        gather = self.place.gathering(gatherer(self._held.spec, self._held.rows))
+        if self._held.missing == 0 and self._own_order:
             self._quick = gather
         self._since_check += index.numel()
         self.served += 1
@@ -240,11 +242,11 @@ class ResidentRows:
 
     def fill(self, dataset: Any, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
-        missing = (~self._have).nonzero().flatten().tolist()
+        missing = (~self._held.have).nonzero().flatten().tolist()
         states = fixed.global_random_states()
         start = 0
         while start < len(missing) and self.refused is None:
-            chunk = missing[start : start + at_once(self._rows, _FILL_CHUNK)]
+            chunk = missing[start : start + at_once(self._held.rows, _FILL_CHUNK)]
             start += len(chunk)
             try:
                 self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
@@ -271,9 +273,7 @@ class ResidentRows:
         self._reach = Reach(None)
 
     def _forget(self) -> None:
-        self._rows = None
-        self._have = torch.zeros(self.length, dtype=torch.bool)
-        self._missing = self.length
+        self._held.forget()
         self._checked = False
         self._quick: Callable[[torch.Tensor], Any] | None = None
 
@@ -290,9 +290,9 @@ class ResidentRows:
 
     def _settle(self, dataset: Any) -> None:
         """See whether reading changes the data set; the first batch may, as files are opened."""
-        changed = self._reach.rebound()
+        changed = self._reach.watched.rebound()
         if changed is None:
-            self._reach.accept()
+            self._reach.watched.accept()
             return
         if self._is_settled:
             self.refuse(f"reading a sample changes {changed}")
@@ -307,72 +307,20 @@ class ResidentRows:
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}")
             return
-        leaves: list[torch.Tensor] = []
-        spec = take_apart(batch, leaves)
-        if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
-            self.refuse("a batch is not made of tensors with one row per sample")
-        elif self._rows is None:
-            self._allocate(spec, leaves)
-        if self.refused is None:
-            self._keep(spec, leaves, index)
-
-    def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> None:
-        size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
-        reason = self._no_room(size)
-        if reason is not None and self._others():
-            # What a finished run held may only wait for Python to see that nobody can reach it.
-            gc.collect()
-            reason = self._no_room(size)
-        if reason is not None and self.place.otherwise is not None:
-            log.info("resident: %s", reason)
-            self.place = self.place.otherwise
-            self._allocate(spec, leaves)
-            return
+        reason = self._held.keep(batch, index)
         if reason is not None:
             self.refuse(reason)
-            return
-        self._spec = spec
-        self._rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]
-        self.most_bytes = max(self.most_bytes, self.bytes)
-
-    def _no_room(self, size: int) -> str | None:
-        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._others())
-
-    def _others(self) -> int:
-        """Return the bytes that other data sets hold in the same place."""
-        return sum(
-            rows.bytes
-            for rows in _everybody
-            if rows is not self and rows.place.name == self.place.name
-        )
-
-    def _keep(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> None:
-        assert self._rows is not None
-        fits = spec == self._spec and all(
-            leaf.shape[1:] == row.shape[1:]
-            and leaf.dtype == row.dtype
-            and leaf.device.type == "cpu"
-            for leaf, row in zip(leaves, self._rows, strict=True)
-        )
-        if not fits:
-            self.refuse("samples differ in shape, dtype or structure")
-            return
-        for leaf, row in zip(leaves, self._rows, strict=True):
-            self.place.keep(row, index, leaf)
-        self._have[index] = True
-        self._missing = self.length - int(self._have.sum())
 
     def _reread(self, read: Read, count: int) -> None:
-        held = self._have.nonzero().flatten()
+        held = self._held.have.nonzero().flatten()
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
         wanted = held[self.served % stride :: stride]
-        for part in wanted.split(at_once(self._rows, _FILL_CHUNK)):
+        for part in wanted.split(at_once(self._held.rows, _FILL_CHUNK)):
             if self.refused is None:
                 self._read_again(read, part)
 
     def _read_again(self, read: Read, index: torch.Tensor) -> None:
-        assert self._rows is not None
         if threading.current_thread() is not threading.main_thread():
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
@@ -381,20 +329,10 @@ class ResidentRows:
             before = fixed.global_random_states()
             again = read(index.tolist())
             drawn = fixed.moved(before)
-        self._reach.accept()
+        self._reach.watched.accept()
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}", too_late=True)
             return
-        leaves: list[torch.Tensor] = []
-        if take_apart(again, leaves) != self._spec:
-            self.refuse("samples differ in structure when they are read again", too_late=True)
-            return
-        for leaf, row in zip(leaves, self._rows, strict=True):
-            if not fixed.same_bytes(leaf, self.place.kept(row, index)):
-                which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
-                self.refuse(f"sample {which} is not the same when it is read again", too_late=True)
-                return
-
-
-_everybody: weakref.WeakSet[ResidentRows] = weakref.WeakSet()
-"""All that hold rows in this process: they share what memory there is."""
+        differs = self._held.difference(again, index)
+        if differs is not None:
+            self.refuse(differs, too_late=True)

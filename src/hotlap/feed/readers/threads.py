@@ -91,7 +91,7 @@ class ReaderThreads:
         read_at(self.dataset, position)
         reach = Reach(self.dataset)
         read_at(self.dataset, position)
-        changed = reach.rebound()
+        changed = reach.watched.rebound()
         if changed is not None:
             raise UsageError(
                 f"reading a sample changes {changed}, so that samples depend on who reads how "

@@ -1,0 +1,122 @@
+"""The end of an epoch: it is measured, its schedule steps, and what was trained is not lost."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from hotlap.engine.build import Built
+from hotlap.engine.checks.quiet import is_disturbed
+from hotlap.engine.clock import EpochClock
+from hotlap.engine.evaluate import Stopped, evaluate
+from hotlap.engine.run import StepDone, waits_for_measure
+from hotlap.engine.state.saving import Saver
+from hotlap.engine.trained import EpochDone
+from hotlap.errors import RunError, StorageError, UsageError
+from hotlap.task import Task
+
+_SCALES = 40
+"""Steps after which a scaler has halved its scale down to nothing."""
+
+
+def check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
+    """Raise once no update of the whole run was taken; a scaler may need some to find its scale."""
+    may_scale = built.step.target.scaler is not None and step.number <= _SCALES
+    if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
+        raise RunError(
+            f"none of {step.number} updates was taken: the loss, or the norm of the gradients, was "
+            "not finite in any of them. Allowed: a loss that is finite, its count not 0 if it is "
+            "(sum, count); look at the weights that the run began with, the data, and the "
+            "learning rate."
+        )
+
+
+def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
+    total = task.total_steps
+    if total is not None:
+        return total - step.number
+    return ((task.epochs or 0) - step.epoch) * in_this_epoch
+
+
+def ended_epoch(
+    built: Built,
+    step: StepDone,
+    clock: EpochClock,
+    saver: Saver | None,
+    stop: Callable[[], bool],
+) -> EpochDone:
+    """Measure an epoch, or the part of it that was trained, and return its report.
+
+    Args:
+        built: the run; a schedule that waits for the measure takes its step.
+        step: the last one that was done.
+        clock: of the epoch.
+        saver: saves what was trained if evaluation raises; None if nothing is saved.
+        stop: asked while held-out samples are looked at.
+
+    Raises:
+        Stopped: `stop` said so.
+        UsageError: the schedule follows a measure that evaluation does not give.
+    """
+    seconds, loss = clock.read()
+    if waits_for_measure(built):
+        # Without its measure the schedule would go on with another rate.
+        stop = _never
+    held_out: Mapping[str, float] = {}
+    if built.held_out is not None:
+        try:
+            held_out = evaluate(built, stop=stop)
+        except Stopped:
+            raise
+        except Exception as error:
+            _save_trained(built, step, saver, error)
+            raise
+    if waits_for_measure(built) and step.ends_epoch:
+        built.scheduler.step(_followed(held_out, loss))
+    return EpochDone(
+        epoch=step.epoch,
+        steps=clock.steps,
+        seconds=seconds,
+        samples_per_s=clock.timed / seconds,
+        loss=loss,
+        held_out=held_out,
+        left_s=_steps_left(built.task, step, clock.steps) * seconds / clock.timed_steps,
+        peak_memory_bytes=built.hardware.peak_bytes(),
+        skipped_steps=built.step.skipped,
+        peak_host_memory_bytes=built.hardware.host_peak_bytes(),
+        padding=built.source.padding,
+    )
+
+
+def _never() -> bool:
+    return False
+
+
+def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exception) -> None:
+    """Save what was trained before evaluation raised: it is not lost with it.
+
+    A schedule that waits for the measure goes on from an earlier step.
+    """
+    if saver is None or waits_for_measure(built):
+        return
+    if is_disturbed(built.model):
+        error.add_note(
+            "hotlap: evaluation raised this while the model was put back, so this state is not "
+            "saved; the last step that was saved is whole"
+        )
+        return
+    try:
+        saver.save(built, step.after, EpochClock(built.hardware).to_json(), must=True)
+    except StorageError as full:
+        error.add_note(f"hotlap: nor could what was trained be saved: {full}")
+    else:
+        where = saver.where(step.after)
+        error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
+
+
+def _followed(held_out: Mapping[str, float], loss: float) -> float:
+    """Return what a schedule that waits for a measure is given."""
+    if held_out and "loss" not in held_out:
+        raise UsageError(
+            f"the schedule follows the held-out loss, and evaluate() gave {sorted(held_out)}. "
+            "Allowed: a `loss` among what evaluate() gives, or another schedule."
+        )
+    return held_out.get("loss", loss)

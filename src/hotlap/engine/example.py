@@ -1,0 +1,161 @@
+"""What the loss gives the model, from which a program for any batch is made and checked."""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from hotlap.engine.memory.few import batches_of, first_of, per_sample
+from hotlap.errors import RunError, UsageError
+from hotlap.task import Task
+
+_SAMPLES = 4
+_TOLERANCE = 1e-3
+"""Of the largest output: ONNX runs other kernels."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What the loss gives the model for a batch, and for one with a sample more."""
+
+    nested: Any
+    """How arguments and keywords are nested, as a tree of torch's."""
+    leaves: list[Any]
+    """What is in them."""
+    following: list[Any]
+    """The same for the batch with a sample more."""
+    added: list[tuple[int, ...]]
+    """What a sample adds to each dimension of each leaf; () for what is no tensor."""
+
+    @property
+    def _has_batch(self) -> bool:
+        return any(map(any, self.added))
+
+    def exported(self, model: Any) -> Any:
+        """Return the model as a program whose batch may have any size."""
+        batch = torch.export.Dim("batch", min=1, max=2**20)
+        sizes = [
+            {dim: batch if more == 1 else more * batch for dim, more in enumerate(added) if more}
+            for added in self.added
+        ]
+        args, kwargs = pytree.tree_unflatten([size or None for size in sizes], self.nested)
+        by_name = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        args, kwargs = pytree.tree_unflatten(self.leaves, self.nested)
+        try:
+            with torch.no_grad():
+                return torch.export.export(
+                    model, args, kwargs, dynamic_shapes=dict(by_name), strict=False
+                )
+        except Exception as error:
+            raise RunError(
+                f"the model cannot be exported: {type(error).__name__}: {error}"
+            ) from error
+
+    def compared(self, model: Any, other: Callable[..., Any]) -> str:
+        """Run both on these batches and on one sample; return in words how far they differ.
+
+        Raises:
+            RunError: they differ by more than rounding.
+        """
+        given, sizes = [self.leaves], "these inputs, whose shapes do not follow the batch"
+        if self._has_batch:
+            given += [self.following, list(map(_of_one, self.leaves, self.added))]
+            sizes = f"batches of {_SAMPLES}, {_SAMPLES + 1} and 1"
+        worst = 0.0
+        for leaves in given:
+            args, kwargs = pytree.tree_unflatten(leaves, self.nested)
+            with torch.no_grad():
+                theirs = pytree.tree_leaves(other(*args, **kwargs))
+                ours = pytree.tree_leaves(model(*args, **kwargs))
+            for left, right in zip(ours, theirs, strict=True):
+                worst = max(worst, _apart(left, right))
+        if not worst <= _TOLERANCE:
+            raise RunError(f"the exported program differs from the model by {worst:.2g}.")
+        return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
+
+
+def _apart(left: Any, right: Any) -> float:
+    """Return by how much an output differs, as a share of its largest number; inf if wholly."""
+    if not isinstance(left, torch.Tensor) or not left.is_floating_point():
+        is_tensor = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+        same = torch.equal(left, right) if is_tensor else left == right
+        return 0.0 if bool(same) else math.inf
+    finite = left.isfinite()
+    mine, theirs = (each.masked_fill(finite, 0.0) for each in (left, right))
+    if not torch.allclose(mine, theirs, equal_nan=True):
+        return math.inf
+    if not bool(finite.any()):
+        return 0.0
+    off = float((left - right)[finite].abs().max())
+    return off / (float(left[finite].abs().max()) or 1.0) if math.isfinite(off) else math.inf
+
+
+def _of_one(leaf: Any, added: tuple[int, ...]) -> Any:
+    for dim, more in enumerate(added):
+        leaf = leaf.narrow(dim, 0, more).contiguous() if more else leaf
+    return leaf
+
+
+def example_of(task: Task, model: Any) -> Example:
+    """Return what the loss gives the model for the first samples.
+
+    Raises:
+        UsageError: the loss does not call the model, or gives it what no batch of another size
+            could be made of.
+    """
+    samples = first_of(task, _SAMPLES)
+    source = batches_of(samples, task)
+    # The same samples, so that both are padded alike.
+    order = torch.arange(_SAMPLES + 1) % len(samples)
+    leaves, nested = _given(task, model, source.batch_of(order[:-1]))
+    following, again = _given(task, model, source.batch_of(order))
+    if nested != again:
+        raise UsageError(_fixed("arguments nested as ", nested, again))
+    added = []
+    for before, after in zip(leaves, following, strict=True):
+        if not isinstance(before, torch.Tensor):
+            # Others are no inputs of a program, which torch says itself.
+            if isinstance(before, int | float | str) and before != after:
+                raise UsageError(_fixed("", before, after))
+            added.append(())
+            continue
+        more = per_sample(before.shape, _SAMPLES, after.shape)
+        if more is None:
+            shapes = tuple(before.shape), tuple(after.shape)
+            raise UsageError(_fixed("a tensor of the shape ", *shapes))
+        added.append(more)
+    return Example(nested, leaves, following, added)
+
+
+def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
+    """Return what the loss calls the model with first, flat, and how it is nested."""
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def record(module: Any, args: Any, kwargs: Any) -> None:
+        del module
+        seen.append((args, kwargs))
+
+    handle = model.register_forward_pre_hook(record, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            task.loss(model, batch)
+    finally:
+        handle.remove()
+    if not seen:
+        raise UsageError(
+            "loss(model, batch) does not call the model, so its input is not known. Allowed: a "
+            "loss that calls `model(...)`."
+        )
+    return pytree.tree_flatten(seen[0])
+
+
+def _fixed(what: str, before: Any, after: Any) -> str:
+    return (
+        f"the loss calls the model with {what}{before} for a batch of {_SAMPLES}, and {after} for "
+        f"one of {_SAMPLES + 1}, so a program could not take batches of any size. Allowed: tensors "
+        "with sizes that are the same for every batch, or multiples of its samples."
+    )

@@ -1,0 +1,87 @@
+"""What gives a run its batches: training and held-out samples, techniques around them."""
+
+from typing import Any
+
+from hotlap.device.accelerator import Device
+from hotlap.feed.sources.lengths import LengthSource
+from hotlap.feed.sources.source import Source
+from hotlap.feed.sources.stream import Stream
+from hotlap.feed.transfer.plain import Moved
+from hotlap.sequences.lengths import Budget, lengths_of
+from hotlap.task import Task, is_stream
+from hotlap.techniques import FeedTarget
+from hotlap.techniques.applying import Applied
+
+
+def training_source(task: Task) -> Source | Stream:
+    """Return what gives the task's training samples in batches, no technique around it."""
+    options: dict[str, Any] = {
+        "micro": task.most_samples,
+        "seed": task.seed,
+        "shuffle": task.shuffle,
+        "drop_last": task.drop_last,
+        "collate": task.collate,
+        "transform": task.transform,
+        "batch_transform": task.batch_transform,
+    }
+    if task.is_stream:
+        return Stream(
+            task.data,
+            task.logical_batch,
+            buffer=task.shuffle_buffer,
+            ends=task.steps is None,
+            **options,
+        )
+    per_epoch = task.steps_per_epoch or 1
+    options["epochs"] = task.epochs or -(-(task.steps or 0) // per_epoch)
+    if task.lengths is None:
+        return Source(task.data, task.logical_batch, **options)
+    return LengthSource(
+        task.data,
+        task.logical_batch,
+        lengths=task.sample_lengths,
+        budget=task.budget,
+        accumulate=task.accumulate,
+        **options,
+    )
+
+
+def held_out_source(task: Task, hardware: Device) -> Source | Stream:
+    """Return what gives the held-out samples in batches, as large as evaluation may have them."""
+    options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
+    size = task.most_samples * hardware.evaluation_batch
+    if is_stream(task.held_out):
+        return Stream(task.held_out, size, ends=True, name="held_out", **options)
+    if task.budget is None:
+        return Source(task.held_out, size, **options)
+    tokens = task.budget.tokens * hardware.evaluation_batch
+    if not callable(task.lengths):
+        # Their lengths are not known; as many as would fit if all were the longest.
+        longest = int(task.budget.edges[-1])
+        return Source(task.held_out, tokens // longest, **options)
+    lengths = lengths_of(task.lengths, task.held_out)
+    budget = Budget(lengths, max(tokens, int(lengths.max())), task.budget.to)
+    most = budget.most_samples
+    return LengthSource(task.held_out, most, lengths=lengths, budget=budget, **options)
+
+
+def with_techniques(
+    source: Source | Stream, applied: Applied, hardware: Device, fill_ahead: bool
+) -> Source | Stream:
+    """Return a source as the plan's techniques of the feed make it, and moved to the device.
+
+    Args:
+        source: it is changed in place.
+        applied: the plan's techniques.
+        hardware: the device.
+        fill_ahead: let the feed reach its steady state at once, for trials.
+    """
+    target = FeedTarget(
+        source, own_order=True, fill_ahead=fill_ahead, size=source.length, device=hardware
+    )
+    applied.apply("feed", target)
+    target.loader = None
+    source.wraps, source.notes = target.fetchers, target.notes
+    if hardware.is_apart:
+        source.transfer = target.transfer or Moved(hardware.name)
+    return source

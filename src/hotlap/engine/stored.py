@@ -1,0 +1,79 @@
+"""The weights that a path stands for: a run's folder, a folder `step-...`, or a file."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotlap.checkpoint.files import check_path
+from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
+from hotlap.engine.state.saving import find
+from hotlap.engine.state.weights import extra_of
+from hotlap.errors import MissingFile
+
+log = logging.getLogger("hotlap")
+
+
+def weights_of(
+    source: str | Path,
+    wanted: Mapping[str, torch.Tensor],
+    notice: Callable[[str], None] = log.info,
+) -> dict[str, torch.Tensor]:
+    """Return the weights of a run's folder, of a folder `step-...`, or of a file.
+
+    Args:
+        source: see `hotlap.checkpoint.foreign` for the files.
+        wanted: the model's own state dict.
+        notice: called, in words, with what they are of, and why newer steps were passed over.
+
+    Raises:
+        MissingFile: it is not there.
+        UsageError: the weights are those of another model.
+        CheckpointCorrupt: it is not what it says it is.
+    """
+    found = found_in(source, notice)
+    notice(f"weights of '{found.path}'")
+    return fitted(found.weights, wanted, found.path)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a model is put together from."""
+
+    path: Path
+    weights: Mapping[str, torch.Tensor]
+    buffers: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Those that no state dict has."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """What modules gave by `get_extra_state`."""
+
+
+def found_in(source: str | Path, notice: Callable[[str], None]) -> Found:
+    """Return what a path holds; it may be of another model.
+
+    Args:
+        source: see `weights_of`.
+        notice: called, in words, with why newer steps were passed over.
+
+    Raises:
+        MissingFile: it is not there.
+        CheckpointCorrupt: it is not what it says it is.
+    """
+    path = Path(source)
+    check_path(path)
+    if is_foreign(path):
+        return Found(path, read_foreign(path))
+    if not path.is_dir():
+        raise MissingFile(
+            f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
+            "weights."
+        )
+    saved, passed = find(str(path), None)
+    for why in passed:
+        notice(f"passed over: {why}")
+    assert saved is not None
+    buffers = saved.tensors.get("buffers", {})
+    return Found(saved.path, saved.tensors["model"], buffers, extra_of(saved.state))

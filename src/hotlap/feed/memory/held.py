@@ -1,0 +1,126 @@
+"""The rows of one data set in memory: room for them, what is kept, and what differs from it."""
+
+import gc
+import logging
+import weakref
+from typing import Any
+
+import torch
+
+from hotlap.feed.memory.place import Place, no_room
+from hotlap.feed.purity import fixed
+from hotlap.nested import take_apart
+
+log = logging.getLogger("hotlap")
+
+
+class Held:
+    """Rows that are allocated when the first batch is kept, and filled batch by batch.
+
+    Args:
+        length: samples of the data set.
+        max_bytes: hold no more than this together with all other data sets.
+        place: where the rows are kept.
+    """
+
+    def __init__(self, length: int, max_bytes: int, place: Place) -> None:
+        self.length, self.max_bytes, self.place = length, max_bytes, place
+        self.most_bytes = 0
+        """Bytes held, while they were."""
+        self.spec: Any = None
+        """Structure of a batch, as `take_apart` gives it."""
+        self.forget()
+        _everybody.add(self)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held in memory."""
+        return sum(row.numel() * row.element_size() for row in self.rows or ())
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        self.rows: list[torch.Tensor] | None = None
+        self.have = torch.zeros(self.length, dtype=torch.bool)
+        """True for each sample that is held, shape (length,)."""
+        self.missing = self.length
+        """Samples that are not."""
+
+    def keep(self, batch: Any, index: torch.Tensor) -> str | None:
+        """Keep the samples of a batch; return why they cannot be kept, None if they are.
+
+        Args:
+            batch: a tensor, or several nested, each with one row per sample.
+            index: positions of the samples, int64, shape (n,).
+        """
+        leaves: list[torch.Tensor] = []
+        spec = take_apart(batch, leaves)
+        if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
+            return "a batch is not made of tensors with one row per sample"
+        reason = self._allocate(spec, leaves) if self.rows is None else None
+        return self._fill(spec, leaves, index) if reason is None else reason
+
+    def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> str | None:
+        size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
+        reason = self._no_room(size)
+        if reason is not None and self._others():
+            # What a finished run held may only wait for Python to see that nobody can reach it.
+            gc.collect()
+            reason = self._no_room(size)
+        if reason is not None and self.place.otherwise is not None:
+            log.info("resident: %s", reason)
+            self.place = self.place.otherwise
+            return self._allocate(spec, leaves)
+        if reason is not None:
+            return reason
+        self.spec = spec
+        self.rows = [self.place.empty((self.length, *leaf.shape[1:]), leaf) for leaf in leaves]
+        self.most_bytes = max(self.most_bytes, self.bytes)
+        return None
+
+    def _no_room(self, size: int) -> str | None:
+        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._others())
+
+    def _others(self) -> int:
+        """Return the bytes that other data sets hold in the same place."""
+        return sum(
+            held.bytes
+            for held in _everybody
+            if held is not self and held.place.name == self.place.name
+        )
+
+    def _fill(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> str | None:
+        assert self.rows is not None
+        fits = spec == self.spec and all(
+            leaf.shape[1:] == row.shape[1:]
+            and leaf.dtype == row.dtype
+            and leaf.device.type == "cpu"
+            for leaf, row in zip(leaves, self.rows, strict=True)
+        )
+        if not fits:
+            return "samples differ in shape, dtype or structure"
+        for leaf, row in zip(leaves, self.rows, strict=True):
+            self.place.keep(row, index, leaf)
+        self.have[index] = True
+        self.missing = self.length - int(self.have.sum())
+        return None
+
+    def difference(self, again: Any, index: torch.Tensor) -> str | None:
+        """Return what differs from the rows that are held, None if nothing does.
+
+        Args:
+            again: a batch of samples that are held, read again.
+            index: their positions, int64, shape (n,).
+        """
+        assert self.rows is not None
+        leaves: list[torch.Tensor] = []
+        if take_apart(again, leaves) != self.spec:
+            return "samples differ in structure when they are read again"
+        for leaf, row in zip(leaves, self.rows, strict=True):
+            if not fixed.same_bytes(leaf, self.place.kept(row, index)):
+                which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
+                return f"sample {which} is not the same when it is read again"
+        return None
+
+
+_everybody: weakref.WeakSet[Held] = weakref.WeakSet()
+"""All that hold rows in this process: they share what memory there is."""

@@ -1,0 +1,87 @@
+"""Buffers in bfloat16 from the forward to its backward, for models whose weights are."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hotlap.errors import UsageError
+from hotlap.techniques.record import StepTarget
+
+
+class Buffers:
+    """Puts bfloat16 copies in the place of float32 buffers from the forward to its backward.
+
+    Outside of that the model has its own: checkpoints and evaluation know of nothing.
+    """
+
+    def __init__(self, module: Any) -> None:
+        import torch
+
+        self.wide: dict[str, tuple[dict[str, Any], str]] = {
+            f"{name}.{key}" if name else key: (part._buffers, key)
+            for name, part in module.named_modules()
+            for key, buffer in part._buffers.items()
+            if buffer is not None and buffer.dtype == torch.float32
+        }
+        """Path -> who holds it, and under which name."""
+        self._copies: dict[str, tuple[Any, int, Any]] = {}
+        """Path -> the buffer it is a copy of, that one's version, and the copy."""
+        self._module, self._is_step = module, False
+
+    def join(self, target: StepTarget) -> list[Callable[[], None]]:
+        """Act on every forward; return what ends that."""
+        target.forward.append(self._narrow_in_training)
+        target.after_backward.append(self.own)
+        return [
+            self._module.register_forward_pre_hook(self._before).remove,
+            self._module.register_forward_hook(self._after).remove,
+            self.own,
+        ]
+
+    @contextmanager
+    def _narrow_in_training(self) -> Iterator[None]:
+        self._narrow()
+        self._is_step = True
+        try:
+            yield
+        finally:
+            self._is_step = False
+        for path, (holder, key) in self.wide.items():
+            copy = self._copies[path][2]
+            if holder[key] is not copy or copy._version > 0:
+                raise UsageError(
+                    f"the model's forward writes to its buffer {path}, which bfloat16 is too "
+                    "narrow for. Allowed: a plan without master_weights; autocast leaves buffers "
+                    "as they are."
+                )
+
+    def _before(self, *_: Any) -> None:
+        # In a step the loss may use buffers as well, and all of it may be compiled.
+        if not self._is_step:
+            self._narrow()
+
+    def _after(self, *_: Any) -> None:
+        if not self._is_step:
+            self.own()
+
+    def _narrow(self) -> None:
+        import torch
+
+        for path, (holder, key) in self.wide.items():
+            own = holder[key]
+            if own.dtype != torch.float32:
+                continue
+            copied, version, copy = self._copies.get(path, (None, 0, None))
+            if copied is not own or version != own._version:
+                with torch.inference_mode(False):
+                    # Evaluation makes copies too, and training goes on with them.
+                    copy = own.detach().to(torch.bfloat16)
+                self._copies[path] = own, own._version, copy
+            holder[key] = copy
+
+    def own(self) -> None:
+        """Let the model have its own buffers."""
+        for path, (holder, key) in self.wide.items():
+            copied, _, copy = self._copies.get(path, (None, 0, None))
+            if copy is not None and holder[key] is copy:
+                holder[key] = copied

@@ -356,3 +356,18 @@ def test_on_a_device_the_proof_sees_the_effect(name: str) -> None:
     assert row["state"] == "applied", row
     assert switches.product_error("cuda") == plain
     assert kept.is_cuda
+
+
+@pytest.mark.parametrize("own", [None, "0"])
+def test_devices_are_looked_for_without_beginning_to_use_them(
+    monkeypatch: pytest.MonkeyPatch, own: str | None
+) -> None:
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    seen: list[str | None] = []
+    monkeypatch.delenv(name, raising=False)
+    if own is not None:
+        monkeypatch.setenv(name, own)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get(name)))
+    switches.has_cuda()
+    # The script's own choice is there again.
+    assert seen == ["1"] and os.environ.get(name) == own

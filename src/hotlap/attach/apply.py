@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.attach import seams
+from hotlap.device import switches
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget
 from hotlap.techniques.applying import Applied, recorded_operators
@@ -35,11 +36,9 @@ class PlanInProcess:
 
     def start(self) -> None:
         """Set the switches that are global to the process."""
-        import torch
-
-        self._after_step = self._applied.start(
-            "cuda" if torch.cuda.is_available() else "cpu"
-        ).after_step
+        # Before the script has chosen a device: nothing may be begun on one.
+        device = "cuda" if switches.has_cuda() else "cpu"
+        self._after_step = self._applied.start(device).after_step
 
     def wants(self, seam: str) -> bool:
         """True if a technique of the plan acts at that seam."""

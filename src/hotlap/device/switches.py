@@ -24,11 +24,24 @@ TRIM_NEVER = 2**31 - 1
 _widths = itertools.count()
 
 
+_BY_MANAGEMENT = "PYTORCH_NVML_BASED_CUDA_CHECK"
+"""Set, torch asks the management library for devices. The runtime, which it asks else, reads
+`CUDA_VISIBLE_DEVICES` for good then, and a forked process cannot use CUDA any more."""
+
+
 def has_cuda() -> bool:
-    """True if there is a CUDA device that torch can use."""
+    """True if there is a CUDA device that torch can use; nothing of CUDA is begun by asking."""
     import torch
 
-    return torch.cuda.is_available()
+    before = os.environ.get(_BY_MANAGEMENT)
+    os.environ[_BY_MANAGEMENT] = "1"
+    try:
+        return torch.cuda.is_available()
+    finally:
+        if before is None:
+            del os.environ[_BY_MANAGEMENT]
+        else:
+            os.environ[_BY_MANAGEMENT] = before
 
 
 def cuda_has_begun() -> bool:

@@ -5,13 +5,13 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from hotlap.errors import ScratchError
 from hotlap.lab import family
 from hotlap.lab.copying import end_leftovers
 from hotlap.lab.scratch import Protection, Scratch, probe
+from hotlap.trial.hub import Hub
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="views of the files need Linux")
 
@@ -374,21 +375,34 @@ sys.exit(40 + len(caught))
                 assert process.wait(timeout=10) == 41
 
 
-def test_a_descriptor_is_passed_and_closes_when_the_trial_closes_it(tmp_path: Path) -> None:
-    for protection in (None, COPY):
-        begin = time.monotonic()
-        ours, theirs = socket.socketpair()
-        with Scratch(tmp_path, protection=protection) as scratch, ours:
-            script = f"import os, time; os.write({theirs.fileno()}, b'hello')"
-            script += f"; os.close({theirs.fileno()}); time.sleep(65)"
-            argv = [sys.executable, "-S", "-c", script]
-            process = start(scratch, argv, pass_fds=(theirs.fileno(),))
-            theirs.close()
-            assert time.monotonic() < begin + 30, "somebody else held the status socket"
-            ours.settimeout(10)
-            assert ours.recv(16) == b"hello"
-            assert ours.recv(16) == b""
-            assert process.poll() is None
+@pytest.mark.parametrize(
+    ("protection", "own_network"),
+    [(None, False), (None, True), (COPY, False)],
+    ids=["view", "network", "copy"],
+)
+def test_a_socket_is_found_by_its_path_and_closes_when_the_trial_closes_it(
+    tmp_path: Path, protection: Protection | None, own_network: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with (
+        Scratch(tmp_path, protection=protection, passthrough=(outside,)) as scratch,
+        closing(Hub(outside)) as hub,
+    ):
+        if own_network and scratch.why_no_network() is not None:
+            pytest.skip("no networks of a trial's own here")
+        script = f"import os, socket, time; os.chdir({str(outside)!r})"
+        script += "; s = socket.socket(socket.AF_UNIX); s.connect('socket-0')"
+        script += "; s.sendall(b'1\\n'); s.close(); time.sleep(65)"
+        argv = [sys.executable, "-S", "-c", script]
+        process = start(scratch, argv, own_network=own_network)
+
+        def alive() -> bool:
+            return process.poll() is None
+
+        assert hub.receive(10, alive) == (0, 1)
+        assert hub.receive(10, alive) is None
+        assert alive()
 
 
 @pytest.mark.parametrize("protection", [None, COPY], ids=["view", "copy"])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,15 +62,13 @@ def _serve(tasks: "queue.SimpleQueue[Callable[[], None]]") -> None:
 class Launch:
     """A launcher's process, and the socket on which it is told what to do and says what failed."""
 
-    def __init__(
-        self, order: Mapping[str, Any], options: Mapping[str, Any], pass_fds: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, order: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         self._ours, theirs = socket.socketpair()
         with theirs:
             self.process = _from_lasting_thread(
                 lambda: subprocess.Popen[bytes](
                     [sys.executable, "-I", "-S", str(_LAUNCHER), str(theirs.fileno())],
-                    pass_fds=(theirs.fileno(), *pass_fds),
+                    pass_fds=(theirs.fileno(),),
                     start_new_session=True,
                     **{"stdin": subprocess.DEVNULL, **options},
                 )
@@ -79,7 +77,6 @@ class Launch:
             "copy": None,
             "network": False,
             "parent": os.getpid(),
-            "fds": list(pass_fds),
             **order,
         }
         with contextlib.suppress(BrokenPipeError):  # then it has no answer either

@@ -144,7 +144,6 @@ class Scratch:
         env: Mapping[str, str],
         stdout: int | IO[Any] | None,
         stderr: int | IO[Any] | None,
-        pass_fds: Sequence[int] = (),
         stdin: int | IO[Any] | None = subprocess.DEVNULL,
         own_network: bool = False,
     ) -> "subprocess.Popen[bytes]":
@@ -169,18 +168,16 @@ class Scratch:
                 "hide": self._hidden(),
                 "network": own_network,
             }
-            launch = Launch(order, {**options, "env": dict(env)}, pass_fds)
+            launch = Launch(order, {**options, "env": dict(env)})
         else:
-            launch = self._launch_in_copy(argv, {**options, "env": env}, pass_fds)
+            launch = self._launch_in_copy(argv, {**options, "env": env})
         self._launches = [*(each for each in self._launches if not each.is_over()), launch]
         answer = launch.answer()
         if answer is not None:
             raise launch.failed(answer)
         return launch.process
 
-    def _launch_in_copy(
-        self, argv: Sequence[str], options: Mapping[str, Any], pass_fds: Sequence[int]
-    ) -> Launch:
+    def _launch_in_copy(self, argv: Sequence[str], options: Mapping[str, Any]) -> Launch:
         source = self._what_to_copy()
         size = sum(os.lstat(path).st_size for path in source.files())
         if size > self.copy_limit_bytes:
@@ -212,7 +209,7 @@ class Scratch:
             "cwd": view,
             "copy": copy,
         }
-        launch = Launch(order, {**options, "env": moved}, pass_fds)
+        launch = Launch(order, {**options, "env": moved})
         answer = launch.answer()
         if answer is None or "error" in answer:
             raise launch.failed(answer)

@@ -65,7 +65,7 @@ def on_view(config: dict[str, Any], status: int) -> int:
         os.close(ours)
         failing(status, lambda: as_init(config, status, in_user_namespace, alive))
     os.close(alive)
-    return wait_and_forward(init, config, status)
+    return wait_and_forward(init, status)
 
 
 def as_init(config: dict[str, Any], status: int, in_user_namespace: bool, alive: int) -> int:
@@ -87,7 +87,7 @@ def as_init(config: dict[str, Any], status: int, in_user_namespace: bool, alive:
         # Not a security boundary: it keeps a script that unmounts things from the real files.
         libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
         failing(status, lambda: execute(config["argv"]))
-    # The trial's sockets must close when the trial ends, not when its init does.
+    # Whatever was inherited must close when the trial ends, not when its init does.
     os.closerange(3, 1 << 16)
     return reap_and_forward(child, in_group=True)
 
@@ -110,12 +110,11 @@ def wait_for(child: int) -> int:
             return number if number >= 0 else 128 - number
 
 
-def wait_and_forward(keeper: int, config: dict[str, Any], status: int) -> int:
+def wait_and_forward(keeper: int, status: int) -> int:
     """Wait for the keeper as the launcher."""
     for number, told in FORWARDED.items():
         signal.signal(number, lambda *_, told=told: os.kill(keeper, told))
-    for descriptor in (status, *config["fds"]):
-        os.close(descriptor)
+    os.close(status)
     return wait_for(keeper)
 
 
@@ -146,7 +145,7 @@ def on_copy(config: dict[str, Any], status: int) -> int:
         failing(status, lambda: as_keeper(config, status, group))
     # The kernel sends it to a stopped group that is orphaned, as this one is without its keeper.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    code = wait_and_forward(keeper, config, status)
+    code = wait_and_forward(keeper, status)
     clean_up(config)  # the keeper may have been killed
     return code
 

@@ -1,5 +1,6 @@
 """Attaching to real processes: what is seen, and that nothing else is changed."""
 
+import functools
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run
-from hotlap.lab.observing import watch
+from hotlap.lab.observing import Observation, watch
 from hotlap.lab.proving import Prover
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
@@ -34,6 +35,7 @@ def hotlap_run(*argv: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
+@functools.cache
 def plain_output(*args: str) -> str:
     done = subprocess.run(
         [sys.executable, "tiny.py", *args], capture_output=True, text=True, cwd=TINY.parent
@@ -65,8 +67,8 @@ def test_a_data_set_that_draws_is_run_plain_and_says_so() -> None:
 
 
 def test_switched_off_it_is_the_plain_script() -> None:
-    done = hotlap_run("tiny.py", HOTLAP_OFF="1")
-    assert done.stdout == plain_output()
+    done = hotlap_run("tiny.py", "--epochs", "3", HOTLAP_OFF="1")
+    assert done.stdout == plain_output("--epochs", "3")
     assert "HOTLAP_OFF" in done.stderr
 
 
@@ -84,7 +86,7 @@ def test_what_is_saved_is_what_the_plain_script_saves(tmp_path: Path) -> None:
 
 def test_the_users_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
-    done = hotlap_run("tiny.py", PYTHONPATH=str(tmp_path))
+    done = hotlap_run("tiny.py", "--epochs", "1", PYTHONPATH=str(tmp_path))
     assert done.stdout.startswith("mine\n")
     assert "resident" in done.stderr
 
@@ -111,9 +113,16 @@ def test_a_script_that_cannot_be_reached_says_so_and_runs(tmp_path: Path) -> Non
     assert "hotlap never got into" in done.stderr
 
 
-def test_an_observed_run_learns_what_a_plain_one_learns_and_its_phases_add_up() -> None:
+@pytest.fixture(scope="module")
+def seen() -> Observation:
+    """A run of four epochs that was watched to its end."""
     with Lab(tiny("--epochs", "4")) as lab:
-        seen = watch(lab, seconds=30, epochs=9)
+        return watch(lab, seconds=30, epochs=9)
+
+
+def test_an_observed_run_learns_what_a_plain_one_learns_and_its_phases_add_up(
+    seen: Observation,
+) -> None:
     losses = [0.0] * 4
     for step, loss in enumerate(seen.trace.losses):
         losses[step // 16] += loss
@@ -129,9 +138,8 @@ def test_an_observed_run_learns_what_a_plain_one_learns_and_its_phases_add_up() 
     assert trace.anchor.confidence == "high"
 
 
-def test_what_is_seen_of_the_task_is_right() -> None:
-    with Lab(tiny("--epochs", "4")) as lab:
-        facts = watch(lab, seconds=30, epochs=9).trace.facts
+def test_what_is_seen_of_the_task_is_right(seen: Observation) -> None:
+    facts = seen.trace.facts
     assert facts.planned_steps == 64
     assert facts.steps_per_epoch == 16
     (training,) = facts.training_loaders

@@ -1,17 +1,19 @@
 """Which plan a run is made under: what is not proven here, of this very file, is not used."""
 
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hotlap.attach.choosing import Chosen, choose, plan_path
 from hotlap.attach.entry import Script
-from hotlap.errors import PlanError
+from hotlap.errors import MissingFile, PlanError
 from hotlap.lab.subject import RecipeRun
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
-from hotlap.techniques import EXACT_PLAN
+from hotlap.techniques import EXACT_PLAN, Numerics, Proof, Technique, registry
 
 PLAN = Plan({"resident": {}, "optimizer": {"implementation": "fused"}})
 EXACT_PART = Plan({"resident": {}})
@@ -24,7 +26,7 @@ def chosen(folder: Path, text: str, **given: Any) -> Chosen:
     plan_path(script).write_text(text)
     # What is taken by hand is named; the tuned plan is `auto`.
     wanted = str(plan_path(script)) if given.get("by_hand") else "auto"
-    usual = {"wanted": wanted, "cpu": "this CPU", "torch": "2.13.0"}
+    usual: dict[str, Any] = {"wanted": wanted, "cpu": "this CPU", "torch": "2.13.0"}
     return choose(script, **(usual | given))
 
 
@@ -129,3 +131,74 @@ def test_a_plan_written_by_hand_is_taken_for_what_it_says(tmp_path: Path) -> Non
     recipe = RecipeRun(path="recipe.py")
     chosen = choose(recipe, str(path), cpu="here", torch="2.13", by_hand=True)
     assert set(chosen.plan.techniques) == {"reader_threads"}
+
+
+def test_the_tuned_plan_lies_beside_its_script_and_each_has_its_own(tmp_path: Path) -> None:
+    there = str(tmp_path)
+    for script, name in (
+        (Script(path="sub/train.py", cwd=there), "sub/train.plan.toml"),
+        (Script(path="train", cwd=there), "train.plan.toml"),
+        (Script(path="/elsewhere/my.train.py", cwd=there), "/elsewhere/my.train.plan.toml"),
+        (Script(module="package.train", cwd=there), "package.train.plan.toml"),
+        (RecipeRun(path="recipe.py", cwd=there), "recipe.plan.toml"),
+    ):
+        assert plan_path(script) == tmp_path / name
+
+
+def test_where_nothing_was_tuned_one_is_told_how_to_and_exact_techniques_are_used(
+    tmp_path: Path,
+) -> None:
+    script = Script(path="train.py", args=("--lr", "3"), cwd=str(tmp_path))
+    found = choose(script, "auto", cpu="", torch="")
+    assert found.plan == EXACT_PLAN
+    assert f"no '{plan_path(script)}'; `hotlap tune train.py --lr 3` writes it" in found.line
+
+
+def test_a_plan_that_was_named_and_is_not_there_is_an_error_and_not_the_exact_plan(
+    tmp_path: Path,
+) -> None:
+    script = Script(path="train.py", cwd=str(tmp_path))
+    for path in (tmp_path / "fast.toml", tmp_path):
+        with pytest.raises(MissingFile, match=r"`hotlap tune SCRIPT` writes one"):
+            choose(script, str(path), cpu="", torch="")
+
+
+def test_the_line_names_the_plan_that_is_used_and_not_the_files(tmp_path: Path) -> None:
+    found = chosen(tmp_path, FILE.to_toml(), cpu="that CPU")
+    assert found.line.startswith(f"plan {EXACT_PART.hash}: resident (exact techniques of ")
+    assert PLAN.hash not in found.line
+
+
+@dataclass(frozen=True)
+class Options:
+    pass
+
+
+def made(name: str, numerics: Numerics) -> Technique:
+    return Technique(
+        name,
+        "process",
+        Options,
+        lambda options: numerics,
+        lambda *_: None,
+        lambda target, options: target,
+        lambda *_: Proof("no_effect", "it does nothing"),
+        lambda *_: ({},),
+    )
+
+
+def test_a_technique_from_outside_is_known_where_it_is_named_and_by_its_own_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("outside")
+    module.SAFE = made("safe", Numerics.EXACT)  # pyright: ignore[reportAttributeAccessIssue]
+    module.RISKY = made("risky", Numerics.ROUNDING)  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "outside", module)
+    text = PlanFile(Plan({"safe": {}, "risky": {}}), FILE.host, FILE.verdict).to_toml()
+    named = ("outside:SAFE", "outside:RISKY")
+    assert registry(named).keys() >= {"safe", "risky"}
+    found = chosen(tmp_path, text, techniques=named, cpu="that CPU")
+    assert found.plan == Plan({"safe": {}})
+    assert chosen(tmp_path, text, techniques=named).plan == Plan({"safe": {}, "risky": {}})
+    with pytest.raises(PlanError, match="'risky' is not known"):
+        chosen(tmp_path, text, techniques=named[:1])

@@ -17,7 +17,6 @@ import hotlap
 from hotlap import cli
 from hotlap.cli.command import Command, Duration, JsonFlag, app_of, options_of
 from hotlap.errors import RunError
-from hotlap.report import jsonout
 
 REPORTS_NOTHING = {"run", "demo"}
 """Commands without --json: one hands the terminal to the script, one is for people."""
@@ -174,25 +173,6 @@ def test_values_are_read_and_durations_become_seconds(
     assert seen == [(120.0, True), (1.0, False)]
     assert cli.main(["planted", "--budget", "2 days"]) == 2
     assert "'2 days' is not a duration" in capsys.readouterr().err
-
-
-def test_a_document_is_json_whatever_is_in_it() -> None:
-    text = jsonout.document(
-        {
-            "a": float("nan"),
-            "b": [float("inf"), 1.5],
-            "c": Path("x"),
-            "d": "\x1b\ud800",
-            "e": {2, 1},
-        }
-    )
-    assert "\x1b" not in text
-    data = json.loads(text)
-    assert next(iter(data)) == "schema" and data["schema"] == 1
-    assert data["a"] is None and data["b"] == [None, 1.5]
-    assert data["c"] == "x" and data["e"] == [1, 2]
-    with pytest.raises(TypeError, match="no data"):
-        jsonout.document({"a": object()})
 
 
 def _seconds_of_children() -> float:

@@ -13,7 +13,7 @@ from hotlap.errors import RunError
 from hotlap.host import Gpu, Host, Problem, ceilings, kept_ceilings
 from hotlap.host.ceilings import Ceilings, parse
 from hotlap.report import environment
-from hotlap.report.terminal import page_console, printable
+from hotlap.report.terminal import page_console
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 GPU = Gpu(0, "GPU-1", "NVIDIA H200", 140 << 30, 139 << 30, "9.0", "570.1")
@@ -130,19 +130,6 @@ def test_a_home_that_cannot_be_written_is_no_error(
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
     assert kept_ceilings.keep(HOST, calm) == calm
     assert kept_ceilings.kept(HOST, "cpu") is None
-
-
-@pytest.mark.parametrize(
-    ("given", "shown"),
-    [
-        ("plain ü\n\tx", "plain ü\n\tx"),
-        ("\x1b]0;title\x07", "\\x1b]0;title\\x07"),
-        ("\u202eabc", "\\u202eabc"),
-        ("a\rb\x9b2J", "a\\rb\\x9b2J"),
-    ],
-)
-def test_no_control_character_reaches_the_terminal(given: str, shown: str) -> None:
-    assert printable(given) == shown
 
 
 @pytest.mark.parametrize(("device", "size"), [("cuda", 8192), ("cpu", ceilings._SMALL)])

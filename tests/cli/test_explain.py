@@ -7,7 +7,6 @@ import pytest
 from hotlap.cli import main
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.explaining import explain
-from hotlap.report.reflow import reflow
 from hotlap.rules import DOCS
 from hotlap.techniques import ORDER
 
@@ -63,57 +62,3 @@ def test_no_page_loses_or_moves_a_word(width: int) -> None:
     for name in [None, *ORDER, *DOCS, *BELIEFS]:
         page = explain(name)
         assert page.shown(width).split() == page.text.split()
-
-
-TEXT = """A paragraph that somebody has written on two
-lines, with a list of what there is:
-
-- one thing that takes more than a line of its
-  own to be said
-- another
-
-| a table | that is much wider than the terminal is | 1 |
-
-    code = stays(where_it_is, however_wide_the_line_may_be)
-      even = "if it is indented"
-
-Options:
-  where: auto or host or device, auto if it was not given
-
-```
-fenced   code   stays
-as it is
-```
-The end."""
-
-AT_40 = """A paragraph that somebody has written on
-two lines, with a list of what there is:
-
-- one thing that takes more than a line
-  of its own to be said
-- another
-
-| a table | that is much wider than the terminal is | 1 |
-
-    code = stays(where_it_is, however_wide_the_line_may_be)
-      even = "if it is indented"
-
-Options:
-  where: auto or host or device, auto if
-      it was not given
-
-```
-fenced   code   stays
-as it is
-```
-The end."""
-
-
-def test_lists_code_and_tables_stay() -> None:
-    assert reflow(TEXT, 40) == AT_40
-
-
-def test_every_line_of_a_plan_is_a_fact_of_its_own() -> None:
-    facts = "Plan 1: resident\nSpeed-up 2.0"
-    assert reflow(facts, 60, joins=False) == facts
-    assert reflow(facts, 60) == "Plan 1: resident Speed-up 2.0"

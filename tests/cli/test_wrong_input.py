@@ -1,10 +1,13 @@
 """What the user gives wrong is found before anything starts, and nothing is written."""
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from hotlap.cli import main
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -16,6 +19,23 @@ def script(tmp_path: Path) -> Path:
     path = tmp_path / "train.py"
     path.write_text("open('started', 'w').close()\n")
     return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the script, to be in: commands run in this process, which starts none."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a command says that is refused."""
+    assert main(argv) == 2
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+    return shown.err
 
 
 def files(folder: Path) -> set[str]:
@@ -49,15 +69,11 @@ def files(folder: Path) -> set[str]:
     ],
 )
 def test_it_is_refused_with_what_is_allowed(
-    argv: list[str], words: str, hotlap: Run, tmp_path: Path
+    argv: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = files(tmp_path)
-    done = hotlap(*argv)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    assert files(tmp_path) == before
+    before = files(here)
+    assert words in refused(argv, capsys)
+    assert files(here) == before
 
 
 @pytest.mark.parametrize(
@@ -73,15 +89,14 @@ def test_it_is_refused_with_what_is_allowed(
         ("[techniques", "TOML"),
     ],
 )
-def test_a_wrong_plan_is_refused(text: str, words: str, hotlap: Run, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN + text)
-    before = files(tmp_path)
+def test_a_wrong_plan_is_refused(
+    text: str, words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "plan.toml").write_text(PLAN + text)
+    before = files(here)
     for argv in (["run", "--plan", "plan.toml", "train.py"], ["explain", "plan.toml"]):
-        done = hotlap(*argv)
-        assert done.returncode == 2, done.stderr
-        assert words in done.stderr
-        assert "Traceback" not in done.stderr
-    assert files(tmp_path) == before
+        assert words in refused(argv, capsys)
+    assert files(here) == before
 
 
 def test_a_plan_of_another_host_is_cut_down_to_its_exact_part(hotlap: Run, tmp_path: Path) -> None:
@@ -109,7 +124,9 @@ def test_a_script_that_does_not_train_is_an_error_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("command", ["diagnose", "tune"])
-def test_switched_off_nothing_is_measured(command: str, hotlap: Run) -> None:
-    done = hotlap(command, "train.py", HOTLAP_OFF="1")
-    assert done.returncode == 2
-    assert "HOTLAP_OFF is set" in done.stderr
+@pytest.mark.usefixtures("here")
+def test_switched_off_nothing_is_measured(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOTLAP_OFF", "1")
+    assert "HOTLAP_OFF is set" in refused([command, "train.py"], capsys)

@@ -19,6 +19,9 @@ from hotlap.errors import CheckpointCorrupt, MissingFile
 from hotlap.plan import Plan
 
 STEPS = 40
+FAST = (1, 4, 5, 6, 7, 13, 19, 20, 39)
+"""Around what the schedule does, around the ends of epochs, and both ends; `make test-all` has
+every step."""
 
 
 class Noisy(Dataset):
@@ -84,7 +87,10 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[str, 
     return run_dir, state(run_dir)
 
 
-@pytest.mark.parametrize("done", range(1, STEPS))
+@pytest.mark.parametrize(
+    "done",
+    [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in range(1, STEPS)],
+)
 def test_resumed_after_any_step_it_ends_with_the_same_bits(
     done: int, stopped: tuple[Path, tuple[str, str]], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,15 @@ ARGUMENTS = {
 }
 LARGEST_LOSS = {"gpt": 5.0, "sequences": 5.4}
 """After so short a training; of 256 equal guesses it would be 5.55."""
+
+
+AS_RECIPES = ("fashion_mnist", "gpt", "two_class")
+AS_PEOPLE_WRITE = ("fashion_mnist", "jpeg", "lecture", "sequences", "stream")
+"""How each example is run in `make test`; `make test-all` runs each both ways."""
+
+
+def named(fast: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(n, marks=[] if n in fast else [pytest.mark.slow]) for n in ARGUMENTS]
 
 
 def run(argv: list[str], tmp_path: Path) -> "subprocess.CompletedProcess[str]":
@@ -38,9 +48,10 @@ def run(argv: list[str], tmp_path: Path) -> "subprocess.CompletedProcess[str]":
 
 def test_every_example_is_listed() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} == set(ARGUMENTS)
+    assert {*AS_RECIPES, *AS_PEOPLE_WRITE} == set(ARGUMENTS)
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", named(AS_PEOPLE_WRITE))
 def test_as_people_write_it(name: str, tmp_path: Path) -> None:
     done = run([str(EXAMPLES / name / "plain.py"), *ARGUMENTS[name]], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -48,7 +59,7 @@ def test_as_people_write_it(name: str, tmp_path: Path) -> None:
     assert "hotlap" not in (EXAMPLES / name / "plain.py").read_text()
 
 
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", named(AS_RECIPES))
 def test_as_a_recipe(name: str, tmp_path: Path) -> None:
     recipe = str(EXAMPLES / name / "recipe.py")
     options = ["--run-dir", str(tmp_path / "run"), "--json"]

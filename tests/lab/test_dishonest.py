@@ -50,6 +50,10 @@ SEEN_BY = {
 }
 
 
+FAST = ("drop", "secret_rate", "skip", "scale")
+"""One for each check; `make test-all` has them all."""
+
+
 def seed_beside_what_is_skipped() -> int:
     """Return a seed whose sampled steps are far from each 50th, which `skip` leaves out."""
     return next(
@@ -63,20 +67,25 @@ def is_found_out(verdict: Verdict, name: str) -> bool:
     return verdict.tier == "changed" and SEEN_BY[name] in verdict.failed
 
 
-@pytest.mark.parametrize("name", SEEN_BY)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in FAST else [pytest.mark.slow]) for n in SEEN_BY]
+)
 def test_a_dishonest_technique_is_found_out_by_its_check(prover: Prover, name: str) -> None:
     assert is_found_out(prover.prove(Plan({name: {}})), name)
 
 
-@pytest.mark.parametrize("name", SEEN_BY)
-def test_with_that_check_switched_off_it_is_not(
+@pytest.mark.parametrize("name", ["secret_rate", "skip"])
+def test_what_one_check_alone_sees_is_unproven_without_it(
     prover: Prover, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prover, "checks", tuple(c for c in CHECKS if c != SEEN_BY[name]))
     # A sampled step that was left out would be seen by another check, too.
     monkeypatch.setattr(prover, "seed", seed_beside_what_is_skipped())
     verdict = prover.prove(Plan({name: {}}))
+    # No other check sees these at all, and what was not checked is not proven.
+    assert verdict.tier == "unproven"
     assert not is_found_out(verdict, name)
-    if name in ("secret_rate", "skip"):
-        # No other check sees these at all, and what was not checked is not proven.
-        assert verdict.tier == "unproven"
+
+
+def test_each_check_of_a_script_has_a_fast_test_that_rests_on_it() -> None:
+    assert {SEEN_BY[name] for name in FAST} == {*SEEN_BY.values()}

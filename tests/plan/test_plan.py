@@ -9,6 +9,7 @@ import pytest
 
 from hotlap.errors import MissingFile, PlanError
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
+from hotlap.plan.file import is_plan_file
 
 PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}, "threads": {"count": 2}})
 FILE = PlanFile(
@@ -258,3 +259,43 @@ def test_a_plan_file_is_replaced_as_a_whole_and_never_written_over(
         FILE.write(path)
     assert PlanFile.read(path).plan == other.plan
     assert {file.name for file in tmp_path.iterdir()} == {"x.toml", "same.toml"}
+
+
+def test_in_words_text_is_told_from_numbers_and_from_truth() -> None:
+    values = {"a": "2", "b": 2, "c": "true", "d": True, "e": "fused", "f": "", "g": 0.5}
+    words = 'x (a = "2", b = 2, c = "true", d = true, e = fused, f = "", g = 0.5)'
+    assert str(Plan({"x": values, "resident": {}})) == f"resident, {words}"
+    assert str(Plan()) == "(plain)"
+
+
+def test_a_plan_says_how_it_is_made_again() -> None:
+    assert eval(repr(PLAN)) == PLAN
+    assert Plan(PLAN.to_json()) == PLAN
+
+
+@pytest.mark.parametrize("value", [-0.01, 1e6, float("nan"), float("inf")])
+def test_a_gain_that_is_none_is_not_written(value: float) -> None:
+    for given in ((value, 1, 2), (1, value, 2), (1, 2, value)):
+        with pytest.raises(ValueError, match="from 0 to a million"):
+            Speedup(*given)
+
+
+@pytest.mark.parametrize(
+    ("content", "is_one"),
+    [
+        (FILE.to_toml().encode(), True),
+        (b"schema = 1\n", True),
+        (b"", True),
+        (b"print('mine')\n", False),
+        (b"schema = 2\n", False),
+        (b"[tool.mine]\n", False),
+        (b"\xff", False),
+        (b"# " + b"x" * 70_000, False),
+    ],
+)
+def test_only_a_plan_file_is_taken_for_one_that_may_be_replaced(
+    content: bytes, is_one: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "x.toml").write_bytes(content)
+    assert is_plan_file(tmp_path / "x.toml") is is_one
+    assert not is_plan_file(tmp_path) and not is_plan_file(tmp_path / "missing.toml")

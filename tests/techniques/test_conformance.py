@@ -1,5 +1,7 @@
 """One table, every technique: what it may never change, alone and in pairs."""
 
+import contextlib
+import io
 import itertools
 import json
 import subprocess
@@ -31,6 +33,13 @@ TINY = Path(__file__).parents[1] / "tiny.py"
 ELSEWHERE = (*IN_THE_ENGINE_ONLY, *NEED_ATTENTION, *NOT_FOR_TINY)
 ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
 
+EXACT = {"resident", "workers", "optimizer foreach"}
+"""Of these each pair is compared to the bit in `make test`."""
+TOGETHER = (
+    ("resident", "optimizer fused", "threads", "channels_last"),
+    ("workers", "optimizer foreach", "threads", "channels_last"),
+)
+"""All others at once in `make test`; `make test-all` says which two do not bear each other."""
 REFUSED = {frozenset({"resident", "workers"})}
 """Pairs of which one refuses the other."""
 
@@ -85,8 +94,9 @@ def first_loss(output: str) -> float:
 
 
 def marked(row: Any, *names: str) -> Any:
-    """What does nothing here, or the same beside everything, is left to `make test-all`."""
+    """What does nothing here is left to `make test-all`, as are pairs that `TOGETHER` has."""
     is_slow = not {*NEED_CUDA, *(SETTINGS if len(names) > 1 else ())}.isdisjoint(names)
+    is_slow |= len(names) > 1 and not EXACT.issuperset(names)
     return pytest.param(row, marks=[pytest.mark.slow] if is_slow else [], id=" + ".join(names))
 
 
@@ -123,6 +133,17 @@ def test_in_pairs(pair: tuple[str, str], plain: Any, tmp_path: Path) -> None:
     check(plain, tmp_path, plan(*pair), refused=refuses(REFUSED, *pair))
 
 
+@pytest.mark.parametrize("rows", TOGETHER, ids=" + ".join)
+def test_all_together(rows: tuple[str, ...], plain: Any, tmp_path: Path) -> None:
+    check(plain, tmp_path, plan(*rows))
+
+
+def test_each_technique_that_serves_here_is_tried_beside_others() -> None:
+    serves = {*ROWS} - {*SETTINGS, *NEED_CUDA}
+    assert {row for row in serves if numerics_of(plan(row)) is Numerics.EXACT} == EXACT
+    assert EXACT.union(*TOGETHER) == serves
+
+
 def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
     assert {row.split()[0] for row in ALL} == set(ORDER)
     folder = Path(sys.modules["hotlap.techniques"].__file__ or "").parent
@@ -135,7 +156,23 @@ def test_every_technique_has_a_row_and_the_shape_of_one() -> None:
         assert technique.Options.__dataclass_params__.frozen
 
 
-def test_a_resumed_run_continues_under_every_optimizer(tmp_path: Path) -> None:
+NAMES = ("none", "foreach", "fused")
+TO_AND_FRO = [("none", "none"), *((name, "none") for name in NAMES[1:])]
+TO_AND_FRO += [("none", name) for name in NAMES[1:]]
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        pytest.param(TO_AND_FRO, id="to and from the script's own"),
+        pytest.param(
+            list(itertools.product(NAMES, NAMES)), id="each and each", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_resumed_run_continues_under_every_optimizer(
+    orders: list[tuple[str, str]], tmp_path: Path
+) -> None:
     """State that one implementation saved is taken up by the other."""
     script, state = tmp_path / "resume.py", tmp_path / "state.pt"
     script.write_text(RESUME)
@@ -144,18 +181,21 @@ def test_a_resumed_run_continues_under_every_optimizer(tmp_path: Path) -> None:
         state.unlink(missing_ok=True)
         if saved is not None:
             state.write_bytes(saved)
-        chosen = Plan({} if name == "none" else {"optimizer": {"implementation": name}})
+        if name == "none":
+            with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()) as plain:
+                exec(RESUME, {})
+            return json.loads(plain.getvalue())
+        chosen = Plan({"optimizer": {"implementation": name}})
         with (tmp_path / "out").open("w") as stream:
             done = run(Script(path=str(script), cwd=str(tmp_path)), chosen, stdout=stream.fileno())
         assert done.exit_code == 0
         return json.loads((tmp_path / "out").read_text())
 
-    outputs = {}
-    for first in ("none", "foreach", "fused"):
-        go_on(first, None)
-        saved = state.read_bytes()
-        for second in ("none", "foreach", "fused"):
-            outputs[first, second] = go_on(second, saved)
+    states = {}
+    for name in NAMES:
+        go_on(name, None)
+        states[name] = state.read_bytes()
+    outputs = {(first, second): go_on(second, states[first]) for first, second in orders}
     reference = outputs["none", "none"]
     assert outputs["foreach", "none"] == outputs["none", "foreach"] == reference
     for value in outputs.values():

@@ -1,0 +1,121 @@
+"""A tuning's page claims what was measured, names the noise, and says what it rests on."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hotlap.lab.observing import WholeRun
+from hotlap.lab.statistics import Ratio, Spread
+from hotlap.lab.verdict import Verdict
+from hotlap.plan import Plan, PlanFile
+from hotlap.report import jsonout, tuning
+from hotlap.tuning.result import OUTCOMES, Rung, TrialRow, Tuning, plan_file
+from tests.report.shown import words
+from tests.report.test_jsonout import parsed
+from tests.tuning import faked
+
+PLAN = Plan({"resident": {}, "optimizer": {"implementation": "fused"}})
+RATIO = Ratio(2.314, 2.204, 2.409, 24)
+VERDICT = Verdict("rounding", "fed the same over 343 steps", 343)
+NONE = Ratio(float("nan"), 0.0, float("inf"), 0)
+FOUND = Tuning(
+    script="train.py",
+    plain="the script as it is",
+    outcome="gain",
+    reason="",
+    plan=PLAN,
+    verdict=VERDICT,
+    speedup=RATIO,
+    speedup_by_means=2.2,
+    baseline_ms=Spread(4.0, 3.9, 4.1, 24),
+    best_ms=Spread(1.73, 1.7, 1.8, 24),
+    floor=0.034,
+    whole_run={"baseline": WholeRun(100.4, "epochs"), "best": WholeRun(61.2, "epochs")},
+    planned_steps=12_000,
+    ladder=(Rung("exact", Plan({"resident": {}}), Ratio(1.5, 1.4, 1.6, 24), VERDICT),),
+    trials=(TrialRow(PLAN, 1, RATIO, None),),
+    techniques=({"name": "resident", "state": "applied", "why": "2.00x (1.90 to 2.10)"},),
+    not_tried=(),
+    hints=(),
+    not_reached=(),
+    unprotected=(),
+    seconds=60.0,
+    trace=faked.trace(),
+)
+
+
+def without_gain(outcome: str) -> Tuning:
+    nothing: dict[str, Any] = {"plan": Plan(), "speedup": NONE, "speedup_by_means": None}
+    return replace(FOUND, outcome=outcome, reason="2 plans tried", ladder=(), **nothing)
+
+
+def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
+    text = words(tuning.page, FOUND)
+    assert "2.31x (2.20 to 2.41) steady: 4.00 -> 1.73 ms per step" in text
+    assert "24 paired turns, noise floor 3.4%" in text
+    assert "The whole run of 12,000 steps: 100 s -> 61 s predicted, set-up included" in text
+    assert "Verdict: rounding over 343 steps. fed the same over 343 steps." in text
+    assert "exact 1.50x (1.40 to 1.60) resident" in text
+    assert "resident applied 2.00x (1.90 to 2.10)" in text
+
+
+def test_a_whole_run_of_unknown_length_is_not_predicted() -> None:
+    why = "the script does not say how many steps it takes"
+    unknown = {name: WholeRun(None, why) for name in ("baseline", "best")}
+    text = words(tuning.page, replace(FOUND, whole_run=unknown))
+    assert f"The whole run: not predicted, {why}." in text and "predicted, set-up" not in text
+
+
+@pytest.mark.parametrize("outcome", sorted({*OUTCOMES} - {"gain"}))
+def test_without_a_gain_no_speed_is_claimed_and_the_reason_is_given(outcome: str) -> None:
+    text = words(tuning.page, without_gain(outcome))
+    assert text.startswith(f"train.py {tuning._NOTHING[outcome]}: 2 plans tried.")
+    assert "steady" not in text and "Verdict" not in text and "nan" not in text
+
+
+def test_what_was_not_reached_and_not_protected_is_listed() -> None:
+    text = words(tuning.page, FOUND)
+    assert "Not reached" not in text and "could still have changed" not in text
+    found = replace(FOUND, not_reached=("workers(count=2)",), unprotected=("a data base",))
+    text = words(tuning.page, found)
+    assert "Not reached within the budget: workers(count=2)" in text
+    assert "Trials could still have changed: a data base" in text
+
+
+def test_what_a_script_calls_itself_and_says_does_not_reach_the_terminal_raw() -> None:
+    evil = "\x1b]0;evil\x07"
+    rows = ({"name": "resident", "state": "refused", "why": f"ValueError: {evil}"},)
+    found = replace(
+        without_gain("could_not_tell"),
+        script=evil,
+        reason=evil,
+        techniques=rows,
+        unprotected=(evil,),
+    )
+    for every in (True, False):
+        text = words(tuning.page, found, every=every)
+        assert "\x1b" not in text and "\x07" not in text and "\\x1b]0;evil" in text
+
+
+@pytest.mark.parametrize("found", [FOUND, without_gain("could_not_tell")], ids=["gain", "none"])
+def test_the_document_is_strict_json_and_says_the_same(found: Tuning) -> None:
+    data = parsed(jsonout.document(found.to_json()))
+    assert data["schema"] == 1 and data["outcome"] == found.outcome
+    assert data["plan"] == found.plan.techniques and data["plan_hash"] == found.plan.hash
+    assert data["noise_floor"] == 0.034 and data["speedup_by_means"] == found.speedup_by_means
+    assert data["speedup"]["median"] == (2.314 if found.plan else None)
+    assert data["trials"][0]["plan"] == PLAN.techniques and data["trials"][0]["ms"] is None
+    assert [rung["tier"] for rung in data["ladder"]] == (["exact"] if found.plan else [])
+
+
+def test_the_plan_file_says_what_the_page_says() -> None:
+    found = replace(FOUND, verdict=replace(VERDICT, evidence="two\nlines " + "x" * 2000))
+    written = plan_file(found, cpu="this CPU", torch="2.13.0")
+    again = PlanFile.from_toml(written.to_toml(), "x")
+    assert again == written and again.is_as_measured
+    assert str(again.speedup) == figures(RATIO)
+    assert again.verdict is not None
+    assert (again.verdict.tier, again.verdict.horizon_steps) == ("rounding", 343)
+    assert again.verdict.evidence.startswith("two lines xx")
+    assert dict(again.notes) == {"resident": "2.00x (1.90 to 2.10)"}

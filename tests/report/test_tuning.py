@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hotlap.lab.observing import WholeRun
-from hotlap.lab.statistics import Ratio, Spread
+from hotlap.lab.statistics import Ratio, Spread, figures
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.report import jsonout, tuning

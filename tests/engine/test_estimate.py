@@ -94,7 +94,9 @@ REMEDIES: tuple[dict[str, Any], ...] = (
 
 
 CASES = [
-    (make, precision, remedy)
+    pytest.param(
+        *(make, precision, remedy), marks=[pytest.mark.slow] if precision and remedy else []
+    )
     for make in (mlp, cnn, words)
     for precision in PRECISIONS
     for remedy in REMEDIES

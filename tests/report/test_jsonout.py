@@ -93,7 +93,11 @@ def test_records_are_data_as_deep_as_they_go(value: Any, expected: Any) -> None:
     assert parsed(jsonout.document({"value": value})) == {"schema": 1, "value": expected}
 
 
-@pytest.mark.parametrize("value", [b"x", bytearray(b"x"), Inner, print, 1j, iter([1])], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [b"x", bytearray(b"x"), Inner, print, 1j, iter([1])],
+    ids=lambda value: type(value).__name__,
+)
 @pytest.mark.parametrize("inside", [lambda v: v, lambda v: [v], lambda v: {"a": (v,)}])
 def test_what_is_no_data_is_never_guessed(value: Any, inside: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=f"is {type(value).__name__}, which is no data for JSON"):

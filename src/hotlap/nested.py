@@ -26,7 +26,7 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return _with_items(value, {key: mapped(item, change) for key, item in value.items()})
+        return with_items(value, {key: mapped(item, change) for key, item in value.items()})
     if isinstance(value, list | tuple):
         return _with_parts(value, [mapped(item, change) for item in value])
     return value
@@ -48,7 +48,8 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
-def _with_items(value: Any, items: dict[Any, Any]) -> Any:
+def with_items(value: Any, items: dict[Any, Any]) -> Any:
+    """Return a mapping like `value`, of its class where that can be made, with other values."""
     if type(value) is dict:
         return items
     if all(items[key] is old for key, old in value.items()):

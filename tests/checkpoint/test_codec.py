@@ -141,6 +141,10 @@ def test_what_cannot_come_back_is_refused_with_what_holds_it(value: Any, kind: s
         {"__kind__": "dict", "pairs": {"a": 1}},
         {"__kind__": "dict", "pairs": [["a"]]},
         {"__kind__": "counter", "pairs": ["ab"]},
+        {"__kind__": "dict", "pairs": [[[1], 2]]},
+        {"__kind__": "dict", "pairs": [[1, 2], [1, 3]]},
+        {"__kind__": "tensor", "dtype": "torch.int64", "value": 1.5},
+        {"__kind__": "tensor", "dtype": ["torch.int64"], "value": 1},
     ],
     ids=repr,
 )

@@ -128,6 +128,13 @@ def test_a_name_that_is_the_models_own_is_not_taken_for_a_wrappers() -> None:
         fitted(given, wanted, SOME)
 
 
+def test_a_wrapper_is_seen_where_the_models_only_part_has_its_name() -> None:
+    wanted = {"model.weight": torch.zeros(2), "model.bias": torch.zeros(1)}
+    given = {f"model.{name}": tensor + 1 for name, tensor in wanted.items()}
+    found = fitted(given, wanted, SOME)
+    assert found.keys() == wanted.keys() and float(found["model.bias"]) == 1.0
+
+
 def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
     wanted: Any = {**WANTED, "_extra_state": {"count": 3}}
     assert same(fitted(WANTED, wanted, SOME), WANTED)

@@ -107,6 +107,8 @@ def test_the_page_says_what_came_out_and_what_each_technique_did() -> None:
     assert "loss 0.500000 held-out accuracy 0.98765" in text
     assert "resident refused the data set draws numbers" in text
     assert "updates left out" not in text and "largest batch" not in text
+    hostile = replace(DONE, held_out={"a\x1b]0;evil\x07": 0.5})
+    assert "\x1b]" not in words(training.page, hostile)
     warmed = (Warmed(8, 512, 0.5, 2**30),)
     text = words(training.page, replace(DONE, skipped_steps=3, warmed=warmed))
     assert "3 updates left out: something was not finite" in text

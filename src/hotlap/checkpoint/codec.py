@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Hashable
 from typing import Any
 
 import numpy
@@ -66,14 +67,20 @@ def decode(value: Any) -> Any:
         return float(rest["value"])
     if kind == "tensor" and rest.keys() == {"value", "dtype"}:
         number = decode(rest["value"])
-        dtype = {str(each): each for each in _DTYPES}.get(rest["dtype"])
+        dtype = {str(each): each for each in _DTYPES}.get(str(rest["dtype"]))
         if dtype is not None and type(number) in (int, float):
-            return torch.tensor(number, dtype=dtype)
+            tensor = torch.tensor(number, dtype=dtype)
+            if number != number or tensor.item() == number:
+                return tensor
     if kind == "tuple" and rest.keys() == {"items"} and isinstance(rest["items"], list):
         return tuple(decode(item) for item in rest["items"])
     if kind in ("dict", "counter") and rest.keys() == {"pairs"}:
-        pairs = {decode(key): decode(item) for key, item in _pairs(rest["pairs"])}
-        return Counter(pairs) if kind == "counter" else pairs
+        pairs = [(decode(key), decode(item)) for key, item in _pairs(rest["pairs"])]
+        if all(isinstance(key, Hashable) for key, _ in pairs):
+            whole = dict(pairs)
+            # A key that comes twice is nothing that was written.
+            if len(whole) == len(pairs):
+                return Counter(whole) if kind == "counter" else whole
     raise ValueError(f"{str(value)[:80]} is no value of a checkpoint")
 
 

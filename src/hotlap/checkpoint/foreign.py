@@ -92,9 +92,10 @@ def fitted(
         if len(fronts) != 1 or not all("." in name for name in found):
             break
         (front,) = fronts
-        if any(name.startswith(f"{front}.") for name in wanted):
+        bare = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+        if bare.keys() != wanted.keys() and any(name.startswith(f"{front}.") for name in wanted):
             break
-        found = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+        found = bare
     missing, more = wanted.keys() - found.keys(), found.keys() - wanted.keys()
     shapes = [
         f"{name} has {tuple(found[name].shape)}, the model {tuple(wanted[name].shape)}"

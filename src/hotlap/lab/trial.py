@@ -28,8 +28,6 @@ from hotlap.trial.hub import Hub
 from hotlap.trial.protocol import EXIT_CUT, Config, Role
 
 _WATCH_S = 0.5
-_ATTACH_S = 60.0
-"""Seconds that a script may take until it has imported torch."""
 _MEMORY_SHARE = 0.8
 _LAST_S = 30.0
 """Seconds that a script may take to end, after its end of the socket was closed."""

@@ -27,11 +27,15 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")
     facts = trace.facts
     if facts.planned_steps is not None:
-        console.print(f"The run takes {facts.planned_steps:,} steps: {facts.planned_why}.")
+        console.print(
+            f"The run takes {facts.planned_steps:,} steps: {printable(facts.planned_why)}."
+        )
     for note in diagnosis.notes:
         console.print(f"Note: {printable(note)}.")
     if diagnosis.unprotected:
-        console.print("Trials could still have changed: " + "; ".join(diagnosis.unprotected))
+        console.print(
+            "Trials could still have changed: " + printable("; ".join(diagnosis.unprotected))
+        )
 
 
 def _phases(diagnosis: Diagnosis, console: Console) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hotlap.report.terminal import printable
+
 _COLUMNS = {
     "weights": ("parameters", "masters"),
     "grads": ("gradients",),
@@ -44,12 +46,12 @@ def page(found: Any, console: Console) -> None:
     if found.chosen.largest_batch is not None:
         console.print("batch: samples that fit at once, about")
     for reason, names in refused.items():
-        console.print(f"refused: {reason} ({'; '.join(names)})")
+        console.print(f"refused: {printable(reason)} ({'; '.join(names)})")
     for row in found.techniques:
         if row["state"] == "refused":
-            console.print(f"{row['name']} refused: {row['why']}")
+            console.print(f"{row['name']} refused: {printable(row['why'])}")
     for note in found.notes:
-        console.print(note)
+        console.print(printable(note))
 
 
 def _mib(count: int) -> str:

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hotlap.report.terminal import printable
+
 
 def opening(task: Any) -> str:
     """Return the line that says what will be trained."""
@@ -23,7 +25,9 @@ def opening(task: Any) -> str:
 def line(epoch: Any, task: Any) -> str:
     """Return the line on one epoch."""
     of = f" of {task.epochs}" if task.epochs is not None else ""
-    held_out = "".join(f", held-out {name} {value:.4g}" for name, value in epoch.held_out.items())
+    held_out = "".join(
+        f", held-out {printable(name)} {value:.4g}" for name, value in epoch.held_out.items()
+    )
     padding = "" if epoch.padding is None else f", padding {100 * epoch.padding:.1f} %"
     return (
         f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
@@ -63,7 +67,7 @@ def page(done: Any, console: Console) -> None:
     elif not done.is_stopped:
         console.print(f"nothing was left to train: {done.steps} steps were done before")
     for name, value in done.held_out.items():
-        console.print(f"held-out {name} {value:.6g}")
+        console.print(f"held-out {printable(name)} {value:.6g}")
     for batch in done.warmed:
         console.print(
             f"largest batch {batch.samples} samples x {batch.length} tokens, tried before step 1: "
@@ -73,5 +77,5 @@ def page(done: Any, console: Console) -> None:
         console.print(f"{done.skipped_steps} updates left out: something was not finite")
     table = Table("technique", "state", "why", box=None)
     for row in done.techniques:
-        table.add_row(row["name"], row["state"], row["why"])
+        table.add_row(row["name"], row["state"], printable(row["why"]))
     console.print(table)

@@ -29,7 +29,7 @@ def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
     if tuning.not_reached:
         console.print("\nNot reached within the budget:")
         for line in tuning.not_reached:
-            console.print(f"  {line}")
+            console.print(f"  {printable(line)}")
     _protection(tuning.unprotected, console)
 
 

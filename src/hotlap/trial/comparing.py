@@ -120,11 +120,6 @@ def compare_updates(before: Named, after: Named, expected: Named) -> dict[str, A
     return {"update_error": _share(_length(off), _length(size)), "updates": updates}
 
 
-def relative(value: torch.Tensor, reference: torch.Tensor) -> float:
-    """Return the length of the difference, as a share of the reference's length."""
-    return _share(float((value - reference).norm()), float(reference.norm()))
-
-
 def _share(off: float, size: float) -> float:
     return off / size if size else (0.0 if off == 0 else inf)
 

@@ -18,7 +18,7 @@ from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity import fixed
 from hotlap.feed.samples.transform import Apart
 from hotlap.feed.sources.lengths import LengthSource
-from hotlap.nested import mapped, tensors
+from hotlap.nested import mapped, tensors, with_items
 from hotlap.plan import Plan
 from hotlap.sequences.lengths import bucket
 from hotlap.task import Task
@@ -312,7 +312,8 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular("batches differ in keys")
-        return {key: _grown(two[key], three[key], count, device) for key in two}
+        grown = {key: _grown(two[key], three[key], count, device) for key in two}
+        return with_items(two, grown)
     if not isinstance(two, list | tuple):
         return two
     if len(two) == len(three):

@@ -8,7 +8,7 @@ from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 
 if TYPE_CHECKING:
     from hotlap.diagnosis.call import diagnose
-    from hotlap.engine.exporting import export
+    from hotlap.engine.export.exporting import export
     from hotlap.engine.memory.estimate import estimate
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
@@ -51,7 +51,7 @@ _WHERE = {
     "chunked_cross_entropy": "hotlap.kernels.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",
     "estimate": "hotlap.engine.memory.estimate",
-    "export": "hotlap.engine.exporting",
+    "export": "hotlap.engine.export.exporting",
     "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",

@@ -15,9 +15,9 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.foreign import read_foreign
-from hotlap.engine.example import _apart
-from hotlap.engine.exporting import export
-from hotlap.engine.stored import weights_of
+from hotlap.engine.export.example import _apart
+from hotlap.engine.export.exporting import export
+from hotlap.engine.export.stored import weights_of
 from hotlap.errors import CheckpointCorrupt, MissingFile, RunError, UsageError
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
-from hotlap.engine.exporting import export
+from hotlap.engine.export.exporting import export
 from hotlap.errors import MissingFile, UsageError
 
 DATA = TensorDataset(torch.randn(8, 200), torch.zeros(8, dtype=torch.long))
@@ -82,7 +82,7 @@ def test_paths_that_are_none_are_refused(tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from hotlap.engine.exporting import export
+from hotlap.engine.export.exporting import export
 from hotlap.errors import StorageError
 from tests.engine.test_export_refused import TASK
 

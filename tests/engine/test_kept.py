@@ -13,7 +13,7 @@ import hotlap
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.engine.build import build
 from hotlap.engine.checks.quiet import quietly
-from hotlap.engine.exporting import export
+from hotlap.engine.export.exporting import export
 from hotlap.engine.run import steps_of
 from hotlap.plan import Plan
 from hotlap.schedules import warmup_cosine

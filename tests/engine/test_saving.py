@@ -10,7 +10,7 @@ import torch
 import hotlap
 from hotlap.checkpoint.read import newest, read
 from hotlap.checkpoint.write import commit, committed
-from hotlap.engine.stored import weights_of
+from hotlap.engine.export.stored import weights_of
 from hotlap.errors import StorageError, UsageError
 from tests.checkpoint.whole import is_whole
 from tests.engine.test_resume import network, state, task

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 import hotlap
-from hotlap.engine.exporting import export
+from hotlap.engine.export.exporting import export
 from hotlap.plan import Plan
 from hotlap.report.training import opening
 from tests.engine.test_resume import state

@@ -24,7 +24,7 @@ def export(
     .pt and .safetensors hold a state dict for the plain model; .pt2 is a program of torch.export;
     .onnx is for other runtimes, TensorRT among them. Nothing inside --from is ever run.
     """
-    from hotlap.engine.exporting import export as export_task
+    from hotlap.engine.export.exporting import export as export_task
     from hotlap.errors import UsageError
     from hotlap.report import jsonout
 

@@ -11,12 +11,12 @@ from hotlap.engine.build import Built, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.epoch_end import check_learning, ended_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
+from hotlap.engine.export.stored import weights_of
 from hotlap.engine.run import StepDone, explained, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
-from hotlap.engine.stored import weights_of
 from hotlap.engine.trained import EpochDone, Trained
 from hotlap.errors import UsageError
 from hotlap.plan import Plan

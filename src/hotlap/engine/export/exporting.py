@@ -16,10 +16,10 @@ from torch.utils import _pytree as pytree
 
 from hotlap.checkpoint.foreign import fitted, read_foreign
 from hotlap.engine.build import seed_everything
-from hotlap.engine.example import example_of
-from hotlap.engine.outfile import check_free, replaced, saving
+from hotlap.engine.export.example import example_of
+from hotlap.engine.export.outfile import check_free, replaced, saving
+from hotlap.engine.export.stored import found_in
 from hotlap.engine.state.weights import load_buffers, load_model
-from hotlap.engine.stored import found_in
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.task import Task
 

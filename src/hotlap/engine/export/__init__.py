@@ -1,0 +1,1 @@
+"""What was trained, given to others, and weights taken from them."""

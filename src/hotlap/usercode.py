@@ -1,4 +1,4 @@
-"""Whose code is it?"""
+"""Whose file is it: the user's, a library's, or hotlap's own?"""
 
 import os
 import sysconfig

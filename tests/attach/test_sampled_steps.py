@@ -13,8 +13,9 @@ from torch import nn
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.reference import _Repetition
+from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Session
-from hotlap.attach.roles.verify import Verify, _Inputs, _StepSampler
+from hotlap.attach.roles.verify import Verify, _Inputs
 from hotlap.plan import Plan
 from hotlap.trace.recorder import Limits
 from hotlap.trial import digest
@@ -45,7 +46,7 @@ def test_every_generator_is_put_back() -> None:
 
 
 def test_a_repetition_begins_where_the_step_drew_its_first_number(tmp_path: Path) -> None:
-    sampler = _StepSampler({"samples": [0], "folder": str(tmp_path)})
+    sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
     sampler.batch(0, torch.ones(2), [])
     first = draw_everywhere()
     sampler._updates.append({"optimizer": 0, "update": 0})
@@ -118,11 +119,11 @@ def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
 
 
 def test_a_batch_that_cannot_be_kept_ends_sampling() -> None:
-    sampler = _StepSampler({"samples": [1, 2], "folder": "unused"})
+    sampler = StepSampler({"samples": [1, 2], "folder": "unused"})
     sampler.batch(1, {"text": object()}, [])
     assert "something else than tensors" in sampler.reason
     assert not sampler.wanted
-    no_loader = _StepSampler({"samples": [1], "folder": "unused"})
+    no_loader = StepSampler({"samples": [1], "folder": "unused"})
     no_loader.step_begins(1)
     assert "DataLoader" in no_loader.reason
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.cli.target import Target, parse_duration, split
+from hotlap.cli.durations import parse_duration
+from hotlap.cli.target import Target, split
 from hotlap.errors import MissingFile, UsageError
 
 OPTIONS = {"--budget": True, "--json": False, "--help": False, "--hide": True}

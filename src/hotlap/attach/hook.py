@@ -80,11 +80,11 @@ def install(text: str) -> None:
     passed_on = None if is_trial else config.address
 
     def start() -> None:
-        from hotlap.attach import session
+        from hotlap.attach.start import start as begin
 
         if passed_on is not None:
             children.pass_on(passed_on)
-        session.start(config, channel)
+        begin(config, channel)
 
     if passed_on is not None:
         children.pass_on_by_launcher(passed_on)

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter, Token, UnknownOptionError
 
-from hotlap.cli.target import Target, parse_duration, split
+from hotlap.cli.durations import parse_duration
+from hotlap.cli.target import Target, split
 from hotlap.errors import UnknownName, UsageError, unknown_name
 
 EXIT_CODES = (

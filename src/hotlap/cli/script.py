@@ -1,4 +1,4 @@
-"""What the commands that take a script have in common."""
+"""What commands make of a script or a recipe that was given: its subject, its task, its lab."""
 
 import os
 import shutil

@@ -1,11 +1,10 @@
-"""Whose token is it? Command lines of the form `hotlap COMMAND [OPTIONS] SCRIPT [ARGS]`."""
+"""Which words of a command line are hotlap's, and which the script's: `[OPTIONS] SCRIPT [ARGS]`."""
 
 import difflib
 import errno
 import importlib.machinery
 import importlib.util
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from hotlap.errors import MissingFile, UsageError
 _FORMS = "Allowed: the path of a Python script, or `-m MODULE`."
 _SHOWN = 100
 """Letters of a path in a message."""
-_DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<unit>s|m|h)?", re.ASCII)
-_SECONDS = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -107,22 +104,6 @@ def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], 
         else:
             own.append(token)
     return own, script
-
-
-def parse_duration(text: str) -> float:
-    """Return the seconds that a text such as `90`, `90s`, `2m` or `1h` names.
-
-    Raises:
-        UsageError: the text is no duration, or none above zero.
-    """
-    match = _DURATION.fullmatch(text)
-    seconds = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
-    if not 0 < seconds < 1e9:
-        raise UsageError(
-            f"'{text}' is not a duration. Allowed: a number above 0, alone or with s, m or h, "
-            "as in `90`, `90s`, `2m`, `1h`."
-        )
-    return seconds
 
 
 def _check_script(script: str) -> None:

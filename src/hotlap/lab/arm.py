@@ -1,4 +1,4 @@
-"""One way to run a script, in a race: its process from the start to the last turn."""
+"""One arm of a race: its process, the turns it takes, and the times that these report."""
 
 import os
 import time

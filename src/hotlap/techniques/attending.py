@@ -1,4 +1,4 @@
-"""How attention is sent to a kernel, and what shows which one ran.
+"""What `attention` puts in place of torch's function: a call for each kernel, and its proof.
 
 torch's own kernels are chosen by the switches of `sdpa_kernel`. Another implementation is
 registered with torch's dispatcher: calls reach it however the function was imported, from any

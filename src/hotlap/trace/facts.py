@@ -1,4 +1,4 @@
-"""What a watched run shows of its loaders, its optimizers and its length."""
+"""What a watched run shows of its loaders and optimizers, and how many steps it will take."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the parts of one tuning share."""
+"""One tuning while it goes on: its lab, host, budget, and the trials so far."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

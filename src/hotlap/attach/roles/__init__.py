@@ -1,1 +1,1 @@
-"""The roles that a process plays which hotlap has attached to."""
+"""What an unedited script's process does for hotlap: a session, and a part for each role."""

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from hotlap import nested
 from hotlap.attach.listener import unheard
 from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.sampling import parameters_of, place_of, states_of
 from hotlap.attach.roles.session import Part, Session
-from hotlap.attach.roles.verify import parameters_of, place_of, states_of
 from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in

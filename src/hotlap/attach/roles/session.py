@@ -1,4 +1,4 @@
-"""What an attached process does: it applies the plan, and the parts of its role do the rest."""
+"""A session hears the seams, applies the plan, and hands on to the parts of its role."""
 
 import os
 import sys

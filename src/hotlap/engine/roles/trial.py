@@ -1,4 +1,4 @@
-"""What a role of the engine works with, from inside its process."""
+"""A trial of a recipe from inside: its task built, its report sent, its process ended."""
 
 import os
 import sys

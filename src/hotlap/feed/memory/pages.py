@@ -1,4 +1,4 @@
-"""Memory whose rows are found fast."""
+"""Rows of samples in memory of huge pages, which a processor finds fast."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""Batches to where the model is."""
+"""A batch is copied to the device in the step that needs it."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an attached process does once torch is there: it plays the role it was given."""
+"""Begins a session once torch is there, with the parts of the role that the process was given."""
 
 import atexit
 import logging

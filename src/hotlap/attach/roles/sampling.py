@@ -1,0 +1,138 @@
+"""Keeps single steps of a script, to be repeated: batches, random states, weights, updates."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from hotlap import nested
+from hotlap.attach.seams import known_optimizers
+from hotlap.techniques import Refusal
+from hotlap.trial.rng import rng_states
+
+
+class StepSampler:
+    """Keeps single steps whole: batches, RNG, weights, and each update that the step takes.
+
+    A step begins with its first batch and ends before the next one's; an optimizer for each of
+    several networks updates in it.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self.wanted: set[int] = set(options.get("samples", ()))
+        self.folder = Path(options["folder"]) if options.get("folder") else None
+        self.written: list[dict[str, Any]] = []
+        """The file of each step, and which updates of the run belong to it."""
+        self.reason = "" if self.wanted else "no steps were asked for"
+        self._step: int | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._specs: list[Any] = []
+        self._updates: list[dict[str, Any]] = []
+
+    def batch(self, step: int, batch: Any, roots: list[Any]) -> None:
+        """A training batch is handed over; `step` steps have been taken before it."""
+        if self._step is not None and step > self._step:
+            self.finish()
+        if self._step is None:
+            if step not in self.wanted:
+                return
+            self._step = step
+            for name, tensor in states_of(roots):
+                self._keep(f"model.{name}", tensor)
+        leaves: list[torch.Tensor] = []
+        spec = nested.take_apart(batch, leaves)
+        if spec is None:
+            self._give_up("a batch holds something else than tensors")
+            return
+        number = len(self._specs)
+        for position, leaf in enumerate(leaves):
+            self._keep(f"batch.{number}.{position}", leaf)
+        # Not at the forward: a script may draw noise as soon as it has the batch.
+        for name, state in rng_states().items():
+            self._keep(f"rng.{number}.{name}", state)
+        self._specs.append(nested.to_json(spec))
+
+    def step_begins(self, step: int) -> None:
+        """The first optimizer's step begins; `step` have been taken before it."""
+        if self._step is None and step in self.wanted:
+            self._give_up("the batches of the step did not come from a DataLoader")
+
+    def before_update(self, optimizer: Any, update: int) -> None:
+        """An optimizer's step begins, the `update`-th of the run."""
+        if self._step is None:
+            return
+        number = len(self._updates)
+        for key, parameter in parameters_of(optimizer):
+            self._keep(f"before.{number}.{key}", parameter)
+            if parameter.grad is not None:
+                self._keep(f"grad.{number}.{key}", parameter.grad)
+            for name, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    self._keep(f"state.{number}.{key}.{name}", value)
+        self._updates.append({"optimizer": place_of(optimizer), "update": update})
+
+    def after_update(self, optimizer: Any) -> None:
+        """An optimizer's step has ended."""
+        if self._step is not None and self._updates:
+            for key, parameter in parameters_of(optimizer):
+                self._keep(f"after.{len(self._updates) - 1}.{key}", parameter)
+
+    def finish(self) -> None:
+        """Write the step that is kept, if there is one."""
+        if self._step is None or not self._updates:
+            return
+        if self.folder is None:
+            raise Refusal("no folder was given to keep samples in")
+        path = self.folder / f"step-{self._step:06d}.safetensors"
+        meta = {"step": self._step, "specs": self._specs, "updates": self._updates}
+        save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
+        updates = [update["update"] for update in self._updates]
+        self.written.append({"file": str(path), "updates": updates})
+        self._step = None
+        self._clear()
+
+    def _keep(self, name: str, tensor: torch.Tensor) -> None:
+        self._tensors[name] = tensor.detach().cpu().contiguous().clone()
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.wanted = set()
+        self._step = None
+        self._clear()
+
+
+def states_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give the tensors that a step starts from, with a name for each.
+
+    They are what the trained modules hold, and what optimizers hold besides.
+    """
+    seen: set[int] = set()
+    for number, root in enumerate(roots):
+        for name, tensor in [*root.named_parameters(), *root.named_buffers()]:
+            seen.add(id(tensor))
+            yield f"{number}.{name}", tensor
+    for number, optimizer in enumerate(known_optimizers()):
+        for key, parameter in parameters_of(optimizer):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"optimizer.{number}.{key}", parameter
+
+
+def place_of(optimizer: Any) -> int:
+    """Return which of the process's optimizers this is, in the order that they were made."""
+    return [id(known) for known in known_optimizers()].index(id(optimizer))
+
+
+def parameters_of(optimizer: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return (group.position, parameter) of everything that the optimizer holds."""
+    return [
+        (f"{g}.{i}", parameter)
+        for g, group in enumerate(optimizer.param_groups)
+        for i, parameter in enumerate(group["params"])
+    ]

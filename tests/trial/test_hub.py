@@ -66,6 +66,22 @@ def test_one_that_has_ended_is_heard_to_its_last_word_and_the_other_goes_on(
     assert hub.receive(5, alive) is None
 
 
+def test_what_is_sent_before_anybody_has_connected_waits_for_the_first(
+    hub: Hub, connect: Connect
+) -> None:
+    hub.send("repeat", file="a")
+    hub.send("repeat", file="b")
+    first, second = connect(hub), connect(hub)
+    first.send("attached")
+    assert hub.receive(5, alive) == (0, {"kind": "attached"})
+    assert [first.receive(5), first.receive(5)] == [
+        {"kind": "repeat", "file": "a"},
+        {"kind": "repeat", "file": "b"},
+    ]
+    with pytest.raises(TimeoutError):
+        second.receive(0.01)
+
+
 def test_a_process_that_dies_before_it_connects_is_not_waited_for(hub: Hub) -> None:
     assert hub.receive(5, dead) is None
     with pytest.raises(TimeoutError):

@@ -36,6 +36,8 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._open: set[int] = set()
+        self._early: list[tuple[str, dict[str, Any]]] = []
+        """What was sent before anybody had connected."""
 
     def receive(
         self, timeout_s: float, is_alive: Callable[[], bool]
@@ -77,12 +79,17 @@ class Hub:
                 self.processes.append(Channel(fd))
                 self._open.add(number)
                 self._selector.register(fd, selectors.EVENT_READ, number)
+                while self._early:
+                    kind, values = self._early.pop(0)
+                    self.processes[number].send(kind, **values)
             elif not self.processes[key.data].fill():
                 self._selector.unregister(key.fd)
                 self._open.discard(key.data)
 
     def send(self, kind: str, **values: Any) -> None:
-        """Send one message to every process that is still there."""
+        """Send one message to every process that is still there, or to the first that will be."""
+        if not self.processes:
+            self._early.append((kind, values))
         for number in sorted(self._open):
             self.processes[number].send(kind, **values)
 

@@ -147,7 +147,7 @@ def test_a_script_on_a_fixed_port_is_watched_and_raced(tmp_path: Path, port: int
         for arm in arms:
             arm.message(["ready"], 60)
         crashing = lab.start("race")
-        crashing._output += b"Network is unreachable"
+        crashing._printed._last += b"Network is unreachable"
         assert "a network of its own" in str(crashing._error("crashed", "ended"))
 
 

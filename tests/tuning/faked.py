@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hotlap.attach.entry import Script
 from hotlap.host import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
@@ -21,7 +22,11 @@ from hotlap.tuning.tuner import Tuner
 
 TWINS = ("plain", "plain again", "plain once more")
 LAB: Any = SimpleNamespace(
-    script="train.py", techniques=(), unprotected=(), exchange=Path("nowhere"), inject_seed=None
+    subject=Script(path="train.py"),
+    techniques=(),
+    unprotected=(),
+    exchange=Path("nowhere"),
+    inject_seed=None,
 )
 FACTS = TaskFacts(
     threads=2,

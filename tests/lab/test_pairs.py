@@ -16,7 +16,7 @@ from hotlap.lab.pairs import Race, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
-LAB: Any = SimpleNamespace(script="train.py")
+LAB: Any = SimpleNamespace(subject="train.py")
 TINY = Path(__file__).parents[1] / "tiny.py"
 
 

@@ -43,7 +43,7 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
             raise report
         return report
 
-    monkeypatch.setattr(proving, "observe", observe)
+    monkeypatch.setattr(proving, "run_to_report", observe)
     made = Prover(SimpleNamespace(), 100, {})  # pyright: ignore[reportArgumentType]
     made.plain = {"numbers": ["[]"] * 10}
     return made

@@ -159,6 +159,47 @@ def _biased_bfloat16(target: Any, options: Any) -> Any:
     return target
 
 
+def _smaller_start(target: Any, options: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        for parameter in target.module.parameters():
+            parameter.mul_(0.8)
+    return target
+
+
+def _shrink_before_each_forward(target: Any, options: Any) -> Any:
+    import torch
+
+    def shrink(module: Any, inputs: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter.mul_(0.9999)
+
+    target.module.register_forward_pre_hook(shrink)
+    return target
+
+
+def _round_moments(target: Any, options: Any) -> Any:
+    def narrow(module: Any, inputs: Any) -> None:
+        for optimizer in target_optimizers:
+            for state in optimizer.state.values():
+                if "exp_avg" in state:
+                    state["exp_avg"].copy_(state["exp_avg"].bfloat16())
+
+    target_optimizers = list(target.optimizers)
+    target.module.register_forward_pre_hook(narrow)
+    return target
+
+
+def _faster_batch_norm(target: Any, options: Any) -> Any:
+    for module in target.module.modules():
+        if hasattr(module, "momentum"):
+            module.momentum = 0.5
+    return target
+
+
 DROP = _technique("drop", "feed", _drop_every_20th_batch)
 STALE = _technique("stale", "feed", _stale_batch)
 RATE = _technique("rate", "optimizer", _larger_rate)
@@ -173,3 +214,7 @@ BIASED = _technique("biased", "model", _biased_bfloat16, Numerics.PRECISION)
 SECRET_RATE_AND_NARROW = _technique(
     "secret_rate_and_narrow", "optimizer", _larger_rate_in_secret, Numerics.PRECISION
 )
+SMALLER_START = _technique("smaller_start", "model", _smaller_start)
+SHRINK = _technique("shrink", "model", _shrink_before_each_forward)
+MOMENTS = _technique("moments", "model", _round_moments)
+BATCH_NORM = _technique("batch_norm", "model", _faster_batch_norm, Numerics.EXACT)

@@ -14,5 +14,9 @@ def record() -> dict[str, Any]:
         "losses": [1.0 + 0.01 * (i % 7) for i in range(STEPS)],
         "loss_digests": list(range(STEPS)),
         "weights": [f"w{i}" for i in range(STEPS)],
+        "start": {"0.weight": [7, True], "0.bias": [8, True]},
+        "buffers": ["b"] * STEPS,
+        "moved": [],
+        "state_moved": [],
         "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
     }

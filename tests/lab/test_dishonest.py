@@ -15,7 +15,8 @@ from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE", "NARROW")
-TECHNIQUES = tuple(f"planted:{name}" for name in NAMES)
+OF_THE_CHAIN = ("SMALLER_START", "SHRINK", "MOMENTS")
+TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN))
 HORIZON = 120
 
 
@@ -47,10 +48,13 @@ SEEN_BY = {
     "skip": "numbers",
     "scale": "gradient",
     "narrow": "gradient",
+    "smaller_start": "start",
+    "shrink": "custody",
+    "moments": "custody",
 }
 
 
-FAST = ("drop", "secret_rate", "skip", "scale")
+FAST = ("drop", "secret_rate", "skip", "scale", "smaller_start", "shrink")
 """One for each check; `make test-all` has them all."""
 
 

@@ -22,7 +22,8 @@ from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny_recipe.py"
 NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "FREEZE", "NARROW", "BIASED")
-TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, "SECRET_RATE_AND_NARROW"))
+MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW")
+TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *MORE))
 SEEN_BY = {
     "drop": "fed",
     "rate": "numbers",
@@ -33,6 +34,8 @@ SEEN_BY = {
     "narrow": "gradient",
     "biased": "gradient",
     "secret_rate_and_narrow": "update",
+    "smaller_start": "start",
+    "shrink": "custody",
 }
 FAST = ("drop", "rate")
 """The others are found out in scripts, and in recipes by `make test-all`."""

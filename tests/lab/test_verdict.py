@@ -66,6 +66,10 @@ def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         other["fed"][20] = "another"
     elif name == "numbers":
         other["numbers"][30] = json.dumps([{"lr": 0.102}])
+    elif name == "start":
+        other["start"] = {**other["start"], "0.bias": [9, True]}
+    elif name == "custody":
+        other["moved"] = [3]
     elif name == "gradient":
         reference = repeated(gradient_slope=1.001)
     elif name == "update":

@@ -1,7 +1,9 @@
-"""Is what a plan learns the same? Four checks, kept apart because none sees what the others see.
+"""Is what a plan learns the same? Six checks, kept apart because none sees what the others see.
 
     fed        what reached the model: digests of every batch equal the plain run's
     numbers    the task's numbers: every hyperparameter and the count of updates equal at each step
+    start      what is trained begins with the plain run's bits
+    custody    each update finds what the one before it has left, weights and optimizer's state
     gradient   at sampled steps, from the same weights and batch, against a float64 repetition
     update     at sampled steps, the optimizer's update repeated in float64 with the plain numbers
 
@@ -18,6 +20,7 @@ from math import isfinite
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
+from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.sampled_steps import (
     Check,
     Sampled,
@@ -30,7 +33,7 @@ from hotlap.techniques import Numerics
 
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 """From best to worst."""
-CHECKS = ("fed", "numbers", "gradient", "update", "losses")
+CHECKS = ("fed", "numbers", "start", "custody", "gradient", "update", "losses")
 STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
 LOSS_SIGMAS = 4.0
@@ -115,6 +118,10 @@ def judge(
         made.append(_fed(plain, other, plain_repeats))
     if "numbers" in checks:
         made.append(_numbers(plain, other))
+    if "start" in checks:
+        made.append(check_start(plain, other, plain_repeats))
+    if "custody" in checks:
+        made.append(check_custody(plain, other))
     equal = _bit_equal(plain, other, plain_repeats)
     if equal.state == "passed" and all(check.state == "passed" for check in made):
         tier = claimed.best_verdict
@@ -227,12 +234,13 @@ def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -
 def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check:
     if plain_repeats is not None:
         return Check("bits", "not_made", f"two plain runs differ in their {plain_repeats}")
-    for key, words in (("loss_digests", "loss"), ("weights", "weights")):
-        position = _first_difference(plain[key], other[key])
+    kinds = (("loss_digests", "loss"), ("weights", "weights"), ("buffers", "buffers"))
+    for key, words in kinds:
+        position = None if plain[key] is None else _first_difference(plain[key], other[key])
         if position is not None:
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])
-    words = f"losses and weights bit-equal to the plain run's after each of {count} steps"
+    words = f"losses, weights and buffers bit-equal to the plain run's after each of {count} steps"
     return Check("bits", "passed", words)
 
 

@@ -11,6 +11,7 @@ from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial import digest
+from hotlap.trial.custody import Custody
 from hotlap.trial.numbers import numbers_of
 
 
@@ -33,7 +34,18 @@ class Verify(Part):
         self.numbers: list[str] = []
         self._session, self._watch = session, watch
         self._inputs = _Inputs()
+        self._start: dict[str, list[Any]] = {}
+        self._buffers: list[str] = []
+        self._custody = Custody()
         self._sampler = StepSampler(session.config.options)
+
+    def root_found(self, module: Any) -> None:
+        # A model that comes later may have been made of what was trained by then.
+        if not self.weights:
+            number = len(self._watch.roots)
+            for name, parameter in module.named_parameters():
+                held = [digest.of_tensor(parameter), parameter.requires_grad]
+                self._start[f"{number}.{name}"] = held
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
@@ -62,11 +74,17 @@ class Verify(Part):
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
         self._sampler.before_update(optimizer, len(self.numbers) - 1)
+        assert stepper is not None, "an optimizer steps that has no place"
+        self._custody.begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         self._sampler.after_update(optimizer)
-        weights = [p.detach() for group in optimizer.param_groups for p in group["params"]]
-        self.weights.append(digest.of_nested(weights))
+        self.weights.append(digest.of_nested(_weights_of(optimizer)))
+        stepper = self._watch.steppers.find(optimizer)
+        assert stepper is not None, "a step ended that had not begun"
+        self._custody.ends(stepper.number, optimizer, self.weights[-1])
+        buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
+        self._buffers.append(digest.of_nested(buffers))
         if not self.fed:
             self._inputs.new_step()
 
@@ -86,11 +104,19 @@ class Verify(Part):
                 "losses": self._watch.recorder.losses(),
                 "loss_digests": self.loss_digests,
                 "weights": self.weights,
+                "start": self._start,
+                "buffers": self._buffers,
+                "moved": self._custody.moved,
+                "state_moved": self._custody.state_moved,
                 "numbers": self.numbers,
                 "samples": self._sampler.written,
                 "not_sampled": self._sampler.reason,
             },
         }
+
+
+def _weights_of(optimizer: Any) -> list[torch.Tensor]:
+    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
 
 
 class _Inputs:

@@ -25,6 +25,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
+from hotlap.trial.custody import Custody
 from hotlap.trial.drawing import own_dtype, repeating_in
 from hotlap.trial.numbers import numbers_of
 
@@ -106,15 +107,28 @@ class _Recorded:
         self.weights: list[str] = []
         self.numbers: list[str] = []
         self.sampler = _Sampler(built, trial)
+        self._start = {
+            name: [digest.of_tensor(weight), weight.requires_grad]
+            for name, weight in _named(built).items()
+        }
+        self._buffers: list[str] = []
+        self._custody = Custody()
         self._original = built.source.epoch
         built.source.epoch = self._epoch  # pyright: ignore[reportAttributeAccessIssue]
-        built.optimizer.register_step_pre_hook(lambda *_: self.sampler.at_update())
+        built.optimizer.register_step_pre_hook(lambda *_: self._update_begins())
+
+    def _update_begins(self) -> None:
+        self.sampler.at_update()
+        # A replayed graph has no place to look in.
+        if not self.built.hardware.is_capturing():
+            self._custody.look(0, self.built.optimizer, trained(self.built).values())
 
     def _epoch(self, *args: Any) -> Iterator[Any]:
         for micros in self._original(*args):
             self.fed.begin(micros)
             self.numbers.append(json.dumps(numbers_of(self.built.optimizer), sort_keys=True))
             self.sampler.before_step(len(self.weights), micros)
+            self._custody.begins(0, self.built.optimizer, trained(self.built).values())
             yield micros
 
     def take(self, horizon: int) -> None:
@@ -124,6 +138,8 @@ class _Recorded:
             self.losses.append(step.loss.detach())
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained(self.built).values())))
+            self._custody.ends(0, self.built.optimizer, self.weights[-1])
+            self._buffers.append(digest.of_nested(list(self.built.model.buffers())))
             self.sampler.after_step(step)
             if step.number >= horizon:
                 return
@@ -136,6 +152,10 @@ class _Recorded:
             "losses": [float(loss) for loss in self.losses],
             "loss_digests": self.loss_digests,
             "weights": self.weights,
+            "start": self._start,
+            "buffers": self._buffers,
+            "moved": self._custody.moved,
+            "state_moved": self._custody.state_moved,
             "numbers": self.numbers[: len(self.weights)],
             "not_sampled": self.sampler.reason,
         }
@@ -143,8 +163,12 @@ class _Recorded:
 
 def trained(built: Built) -> Named:
     """Return the tensors that are trained, by the names of the plain model's parameters."""
+    return {name: weight.detach() for name, weight in _named(built).items()}
+
+
+def _named(built: Built) -> Named:
     own = {**dict(built.model.named_parameters()), **built.weights}
-    return {name: own[name].detach() for name in sorted(own)}
+    return {name: own[name] for name in sorted(own)}
 
 
 def gradients(built: Built) -> Named:

@@ -1,0 +1,88 @@
+"""Where a run begins, and what lies between its updates."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.lab.chain import check_custody, check_start
+from hotlap.lab.verdict import judge
+from hotlap.techniques import Numerics
+from hotlap.trial import digest
+from hotlap.trial.custody import Custody
+from tests.lab.records import record
+
+STARTS = {
+    "another value": {"0.weight": [6, True], "0.bias": [8, True]},
+    "a layer that is frozen": {"0.weight": [7, True], "0.bias": [8, False]},
+    "a parameter that is gone": {"0.weight": [7, True]},
+    "a parameter more": {"0.weight": [7, True], "0.bias": [8, True], "0.more": [1, True]},
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_another_start_is_changed_and_named(start: dict[str, Any]) -> None:
+    found = check_start(record(), {**record(), "start": start}, None)
+    assert found.state == "failed" and "0." in found.evidence
+    # Where two plain runs differ themselves, it says nothing of the plan.
+    found = check_start(record(), {**record(), "start": start}, "weights (first at 1)")
+    assert found.state == "not_made"
+    assert check_start(record(), record(), None).state == "passed"
+
+
+@pytest.mark.parametrize("key", ["moved", "state_moved"])
+def test_what_moves_between_updates_must_move_in_the_plain_run_too(key: str) -> None:
+    clamps = {**record(), key: [5, 10]}
+    assert check_custody(clamps, clamps).state == "passed"
+    assert check_custody(record(), clamps).state == "failed"
+    # A movement of the script's own that a plan leaves out is as bad as one of the plan's.
+    assert check_custody(clamps, record()).state == "failed"
+    assert check_custody({**record(), key: None}, record()).state == "not_made"
+
+
+def test_buffers_belong_to_the_bits() -> None:
+    other = {**record(), "buffers": ["b"] * 39 + ["c"]}
+    verdict = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
+    assert verdict.tier != "exact"
+    assert judge(record(), record(), claimed=Numerics.EXACT, plain_repeats=None).tier == "exact"
+
+
+class Loop:
+    """Two optimizers that are stepped in turns, with an eye on what they leave."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.weights = [torch.nn.Parameter(torch.randn(3)) for _ in range(2)]
+        self.optimizers = [torch.optim.Adam([weight]) for weight in self.weights]
+        self.custody = Custody()
+
+    def step(self, which: int) -> None:
+        weight, optimizer = self.weights[which], self.optimizers[which]
+        weight.grad = torch.ones(3)
+        self.custody.begins(which, optimizer, [weight.detach()])
+        optimizer.step()
+        self.custody.ends(which, optimizer, digest.of_nested([weight.detach()]))
+
+
+def test_each_optimizer_has_a_chain_of_its_own() -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.step(0)
+        loop.step(1)
+    assert loop.custody.moved == loop.custody.state_moved == []
+    with torch.no_grad():
+        loop.weights[1].clamp_(-0.1, 0.1)
+    loop.step(0)
+    loop.step(1)
+    assert loop.custody.moved == [8] and loop.custody.state_moved == []
+
+
+def test_the_state_of_the_optimizer_is_in_custody_too() -> None:
+    loop = Loop()
+    loop.step(0)
+    state = loop.optimizers[0].state[loop.weights[0]]
+    # `.data` moves it past the version that torch counts.
+    state["exp_avg"].data.copy_(state["exp_avg"].bfloat16())
+    loop.step(0)
+    loop.custody.look(0, loop.optimizers[0], [])
+    assert loop.custody.state_moved == [2]

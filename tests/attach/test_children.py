@@ -63,6 +63,19 @@ torch.distributed.destroy_process_group()
 )
 START = "subprocess.run([sys.executable, '{}'], check=True)\n"
 HELPER = "import os, subprocess, sys, torch\nos.environ['RANK'] = '3'\n" + START.format("train.py")
+FORKS = """
+import multiprocessing, subprocess
+import torch
+
+def show():
+    text = subprocess.run(["env"], capture_output=True, text=True).stdout.splitlines()
+    print(*(line for line in text if line.startswith(("PATH=", "HOTLAP_INSIDE", "PYTHONPATH"))))
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=show)
+    child.start()
+    child.join()
+"""
 WITH_WORKERS = (
     TRAIN
     + """
@@ -146,6 +159,29 @@ def test_both_ranks_of_a_launcher_attach_and_both_report(
     assert outcome.exit_code == 0
     told = sorted((child.rank, child.by, child.trains, child.steps) for child in outcome.children)
     assert told == [(0, "a launcher", True, 3), (1, "a launcher", True, 4)]
+
+
+def test_a_forked_child_knows_nothing_of_hotlap(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FORKS)
+    done = run(tmp_path, FORKS, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "HOTLAP_INSIDE" not in done.stdout and "site" not in done.stdout
+    assert done.stdout.startswith("PATH=")
+
+
+def test_where_nobody_can_be_heard_the_script_runs_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("hotlap.trial.exchange.folder", none)
+    (tmp_path / "train.py").write_text("open('ran', 'w').close()")
+    script = Script(path="train.py", cwd=str(tmp_path))
+    outcome = run_script(script, Plan())
+    assert outcome.exit_code == 0 and (tmp_path / "ran").exists()
+    (line,) = outcome.problems(script)
+    assert "no usable temporary directory" in line
 
 
 def test_what_a_launcher_starts_beside_its_ranks_is_none_of_them(tmp_path: Path) -> None:

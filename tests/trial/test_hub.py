@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.trial import hub as hub_module
 from hotlap.trial.channel import Channel
 from hotlap.trial.hub import Hub
 
@@ -118,3 +119,41 @@ def test_nobody_listens_at_an_address_that_is_gone(tmp_path: Path) -> None:
     assert not Channel.connect(hub.address).send("attached")
     assert not Channel.connect(None).send("attached")
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_process_that_is_gone_costs_no_descriptor(hub: Hub) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(20):
+        with closing(Channel.connect(hub.address)) as channel:
+            channel.send("attached")
+        assert hub.receive(5, alive) == (number, {"kind": "attached"})
+    assert hub.receive(5, alive) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_where_no_more_files_can_be_opened_it_hears_the_others(
+    hub: Hub, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = connect(hub)
+    first.send("attached")
+    assert hub.receive(5, alive) is not None
+    second = connect(hub)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", refusing)
+        first.send("report")
+        assert hub.receive(5, alive) == (0, {"kind": "report"})
+    second.send("attached")
+    assert hub.receive(5, alive) == (1, {"kind": "attached"})
+
+
+def refusing(_: socket.socket) -> None:
+    raise OSError(24, "Too many open files")
+
+
+def test_nobody_waits_for_one_who_does_not_listen(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "_WAITING", 1)
+    with closing(Hub(tmp_path)) as hub:
+        said = [connect(hub).send("attached") for _ in range(5)]
+    assert said[0] and not said[-1]

@@ -90,6 +90,7 @@ def pass_on(address: str) -> None:
             start(self)
 
     BaseProcess.start = starting
+    os.register_at_fork(after_in_child=_take_back)
 
 
 def attach(text: str) -> None:
@@ -138,14 +139,25 @@ def _in_environment(values: dict[str, str]) -> Iterator[None]:
     """Set variables for what is started meanwhile; `os.environ` does not show them."""
     for name, value in values.items():
         os.putenv(name, value)
+        _put.add(name)
     try:
         yield
     finally:
-        for name in values:
-            if name in os.environ:
-                os.putenv(name, os.environ[name])
-            else:
-                os.unsetenv(name)
+        _take_back()
+
+
+_put: set[str] = set()
+"""Variables that are set for what is being started."""
+
+
+def _take_back() -> None:
+    """Let the environment be as the script knows it; a forked child is started in the middle."""
+    for name in _put:
+        if name in os.environ:
+            os.putenv(name, os.environ[name])
+        else:
+            os.unsetenv(name)
+    _put.clear()
 
 
 def problem(steps: int | None, exit_code: int, heard: list[str]) -> str | None:

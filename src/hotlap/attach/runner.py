@@ -47,6 +47,8 @@ class Outcome:
     """True if a process of this one's control group was killed meanwhile, for its limit."""
     cut: bool = False
     """True if the script closed the socket long before its end."""
+    unheard: str | None = None
+    """Why nobody could be heard, if so: no folder for temporary files can be written to."""
     children: list[Child] = field(default_factory=list)
     """The child processes that hotlap was in."""
 
@@ -59,6 +61,8 @@ class Outcome:
                 f"`{script}` was killed by the system: the memory of its control group "
                 f"({memory()[0] / 2**20:.0f} MiB) was used up"
             ]
+        if self.unheard is not None:
+            return [f"what took effect is not known: the script could not tell ({self.unheard})"]
         if not self.attached:
             return [
                 f"hotlap never got into `{script}`, the run was plain: its Python was started "
@@ -110,8 +114,10 @@ def run(
         stdout: descriptor of where its standard output goes, this process's own if None.
     """
     outcome, killed_before = Outcome(exit_code=1), out_of_memory_kills()
-    with exchange.folder() as folder, contextlib.closing(Hub(folder)) as hub:
-        config = Config("run", hub.address, plan_data(plan), techniques)
+    with contextlib.ExitStack() as opened:
+        hub = _hub(opened, outcome)
+        address = None if hub is None else hub.address
+        config = Config("run", address, plan_data(plan), techniques)
         with Passing() as passing:
             process = subprocess.Popen(
                 script.command(),
@@ -130,9 +136,26 @@ def run(
     return outcome
 
 
-def _listen(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
-    """Hear all processes; the first that connects is the script's own, which starts the others."""
+def _hub(opened: contextlib.ExitStack, outcome: Outcome) -> Hub | None:
+    """Return where the script's processes connect, None where no socket can be made."""
+    try:
+        folder = opened.enter_context(exchange.folder())
+        return opened.enter_context(contextlib.closing(Hub(folder)))
+    except OSError as error:
+        outcome.unheard = str(error)
+        return None
 
+
+def _listen(hub: Hub | None, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
+    """Hear all processes; the first that connects is the script's own, which starts the others."""
+    if hub is None:
+        return
+    # Else a process that connects later would wait for an answer.
+    with contextlib.closing(hub):
+        _hear(hub, outcome, process)
+
+
+def _hear(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
     def is_alive() -> bool:
         return process.poll() is None
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -62,8 +61,8 @@ class Lab:
     """How the files are protected; found out if None."""
 
     def __enter__(self) -> "Lab":
-        exchange.remove_stale()
-        self.exchange = exchange.make()
+        self._opened = contextlib.ExitStack()
+        self.exchange = self._opened.enter_context(exchange.folder())
         self.scratch = Scratch(
             self.subject.folder,
             passthrough=(self.exchange,),
@@ -91,7 +90,7 @@ class Lab:
         for trial in self.trials:
             trial.kill()
         self.scratch.__exit__(None, None, None)
-        shutil.rmtree(self.exchange, ignore_errors=True)
+        self._opened.close()
 
     def start(
         self, role: Role, plan: Plan | None = None, *, fill_ahead: bool = False, **options: Any

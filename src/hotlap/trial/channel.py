@@ -61,8 +61,11 @@ class Channel:
             return cls(None, lost)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            # A script must not wait for one who does not listen.
+            connection.setblocking(False)
             with reachable(address) as name:
                 connection.connect(name)
+            connection.setblocking(True)
         except OSError:
             # Whoever listened is gone.
             connection.close()

@@ -11,6 +11,8 @@ from hotlap.trial.channel import Channel, reachable
 
 _LOOK_S = 0.05
 """How often it is looked whether a process that has not connected yet is still there."""
+_WAITING = 1024
+"""Processes that may connect at once; another one is told that nobody listens."""
 
 
 class Hub:
@@ -31,7 +33,7 @@ class Hub:
         """What a process is told, to connect."""
         with reachable(self.address) as name:
             self._listener.bind(name)
-        self._listener.listen()
+        self._listener.listen(_WAITING)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -74,17 +76,27 @@ class Hub:
     def _look(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
             if key.fileobj is self._listener:
-                connection, _ = self._listener.accept()
-                number, fd = len(self.processes), connection.detach()
-                self.processes.append(Channel(fd))
-                self._open.add(number)
-                self._selector.register(fd, selectors.EVENT_READ, number)
-                while self._early:
-                    kind, values = self._early.pop(0)
-                    self.processes[number].send(kind, **values)
+                self._accept()
             elif not self.processes[key.data].fill():
                 self._selector.unregister(key.fd)
                 self._open.discard(key.data)
+                # What it has said stays to be heard.
+                self.processes[key.data].close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            # It has gone already, or this process may open no more files now.
+            time.sleep(_LOOK_S)
+            return
+        number, fd = len(self.processes), connection.detach()
+        self.processes.append(Channel(fd))
+        self._open.add(number)
+        self._selector.register(fd, selectors.EVENT_READ, number)
+        while self._early:
+            kind, values = self._early.pop(0)
+            self.processes[number].send(kind, **values)
 
     def send(self, kind: str, **values: Any) -> None:
         """Send one message to every process that is still there, or to the first that will be."""

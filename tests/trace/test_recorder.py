@@ -69,6 +69,17 @@ def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
     assert trace.setup_s >= 5
 
 
+def test_an_epoch_that_has_begun_without_a_step_does_not_end_the_watch() -> None:
+    # What comes between two epochs belongs to the first step of the later one.
+    run = Run(epochs=1)
+    run.epoch(3)
+    run.starts.append(3)
+    run.recorder.check_limits([run.starts])
+    assert not run.recorder.is_over
+    run.step()
+    assert run.recorder.is_over
+
+
 @pytest.mark.parametrize("limits", [{"steps": 4}, {"seconds": 0.0}])
 def test_steps_or_seconds_are_enough_in_the_middle_of_an_epoch(limits: dict[str, float]) -> None:
     run = Run(**limits)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -151,9 +152,16 @@ def refusing(_: socket.socket) -> None:
 
 
 def test_nobody_waits_for_one_who_does_not_listen(
-    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "_WAITING", 1)
     with closing(Hub(tmp_path)) as hub:
-        said = [connect(hub).send("attached") for _ in range(5)]
-    assert said[0] and not said[-1]
+        made: list[Channel] = []
+        connects = lambda: made.extend(Channel.connect(hub.address) for _ in range(5))  # noqa: E731
+        thread = threading.Thread(target=connects, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert len(made) == 5, "it waits"
+        assert made[0].send("attached") and not made[-1].send("attached")
+        for channel in made:
+            channel.close()

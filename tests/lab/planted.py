@@ -94,6 +94,40 @@ def _larger_rate_in_secret(target: Any, options: Any) -> Any:
     return target
 
 
+def _larger_rate_at_times(target: Any, options: Any) -> Any:
+    calls = [0]
+
+    def before(optimizer: Any) -> None:
+        calls[0] += 1
+        for group in optimizer.param_groups:
+            if calls[0] % 50 == 0:
+                group["lr"] *= 1.02
+            elif calls[0] % 50 == 1 and calls[0] > 1:
+                group["lr"] /= 1.02
+
+    target.each_step.append(before)
+    return target
+
+
+def _larger_rate_in_secret_at_times(target: Any, options: Any) -> Any:
+    calls = [0]
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:
+        calls[0] += 1
+        if calls[0] % 50 == 0:
+            for group in optimizer.param_groups:
+                group["lr"] *= 1.02
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if calls[0] % 50 == 0:
+            for group in optimizer.param_groups:
+                group["lr"] /= 1.02
+
+    target.optimizer.register_step_pre_hook(before)
+    target.optimizer.register_step_post_hook(after)
+    return target
+
+
 def _skip_every_50th_update(target: Any, options: Any) -> Any:
     step, calls = target.optimizer.step, [0]
 
@@ -204,6 +238,10 @@ DROP = _technique("drop", "feed", _drop_every_20th_batch)
 STALE = _technique("stale", "feed", _stale_batch)
 RATE = _technique("rate", "optimizer", _larger_rate)
 SECRET_RATE = _technique("secret_rate", "optimizer", _larger_rate_in_secret)
+RATE_AT_TIMES = _technique("rate_at_times", "optimizer", _larger_rate_at_times)
+SECRET_RATE_AT_TIMES = _technique(
+    "secret_rate_at_times", "optimizer", _larger_rate_in_secret_at_times
+)
 SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
 SCALE = _technique("scale", "model", _scaled_gradient)
 FREEZE = _technique("freeze", "model", _freeze_the_second_of_three)

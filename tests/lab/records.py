@@ -19,4 +19,36 @@ def record() -> dict[str, Any]:
         "moved": [],
         "state_moved": [],
         "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
+        "averages": [averaged()],
+        "evaluated": [[0, 10, "in", "out"], [0, 20, "in", "out"]],
+        "followed": {
+            "updates": [update(number) for number in range(STEPS)],
+            "apart": [0.0] * STEPS,
+            "problem": "",
+        },
+    }
+
+
+def update(number: int) -> dict[str, Any]:
+    """Return what was seen of an update that is as it should be: a group, Adam's state."""
+    update, weight = 1e-3, 1.0
+    return {
+        "gradients": "gg",
+        "random": [f"torch {number}", "python", "numpy"],
+        "sums": [[0.0, update**2, 0.0, weight**2, 0.0, 0.0, 1e-16]],
+        "states": {"step": [0.0, 1.0, 2.0**-23], "exp_avg": [1e-9, 1.0, 2.0**-23]},
+    }
+
+
+def averaged() -> dict[str, Any]:
+    """Return what was seen of an average that moves a hundredth of the way at each update."""
+    moved = [0.01] * (STEPS - 2)
+    still = [0.0] * len(moved)
+    return {
+        "root": 0,
+        "since": 2,
+        "moved": moved,
+        "doubt": [1e-6] * len(moved),
+        "rest": still,
+        "digest": "a",
     }

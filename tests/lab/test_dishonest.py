@@ -16,7 +16,8 @@ from hotlap.techniques import registry
 TINY = Path(__file__).parents[1] / "tiny.py"
 NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE", "NARROW")
 OF_THE_CHAIN = ("SMALLER_START", "SHRINK", "MOMENTS")
-TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN))
+AT_TIMES = ("RATE_AT_TIMES", "SECRET_RATE_AT_TIMES")
+TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN, *AT_TIMES))
 HORIZON = 120
 
 
@@ -44,8 +45,10 @@ SEEN_BY = {
     "drop": "fed",
     "stale": "fed",
     "rate": "numbers",
-    "secret_rate": "update",
-    "skip": "numbers",
+    "rate_at_times": "numbers",
+    "secret_rate": "updates",
+    "secret_rate_at_times": "updates",
+    "skip": "updates",
     "scale": "gradient",
     "narrow": "gradient",
     "smaller_start": "start",
@@ -54,12 +57,22 @@ SEEN_BY = {
 }
 
 
-FAST = ("drop", "secret_rate", "skip", "scale", "smaller_start", "shrink")
+AT_TIMES_ONLY = ("rate_at_times", "secret_rate_at_times")
+"""In each 50th step, beside which other steps are sampled: one check alone sees them."""
+FAST = (
+    "drop",
+    "rate_at_times",
+    "secret_rate",
+    "secret_rate_at_times",
+    "scale",
+    "smaller_start",
+    "shrink",
+)
 """One for each check; `make test-all` has them all."""
 
 
 def seed_beside_what_is_skipped() -> int:
-    """Return a seed whose sampled steps are far from each 50th, which `skip` leaves out."""
+    """Return a seed whose sampled steps are far from each 50th."""
     return next(
         seed
         for seed in range(1000)
@@ -78,7 +91,7 @@ def test_a_dishonest_technique_is_found_out_by_its_check(prover: Prover, name: s
     assert is_found_out(prover.prove(Plan({name: {}})), name)
 
 
-@pytest.mark.parametrize("name", ["secret_rate", "skip"])
+@pytest.mark.parametrize("name", AT_TIMES_ONLY)
 def test_what_one_check_alone_sees_is_unproven_without_it(
     prover: Prover, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

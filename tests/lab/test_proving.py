@@ -29,6 +29,7 @@ FUSED = Plan({"optimizer": {"implementation": "fused"}})
 
 RECORD = {
     "samples": [{"file": f"step-{k}", "updates": [k]} for k in range(6)],
+    "evaluations": [],
     "not_sampled": "",
 }
 
@@ -50,7 +51,8 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
 
 
 def report(whole: int, **more: str) -> dict[str, Any]:
-    return {"whole": whole, "results": [{}] * whole, "problem": "", "raised": "", **more}
+    found = {"whole": whole, "results": [{}] * whole, "evaluations": []}
+    return {**found, "problem": "", "raised": "", **more}
 
 
 def test_a_repetition_that_ends_half_way_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

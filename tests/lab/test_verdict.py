@@ -11,7 +11,7 @@ from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
 
 
-def repeated(**changes: float) -> list[dict[str, Any]]:
+def repeated(**changes: Any) -> list[dict[str, Any]]:
     row = {
         "step": 3,
         "dtype": "float64",
@@ -19,6 +19,7 @@ def repeated(**changes: float) -> list[dict[str, Any]]:
         "gradient_slope": 1.0,
         "plain_error": 2e-7,
         "update_error": 3e-6,
+        "buffers": {"mean": {"error": 1e-6, "plain_error": 1e-6}},
     }
     return [{**row, **changes}]
 
@@ -70,6 +71,19 @@ def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         other["start"] = {**other["start"], "0.bias": [9, True]}
     elif name == "custody":
         other["moved"] = [3]
+    elif name == "participation":
+        other["followed"]["updates"][12]["gradients"] = "gn"
+    elif name == "random":
+        other["followed"]["updates"][12]["random"][0] = "torch 11"
+    elif name == "averages":
+        # Every second one is left out.
+        other["averages"][0]["moved"][::2] = [0.0] * 19
+    elif name == "evaluation":
+        other["evaluated"].pop()
+    elif name == "buffers":
+        reference = repeated(buffers={"mean": {"error": 4.0, "plain_error": 1e-6}})
+    elif name == "updates":
+        other["followed"]["updates"][12]["sums"][0][5] = 1e-12
     elif name == "gradient":
         reference = repeated(gradient_slope=1.001)
     elif name == "update":

@@ -15,6 +15,8 @@ class Listener:
     """True to be told of batches, forwards and backwards, not only of iterators and steps."""
     wants_events = False
     """True to be told of what else the script does, see `happened`."""
+    wants_evaluation = False
+    """True to be told of forwards without gradients, of modules that are watched."""
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
 
@@ -44,6 +46,9 @@ class Listener:
 
     def forward_ends(self, root: Any, output: Any) -> None:
         """The outermost forward of a root has returned `output`."""
+
+    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """A root, or a copy of one, was called without gradients, or in evaluation mode."""
 
     def backward_begins(self, loss: Any) -> None:
         """The outermost backward begins."""
@@ -80,6 +85,8 @@ class State:
     backward_depth = 0
     root_classes: dict[type, Any] = {}  # noqa: RUF012
     roots: ByIdentity[bool] = ByIdentity()
+    copies: ByIdentity[bool] = ByIdentity()
+    """Modules of a root's class that are watched in evaluation only."""
     happening: set[str] = set()  # noqa: RUF012
     """Of what is told of once, what is going on."""
 

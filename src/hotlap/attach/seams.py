@@ -196,12 +196,14 @@ def _patch_root_class(kind: type) -> None:
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
-        if (
-            listener is None
-            or torch.compiler.is_compiling()
-            or self not in State.roots
-            or not (self.training and torch.is_grad_enabled())
-        ):
+        if listener is None or torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        if not (self.training and torch.is_grad_enabled()):
+            output = original(self, *args, **kwargs)
+            if listener.wants_evaluation and (self in State.roots or self in State.copies):
+                listener.evaluated(self, args, kwargs, output)
+            return output
+        if self not in State.roots:
             return original(self, *args, **kwargs)
         args = listener.forward_begins(self, args)
         output = None

@@ -11,6 +11,7 @@ from hotlap.errors import HotlapError, TrialError, UsageError
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.to_report import run_to_report
 from hotlap.lab.trial import Lab, Trial
+from hotlap.lab.updates import not_repeated
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
     STATISTICAL_CHECKS,
@@ -33,6 +34,8 @@ DTYPES = ("float64", "float32")
 """What a step is repeated in: the second where a recipe's or script's own code cannot do the first.
 """
 _TIMEOUT_S = 900.0
+_REPEATED = {"gradient", "update", "buffers", "evaluation"}
+"""Checks that a plain run fails as well where it cannot be repeated."""
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
 
@@ -59,6 +62,7 @@ class Prover:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        self._drawn_with = _drawn() if self.seed is None else self.seed
         self.plain: dict[str, Any] = {}
         self._plain_seeds: list[list[float]] = []
         self._control: Sampled | None = None
@@ -72,11 +76,13 @@ class Prover:
             self._run_twice()
 
     def _run_twice(self) -> None:
-        self.plain, again = self._record(Plan({})), self._record(Plan({}))
+        self.plain = self._record(Plan({}), is_first=True)
+        again = self._record(Plan({}))
         self.differs = repeats_itself(self.plain, again)
         if self.plain["buffers"] != again["buffers"]:
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
             self.plain["buffers"] = None
+        self.plain["not_repeated"] = not_repeated(self.plain, again)
 
     @property
     def steps(self) -> int:
@@ -94,9 +100,10 @@ class Prover:
                 return verdict
         sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
         verdict = self._judge(record, claimed, sampled)
-        if verdict.failed and {*verdict.failed} <= {"gradient", "update"}:
+        if verdict.failed and {*verdict.failed} <= _REPEATED:
             verdict = self._judge(record, claimed, sampled, control=self._plain_repeated())
-        if not is_statistical or verdict.tier == "changed":
+        seeds_needed = any(check.name == "seeds" for check in verdict.checks)
+        if not seeds_needed or verdict.tier == "changed":
             return verdict
         return self._judge(record, claimed, sampled, seeds=self._seeds(plan, record))
 
@@ -107,7 +114,7 @@ class Prover:
 
         A script's steps are not repeated where nothing rests on them, if `claimed` is given.
         """
-        seed = random.SystemRandom().getrandbits(32) if self.seed is None else self.seed
+        seed = _drawn() if self.seed is None else self.seed
         count = NARROW_SAMPLES if statistical else SAMPLES
         if self.lab.subject.step_owner == "script":
             # The repetition takes two of the script's own steps for each.
@@ -170,19 +177,30 @@ class Prover:
         return list(report["losses"].values())
 
     def _record(
-        self, plan: Plan, samples: tuple[int, ...] = (), repeated: "Repeated | None" = None
+        self,
+        plan: Plan,
+        samples: tuple[int, ...] = (),
+        repeated: "Repeated | None" = None,
+        *,
+        is_first: bool = False,
     ) -> dict[str, Any]:
+        gradients = str(self.lab.exchange / "gradients.safetensors")
         try:
             report = run_to_report(
                 self.lab,
                 plan,
                 timeout_s=_TIMEOUT_S,
                 role="verify",
-                answers={} if repeated is None else {"sample": repeated.sample},
+                answers={}
+                if repeated is None
+                else {"sample": repeated.sample, "evaluation": repeated.evaluation},
                 fill_ahead=self.fill_ahead,
                 steps=self.horizon,
                 samples=samples,
                 folder=str(self.lab.exchange),
+                drawn_with=self._drawn_with,
+                gradients=gradients if is_first else None,
+                beside=None if is_first else gradients,
                 **_NOT_LIMITED,
             )
         finally:
@@ -204,21 +222,35 @@ class Prover:
         for dtype in DTYPES:
             try:
                 report = run_to_report(
-                    self.lab, timeout_s=_TIMEOUT_S, role="reference", samples=samples, dtype=dtype
+                    self.lab,
+                    timeout_s=_TIMEOUT_S,
+                    role="reference",
+                    samples=samples,
+                    evaluations=record["evaluations"],
+                    dtype=dtype,
                 )
             except TrialError as error:
                 fallback = _not_repeated(dtype, _last_line(error))
                 continue
             if report["problem"]:
                 return Sampled(problem=_not_repeated(dtype, report["problem"]))
-            if report["whole"] == asked:
-                return Sampled(report["results"], fallback=fallback, drawn=drawn)
+            if report["whole"] == len(samples):
+                return Sampled(
+                    report["results"],
+                    fallback=fallback,
+                    drawn=drawn,
+                    evaluations=report["evaluations"],
+                )
             why = report["raised"] or "the script came to its end"
-            fallback = _not_repeated(dtype, f"{report['whole']} of {asked} were, then {why}")
+            fallback = _not_repeated(dtype, f"{report['whole']} of {len(samples)} were, then {why}")
         return Sampled(problem=fallback)
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["numbers"][update])
+
+
+def _drawn() -> int:
+    return random.SystemRandom().getrandbits(32)
 
 
 def draw_steps(count: int, steps: int, seed: int) -> tuple[int, ...]:
@@ -248,12 +280,13 @@ class Repeated:
     Args:
         lab: where the repeating process is started.
         numbers: step -> the plain run's hyperparameters at it.
-        rounding: see `proof.reference`.
+        rounding: see `repeating.reference`.
     """
 
     def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:
         self.lab, self.numbers, self.rounding = lab, numbers, rounding
         self.rows: list[dict[str, Any]] = []
+        self.evaluations: list[dict[str, Any]] = []
         self._asked = 0
         self._problem = ""
         """Why there are no rows, or why they are not in float64."""
@@ -274,7 +307,17 @@ class Repeated:
             # The first were repeated in another dtype.
             words = f"{len(self.rows)} of {self._asked} steps were repeated: {self._problem}"
             return Sampled(problem=words)
-        return Sampled(self.rows, fallback=self._problem, drawn=drawn)
+        return Sampled(self.rows, fallback=self._problem, drawn=drawn, evaluations=self.evaluations)
+
+    def evaluation(self, message: Mapping[str, Any]) -> None:
+        """Repeat the evaluation that a message speaks of, and remove its file."""
+        file = Path(message["file"])
+        if self._dtypes:
+            try:
+                self.evaluations += self._ask("evaluate", file=str(file)).get("rows", [])
+            except HotlapError as error:
+                self._problem = f"what was evaluated could not be repeated: {_last_line(error)}"
+        file.unlink()
 
     def sample(self, message: Mapping[str, Any]) -> None:
         """Repeat the step that a message `sample` speaks of, and remove its file."""
@@ -282,7 +325,8 @@ class Repeated:
         self._asked += 1
         while self._dtypes:
             try:
-                answer = self._repeat(file, self.numbers(message["step"]))
+                numbers = self.numbers(message["step"])
+                answer = self._ask("repeat", file=str(file), numbers=numbers)
             except HotlapError as error:
                 # Of hotlap's own, if it refuses: another dtype would hide that.
                 answer = {"problem": _last_line(error), "ours": isinstance(error, UsageError)}
@@ -296,10 +340,10 @@ class Repeated:
             self.end()
         file.unlink()
 
-    def _repeat(self, file: Path, numbers: Any) -> dict[str, Any]:
+    def _ask(self, what: str, **given: Any) -> dict[str, Any]:
         if self._trial is None:
             self._trial = self._start()
-        self._trial.send("repeat", file=str(file), numbers=numbers)
+        self._trial.send(what, **given)
         return self._trial.message(["repeated"], _TIMEOUT_S)
 
     def end(self) -> None:

@@ -71,6 +71,8 @@ class Sampled:
     """Why they were not repeated in float64."""
     drawn: str = ""
     """How the steps were chosen."""
+    evaluations: Sequence[Row] = ()
+    """Forwards of the run's evaluation, repeated: `error` and `plain_error`."""
 
     @property
     def words(self) -> str:

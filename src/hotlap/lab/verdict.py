@@ -1,11 +1,18 @@
-"""Is what a plan learns the same? Six checks, kept apart because none sees what the others see.
+"""Is what a plan learns the same? Checks that are kept apart: none sees what the others see.
 
-    fed        what reached the model: digests of every batch equal the plain run's
-    numbers    the task's numbers: every hyperparameter and the count of updates equal at each step
-    start      what is trained begins with the plain run's bits
-    custody    each update finds what the one before it has left, weights and optimizer's state
-    gradient   at sampled steps, from the same weights and batch, against a float64 repetition
-    update     at sampled steps, the optimizer's update repeated in float64 with the plain numbers
+    fed            what reached the model: digests of every batch equal the plain run's
+    numbers        every hyperparameter and the count of updates equal at each step
+    start          what is trained begins with the plain run's bits
+    custody        each update finds what the one before it has left, weights and optimizer's state
+    participation  the same parameters have a gradient at each update
+    random         each step finds the random generators where the plain run's steps find them
+    updates        each update, on drawn elements, repeated in float64 from its gradient and state
+    gradient       at sampled steps, from the same weights and batch, against a float64 repetition
+    update         at sampled steps, all of the update, with the plain run's hyperparameters
+    buffers        at sampled steps, what the step changes in the model's buffers
+    averages       copies of the model move towards its weights as in the plain run
+    evaluation     the same is evaluated, and at equal weights gives the same
+    losses         the mean of the later half of the losses
 
 `exact` needs more and needs none of the last two: losses and weights bit-equal at every step.
 `statistical`, for narrower formats, asks of the gradient only that it is right in the mean over
@@ -20,6 +27,7 @@ from math import isfinite
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
+from hotlap.lab.beside import check_averages, check_buffers, check_evaluation, check_outputs
 from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.sampled_steps import (
     Check,
@@ -29,11 +37,13 @@ from hotlap.lab.sampled_steps import (
     check_update,
     confirmed,
 )
+from hotlap.lab.updates import check_participation, check_random, check_updates
 from hotlap.techniques import Numerics
 
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 """From best to worst."""
-CHECKS = ("fed", "numbers", "start", "custody", "gradient", "update", "losses")
+_OF_EVERY_STEP = ("fed", "numbers", "start", "custody", "participation", "random", "updates")
+CHECKS = (*_OF_EVERY_STEP, "averages", "evaluation", "gradient", "update", "buffers", "losses")
 STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
 LOSS_SIGMAS = 4.0
@@ -122,25 +132,63 @@ def judge(
         made.append(check_start(plain, other, plain_repeats))
     if "custody" in checks:
         made.append(check_custody(plain, other))
+    for name, check_steps in _STEPS.items():
+        if name in checks:
+            made.append(check_steps(plain, other))
+    if "averages" in checks:
+        made.append(check_averages(plain, other))
     equal = _bit_equal(plain, other, plain_repeats)
-    if equal.state == "passed" and all(check.state == "passed" for check in made):
+    if equal.state == "passed" and all(check.state in ("passed", "partial") for check in made):
         tier = claimed.best_verdict
         return Verdict(tier, equal.evidence, horizon, (*made, equal))
-    is_statistical = claimed.best_verdict == "statistical"
-    of_gradient = check_mean_gradient if is_statistical else check_gradient
+    draws_others = any(check.name == "random" and check.state == "partial" for check in made)
+    if draws_others and claimed.best_verdict != "changed":
+        claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)
     sampled = reference or Sampled(problem="not repeated")
-    for name, check, of_plain in (
-        ("gradient", of_gradient, check_gradient),
-        ("update", check_update, check_update),
-    ):
-        if name in checks:
-            found = check(sampled)
-            made.append(found if control is None else confirmed(found, of_plain(control)))
+    for name, found in _repeated(plain, other, sampled, claimed).items():
+        if name not in checks:
+            continue
+        if control is not None:
+            found = confirmed(found, _of_plain(control)[name])
+        if draws_others and name == "gradient" and found.state == "failed":
+            words = "the step draws random numbers of its own, and could not be repeated"
+            found = Check(name, "not_made", f"{words} ({found.evidence})")
+        made.append(found)
     if "losses" in checks:
         made.append(_losses(plain, other))
-    if is_statistical and "seeds" in checks:
+    if claimed.best_verdict == "statistical" and "seeds" in checks:
         made.append(_seeds(seeds))
     return _conclude(made, claimed, horizon)
+
+
+def _repeated(
+    plain: Record, other: Record, sampled: Sampled, claimed: Numerics
+) -> dict[str, Check]:
+    """Make the checks that rest on what was repeated."""
+    is_narrow = claimed is Numerics.PRECISION
+    return {
+        "gradient": (check_mean_gradient if is_narrow else check_gradient)(sampled),
+        "update": check_update(sampled),
+        "buffers": check_buffers(sampled, is_narrow=is_narrow),
+        "evaluation": check_evaluation(plain, other, sampled, is_narrow=is_narrow),
+    }
+
+
+def _of_plain(sampled: Sampled) -> dict[str, Check]:
+    """Make the same checks of a plain run, which is as wide as itself."""
+    return {
+        "gradient": check_gradient(sampled),
+        "update": check_update(sampled),
+        "buffers": check_buffers(sampled, is_narrow=False),
+        "evaluation": check_outputs(sampled, is_narrow=False),
+    }
+
+
+_STEPS = {
+    "participation": check_participation,
+    "random": check_random,
+    "updates": check_updates,
+}
 
 
 def _conclude(made: Sequence[Check], claimed: Numerics, horizon: int) -> Verdict:
@@ -234,9 +282,15 @@ def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -
 def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check:
     if plain_repeats is not None:
         return Check("bits", "not_made", f"two plain runs differ in their {plain_repeats}")
-    kinds = (("loss_digests", "loss"), ("weights", "weights"), ("buffers", "buffers"))
+    kinds = (
+        ("loss_digests", "loss"),
+        ("weights", "weights"),
+        ("buffers", "buffers"),
+        ("evaluated", "evaluation"),
+    )
     for key, words in kinds:
-        position = None if plain[key] is None else _first_difference(plain[key], other[key])
+        # None where two plain runs differ in it.
+        position = None if plain.get(key) is None else _first_difference(plain[key], other[key])
         if position is not None:
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])

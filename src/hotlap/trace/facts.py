@@ -19,6 +19,18 @@ class WatchedLoader:
         self.training = False
         self.starts: list[int] = []
         self.batches = 0
+        self.batches_before = 0
+        """Batches before the newest epoch."""
+
+    def begin(self, steps: int) -> None:
+        """An iterator was made, after so many steps."""
+        self.starts.append(steps)
+        self.batches_before = self.batches
+
+    def left(self) -> int | None:
+        """Return the batches that are left in the epoch, None if the loader has no length."""
+        length = _length(self.loader)
+        return None if length is None else length - (self.batches - self.batches_before)
 
 
 def device_of(roots: list[Any]) -> str:

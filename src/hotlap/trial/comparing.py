@@ -3,7 +3,7 @@
 A gradient or an update that is missing counts as zero, on either side.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -118,6 +118,66 @@ def compare_updates(before: Named, after: Named, expected: Named) -> dict[str, A
         size.append(float(wide.norm()))
         updates[name] = _share(off[-1], size[-1])
     return {"update_error": _share(_length(off), _length(size)), "updates": updates}
+
+
+def compare_outputs(
+    captured: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], plain: Sequence[torch.Tensor]
+) -> dict[str, Any]:
+    """Compare what a forward gave with its repetitions, as `compare_gradients` does.
+
+    Returns:
+        `error` and `plain_error`, as shares of the exact output's length; infinite if it has
+        another form.
+    """
+    if [t.shape for t in captured] != [t.shape for t in exact]:
+        return {"error": inf, "plain_error": 0.0}
+    size = _length(float(_vector(t).norm()) for t in exact)
+    off = _length(
+        float((_vector(a) - _vector(b)).norm()) for a, b in zip(captured, exact, strict=True)
+    )
+    own = _length(
+        float((_vector(a) - _vector(b)).norm()) for a, b in zip(plain, exact, strict=True)
+    )
+    return {"error": _share(off, size), "plain_error": _share(own, size)}
+
+
+def compare_buffers(before: Named, after: Named, exact: Named, plain: Named) -> dict[str, Any]:
+    """Compare what a step has made of a model's buffers with its repetitions.
+
+    Args:
+        before: buffers before the step.
+        after: buffers after it.
+        exact: after its repetition in the reference's dtype.
+        plain: after its repetition in the script's own dtype.
+
+    Returns:
+        Name -> {`error`, `plain_error`}, as shares of what the step should have changed. What the
+        format of a buffer cannot hold of it is no error.
+    """
+    found = {}
+    for name, value in after.items():
+        old, wide, own = before.get(name), exact.get(name), plain.get(name)
+        if value is None or old is None or wide is None or own is None:
+            continue
+        if not value.is_floating_point():
+            found[name] = {"error": _unequal(value, wide), "plain_error": _unequal(own, wide)}
+            continue
+        size = float((_vector(wide) - _vector(old)).norm())
+        rounding = torch.finfo(value.dtype).eps * (_norm(value) + _norm(old))
+        errors = [
+            _share(max(0.0, float((_vector(each) - _vector(wide)).norm()) - rounding), size)
+            for each in (value, own)
+        ]
+        found[name] = {"error": errors[0], "plain_error": errors[1]}
+    return found
+
+
+def _unequal(left: torch.Tensor, right: torch.Tensor) -> float:
+    return 0.0 if torch.equal(left.cpu().long(), right.cpu().long()) else inf
+
+
+def _norm(tensor: torch.Tensor) -> float:
+    return float(_vector(tensor).norm())
 
 
 def _share(off: float, size: float) -> float:

@@ -65,9 +65,19 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         return known is not None and known.training
 
+    def left_in_epoch(self) -> int | None:
+        """Return the batches left of the training loader's epoch, None if that is not known."""
+        known = self._last_loader
+        return known.left() if known is not None and known.training else None
+
+    def is_at_epochs_begin(self, iterator: Any) -> bool:
+        """True if no step was taken since the loader of this iterator was begun anew."""
+        known = getattr(iterator, "_hotlap_loader", None)
+        return known is not None and known.starts[-1:] == [self.steps]
+
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
-        known.starts.append(self.steps)
+        known.begin(self.steps)
         iterator._hotlap_loader = known
 
     def batch_begins(self, iterator: Any) -> None:

@@ -16,11 +16,12 @@ from safetensors import safe_open
 
 from hotlap import nested
 from hotlap.attach.listener import unheard
+from hotlap.attach.roles.evaluations import repeat
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.sampling import parameters_of, place_of, states_of
+from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.trial.comparing import compare_gradients, compare_updates
+from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
 from hotlap.trial.rng import set_rng_states
 
@@ -28,7 +29,8 @@ Gradients = dict[str, torch.Tensor | None]
 
 
 class Reference(Part):
-    """Options: `samples` [{file, numbers}] and `dtype` (`float64` or `float32`).
+    """Options: `samples` [{file, numbers}], `evaluations` (files) and `dtype` (`float64` or
+    `float32`).
 
     Every sample takes two steps of the script: one in the reference's dtype, and one in float32
     without a plan, whose error is what honest rounding looks like for this very step. The script's
@@ -52,6 +54,8 @@ class Reference(Part):
         ]
         self._repeated: _Repetition | None = None
         self._exact: list[Gradients] = []
+        self._exact_buffers: dict[str, torch.Tensor] = {}
+        self.evaluations: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
         self.whole = 0
         """Samples that were repeated from their beginning to their end."""
@@ -70,7 +74,7 @@ class Reference(Part):
             self._end(current)
         if self._repeated is None:
             if not self._queue:
-                self._session.stop()
+                self._leave()
             sample, dtype = self._queue[0]
             self._repeated = _Repetition(sample["file"], sample["numbers"], dtype)
             self._repeated.begin(self._watch.roots)
@@ -99,17 +103,25 @@ class Reference(Part):
     def step_done(self, optimizer: Any) -> None:
         del optimizer
         if not self._queue:
-            self._session.stop()
+            self._guarded(self._leave)
+
+    def _leave(self) -> None:
+        """Repeat what was evaluated, on the script's own modules, and end."""
+        for file in self._session.config.options["evaluations"]:
+            found = repeat(file, self._watch.roots, getattr(torch, self._dtype))
+            if found is not None:
+                self.evaluations.append(found)
+        self._session.stop()
 
     def _end(self, repeated: "_Repetition") -> None:
         """Compare, if the script has taken the step as the captured run took it; else try again."""
-        repeated.end()
+        repeated.end(self._watch.roots)
         self._repeated = None
         if not repeated.is_whole:
             return
         self._queue.pop(0)
         if len(self._queue) % 2:
-            self._exact = repeated.gradients
+            self._exact, self._exact_buffers = repeated.gradients, repeated.buffers
             return
         names = _names_of(self._watch.roots)
         steps = zip(repeated.places, self._exact, repeated.gradients, strict=True)
@@ -120,6 +132,8 @@ class Reference(Part):
                 _renamed(plain, names[place]),
             )
             row |= repeated.update_error(number, names[place])
+            if number == 0:
+                row["buffers"] = repeated.compare_buffers(self._exact_buffers)
             row |= {"step": repeated.meta["step"], "dtype": self._dtype}
             self.results.append({**row, "optimizer": place})
         self.whole += 1
@@ -138,6 +152,7 @@ class Reference(Part):
         raised = getattr(sys, "last_value", None)
         return {
             "results": self.results,
+            "evaluations": self.evaluations,
             "whole": self.whole,
             "problem": self.problem,
             "raised": "" if raised is None else f"{type(raised).__name__}: {raised}",
@@ -178,6 +193,8 @@ class _Repetition:
         self.places = [update["optimizer"] for update in self.meta["updates"]]
         """Which optimizers update in the step."""
         self.gradients: list[Gradients] = []
+        self.buffers: dict[str, torch.Tensor] = {}
+        """What the step has left in them."""
         self.updates: list[int] = []
         """Which optimizers have updated."""
         self._batches = 0
@@ -205,12 +222,21 @@ class _Repetition:
                 # Left from a step in another dtype, it could not be added to.
                 tensor.grad = None
 
-    def end(self) -> None:
+    def end(self, roots: list[Any]) -> None:
         """Give the script its own weights back, and its own dtype."""
         self._formats.close()
+        self.buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(roots)}
         for tensor, data in self._before.values():
             tensor.grad = None
             tensor.data = data
+
+    def compare_buffers(self, exact: dict[str, torch.Tensor]) -> dict[str, Any]:
+        """Compare the buffers after the captured step, see `comparing.compare_buffers`."""
+        captured = {
+            kind: {k.removeprefix(kind): v for k, v in self.tensors.items() if k.startswith(kind)}
+            for kind in ("model.", "buffer.")
+        }
+        return compare_buffers(captured["model."], captured["buffer."], exact, self.buffers)
 
     def cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self.dtype) if value.is_floating_point() else value

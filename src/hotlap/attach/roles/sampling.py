@@ -27,10 +27,13 @@ class StepSampler:
         self.written: list[dict[str, Any]] = []
         """The file of each step, and which updates of the run belong to it."""
         self.reason = "" if self.wanted else "no steps were asked for"
+        self.looks = False
+        """True while steps that nobody asked for are begun too: they may turn out to be odd."""
         self._step: int | None = None
         self._clear()
 
     def _clear(self) -> None:
+        self._roots: list[Any] = []
         self._tensors: dict[str, torch.Tensor] = {}
         self._specs: list[Any] = []
         self._updates: list[dict[str, Any]] = []
@@ -40,9 +43,10 @@ class StepSampler:
         if self._step is not None and step > self._step:
             self.finish()
         if self._step is None:
-            if step not in self.wanted:
+            if step not in self.wanted and not self.looks:
                 return
             self._step = step
+            self._roots = roots
             for name, tensor in states_of(roots):
                 self._keep(f"model.{name}", tensor)
         leaves: list[torch.Tensor] = []
@@ -63,9 +67,21 @@ class StepSampler:
         if self._step is None and step in self.wanted:
             self._give_up("the batches of the step did not come from a DataLoader")
 
-    def before_update(self, optimizer: Any, update: int) -> None:
-        """An optimizer's step begins, the `update`-th of the run."""
+    def before_update(self, optimizer: Any, update: int, *, is_odd: bool = False) -> None:
+        """An optimizer's step begins, the `update`-th of the run.
+
+        Args:
+            optimizer: the optimizer.
+            update: counted from 0.
+            is_odd: keep the step, whether it was asked for or not.
+        """
         if self._step is None:
+            return
+        if is_odd:
+            self.wanted.add(self._step)
+        if self._step not in self.wanted and len(known_optimizers()) == 1:
+            self._step = None
+            self._clear()
             return
         number = len(self._updates)
         for key, parameter in parameters_of(optimizer):
@@ -82,10 +98,17 @@ class StepSampler:
         if self._step is not None and self._updates:
             for key, parameter in parameters_of(optimizer):
                 self._keep(f"after.{len(self._updates) - 1}.{key}", parameter)
+            # Each optimizer's update may follow on a forward: those of the last one stay.
+            for name, buffer in buffers_of(self._roots):
+                self._keep(f"buffer.{name}", buffer)
 
     def finish(self) -> None:
         """Write the step that is kept, if there is one."""
         if self._step is None or not self._updates:
+            return
+        if self._step not in self.wanted:
+            self._step = None
+            self._clear()
             return
         if self.folder is None:
             raise Refusal("no folder was given to keep samples in")
@@ -122,6 +145,13 @@ def states_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield f"optimizer.{number}.{key}", parameter
+
+
+def buffers_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Give the buffers of the trained modules, with the names that `states_of` gives them."""
+    for number, root in enumerate(roots):
+        for name, buffer in root.named_buffers():
+            yield f"{number}.{name}", buffer
 
 
 def place_of(optimizer: Any) -> int:

@@ -55,6 +55,7 @@ class Session(Listener):
         self.parts = parts
         self.wants_phases = any(part.wants_phases for part in parts)
         self.wants_events = any(part.wants_events for part in parts)
+        self.wants_evaluation = any(part.wants_evaluation for part in parts)
 
     def iterator_wanted(self, loader: Any) -> None:
         self.plan.iterator_wanted(loader)
@@ -95,6 +96,10 @@ class Session(Listener):
     def forward_ends(self, root: Any, output: Any) -> None:
         for part in reversed(self.parts):
             part.forward_ends(root, output)
+
+    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        for part in self.parts:
+            part.evaluated(module, args, kwargs, output)
 
     def backward_begins(self, loss: Any) -> None:
         for part in self.parts:

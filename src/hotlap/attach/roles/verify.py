@@ -7,18 +7,23 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
+from hotlap.attach.listener import State, unheard
+from hotlap.attach.roles.evaluations import Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial import digest
+from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
+from hotlap.trial.following import follower_of
 from hotlap.trial.numbers import numbers_of
 
 
 class Verify(Part):
     """Digests every batch, loss and weight of the first steps; keeps some steps whole.
 
-    Options: `steps` (the horizon), `samples` (steps to keep whole), `folder` (where to keep them).
+    Options: `steps` (the horizon), `samples` (steps to keep whole), `folder` (where to keep them),
+    and those of `hotlap.trial.following.follower_of`.
 
     Args:
         session: what it is a part of, after `watch`.
@@ -26,6 +31,7 @@ class Verify(Part):
     """
 
     wants_phases = True
+    wants_evaluation = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self.fed: list[str] = []
@@ -37,9 +43,13 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._buffers: list[str] = []
         self._custody = Custody()
+        self._follower = follower_of(session.config.options)
         self._sampler = StepSampler(session.config.options)
+        self._averages = Averages()
+        self._evaluations = Evaluations(self._sampler.folder)
 
     def root_found(self, module: Any) -> None:
+        self._evaluations.watch(module)
         # A model that comes later may have been made of what was trained by then.
         if not self.weights:
             number = len(self._watch.roots)
@@ -51,8 +61,11 @@ class Verify(Part):
         if batch is not None:
             self.fed.append(digest.of_nested(batch))
             # An evaluation between two steps reads batches that belong to neither.
+            if self._is_past() and self._begins_epoch(iterator):
+                self._session.stop()
             if self._watch.steps == 0 or self._watch.is_training(iterator):
                 self._inputs.new_step()
+                self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
                 self._sampler.batch(self._watch.steps, batch, self._watch.roots)
         return batch
 
@@ -65,6 +78,9 @@ class Verify(Part):
         del root
         self._inputs.forward_ends(output)
 
+    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self._evaluations.heard(module, args, kwargs, output, len(self.weights))
+
     def backward_begins(self, loss: Any) -> None:
         self.loss_digests.append(digest.of_tensor(loss))
 
@@ -73,8 +89,15 @@ class Verify(Part):
         stepper = self._watch.steppers.find(optimizer)
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
-        self._sampler.before_update(optimizer, len(self.numbers) - 1)
         assert stepper is not None, "an optimizer steps that has no place"
+        for copy in self._averages.begins(self._watch.roots):
+            State.copies.put(copy, True)
+            self._evaluations.watch(copy)
+        # A twin of the optimizer is none of the script's.
+        with unheard():
+            self._follower.begins(stepper.number, optimizer)
+            is_odd = self._follower.has_gradients(stepper.number, optimizer)
+        self._sampler.before_update(optimizer, len(self.numbers) - 1, is_odd=is_odd)
         self._custody.begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
@@ -83,6 +106,8 @@ class Verify(Part):
         stepper = self._watch.steppers.find(optimizer)
         assert stepper is not None, "a step ended that had not begun"
         self._custody.ends(stepper.number, optimizer, self.weights[-1])
+        with unheard():
+            self._follower.ends(stepper.number, optimizer)
         buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
         self._buffers.append(digest.of_nested(buffers))
         if not self.fed:
@@ -90,11 +115,24 @@ class Verify(Part):
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
-        if self._watch.steps >= self._session.config.options["steps"]:
+        if self._is_past() and not self._may_be_evaluated():
             self._session.stop()
+
+    def _begins_epoch(self, iterator: Any) -> bool:
+        return self._watch.is_training(iterator) and self._watch.is_at_epochs_begin(iterator)
+
+    def _is_past(self) -> bool:
+        return self._watch.steps >= self._session.config.options["steps"]
+
+    def _may_be_evaluated(self) -> bool:
+        """True if the epoch ends before long, and nothing was evaluated so far."""
+        left = self._watch.left_in_epoch()
+        horizon = self._session.config.options["steps"]
+        return not self._evaluations.forwards and left is not None and left <= horizon
 
     def report(self) -> dict[str, Any]:
         self._sampler.finish()
+        followed = self._follower.report(self._session.config.options)
         return {
             "record": {
                 "steps": self._watch.steps,
@@ -109,6 +147,10 @@ class Verify(Part):
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
                 "numbers": self.numbers,
+                "followed": followed,
+                "averages": self._averages.report(),
+                "evaluated": self._evaluations.forwards,
+                "evaluations": self._evaluations.write(),
                 "samples": self._sampler.written,
                 "not_sampled": self._sampler.reason,
             },

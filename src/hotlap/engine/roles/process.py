@@ -18,14 +18,14 @@ from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
-    from hotlap.engine.roles import proof, race, watch
+    from hotlap.engine.roles import proof, race, repeating, watch
 
     return {
         "race": race.race,
         "observe": watch.observe,
         "verify": proof.verify,
-        "reference": proof.reference,
-        "seeds": proof.seeds,
+        "reference": repeating.reference,
+        "seeds": repeating.seeds,
     }
 
 

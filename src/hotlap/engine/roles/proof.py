@@ -12,27 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hotlap import nested
-from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import Built
-from hotlap.engine.roles.trial import Trial, leave
+from hotlap.engine.evaluate import evaluate
+from hotlap.engine.roles.named import Named, gradients, named, trained
+from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import StepDone, steps_of
-from hotlap.engine.state.content import Position, capture, restore
-from hotlap.plan import Plan
-from hotlap.task import Task
+from hotlap.engine.state.content import Position, capture
 from hotlap.trial import digest
-from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.custody import Custody
-from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.following import follower_of
 from hotlap.trial.numbers import numbers_of
 
-_FILES = ("model", "optimizer", "random", "buffers")
-"""Parts of a checkpoint that a sample holds."""
-
-Named = dict[str, torch.Tensor]
+EVALUATED = 32
+"""Held-out batches that a proof evaluates, at most."""
 
 
 def verify(trial: Trial) -> None:
@@ -46,6 +41,7 @@ def verify(trial: Trial) -> None:
     built = trial.build(replace(trial.task, loss=fed.listening(trial.task.loss)))
     run = _Recorded(trial, built, fed)
     run.take(trial.config.options["steps"])
+    run.evaluate()
     trial.report(built, steps=len(run.weights), record=run.record())
 
 
@@ -101,18 +97,20 @@ class _Recorded:
     """A run while it is recorded, from outside the step."""
 
     def __init__(self, trial: Trial, built: Built, fed: _Fed) -> None:
-        self.built, self.fed = built, fed
+        self.trial, self.built, self.fed = trial, built, fed
         self.losses: list[torch.Tensor] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
         self.numbers: list[str] = []
         self.sampler = _Sampler(built, trial)
+        self._evaluated: list[list[Any]] = []
         self._start = {
             name: [digest.of_tensor(weight), weight.requires_grad]
-            for name, weight in _named(built).items()
+            for name, weight in named(built).items()
         }
         self._buffers: list[str] = []
         self._custody = Custody()
+        self._follower = follower_of(trial.config.options)
         self._original = built.source.epoch
         built.source.epoch = self._epoch  # pyright: ignore[reportAttributeAccessIssue]
         built.optimizer.register_step_pre_hook(lambda *_: self._update_begins())
@@ -127,7 +125,9 @@ class _Recorded:
         for micros in self._original(*args):
             self.fed.begin(micros)
             self.numbers.append(json.dumps(numbers_of(self.built.optimizer), sort_keys=True))
+            self.sampler.looks = bool(self.sampler.wanted) and self._follower.is_looking
             self.sampler.before_step(len(self.weights), micros)
+            self._follower.begins(0, self.built.optimizer)
             self._custody.begins(0, self.built.optimizer, trained(self.built).values())
             yield micros
 
@@ -140,9 +140,24 @@ class _Recorded:
             self.weights.append(digest.of_nested(list(trained(self.built).values())))
             self._custody.ends(0, self.built.optimizer, self.weights[-1])
             self._buffers.append(digest.of_nested(list(self.built.model.buffers())))
-            self.sampler.after_step(step)
+            # What the update got is still there.
+            is_odd = self._follower.has_gradients(0, self.built.optimizer)
+            if step.is_taken:
+                self._follower.ends(0, self.built.optimizer)
+            self.sampler.after_step(step, is_odd=is_odd)
             if step.number >= horizon:
                 return
+
+    def evaluate(self) -> None:
+        """Evaluate where the run has come to, and let that be repeated."""
+        if self.built.held_out is None:
+            return
+        read = _Digested(self.built.held_out)
+        self.built.held_out = read  # pyright: ignore[reportAttributeAccessIssue]
+        measures = evaluate(self.built, batches=EVALUATED)
+        given = digest.of_nested(list(measures.values()))
+        self._evaluated.append([0, len(self.weights), read.digest(), given])
+        self.sampler.evaluated(len(self.weights), measures)
 
     def record(self) -> dict[str, Any]:
         """Return the record as `lab.verdict` reads it."""
@@ -157,24 +172,30 @@ class _Recorded:
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
             "numbers": self.numbers[: len(self.weights)],
+            "evaluated": self._evaluated,
+            "followed": self._follower.report(self.trial.config.options),
             "not_sampled": self.sampler.reason,
         }
 
 
-def trained(built: Built) -> Named:
-    """Return the tensors that are trained, by the names of the plain model's parameters."""
-    return {name: weight.detach() for name, weight in _named(built).items()}
+class _Digested:
+    """Held-out samples that are read with an ear in between; in all else they are themselves."""
 
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._read: list[str] = []
 
-def _named(built: Built) -> Named:
-    own = {**dict(built.model.named_parameters()), **built.weights}
-    return {name: own[name] for name in sorted(own)}
+    def epoch(self, *args: Any) -> Iterator[Any]:
+        for micros in self._source.epoch(*args):
+            self._read.append(digest.of_nested([list(each) for each in micros]))
+            yield micros
 
+    def digest(self) -> str:
+        """Return the digest of all that was read."""
+        return digest.of_nested(self._read)
 
-def gradients(built: Built) -> Named:
-    """Return the gradients that are there, by the names of the plain model's parameters."""
-    own = {**dict(built.model.named_parameters()), **built.weights}
-    return {name: own[name].grad for name in sorted(own) if own[name].grad is not None}
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
 
 class _Sampler:
@@ -186,13 +207,15 @@ class _Sampler:
         self.wanted: set[int] = set(options.get("samples", ()))
         self.folder = Path(options["folder"])
         self.reason = "" if self.wanted else "no steps were asked for"
+        self.looks = False
+        """True while steps that nobody asked for are begun too: they may turn out to be odd."""
         self._tensors: Named = {}
         self._meta: dict[str, Any] = {}
 
     def before_step(self, step: int, micros: list[tuple[int, Any]]) -> None:
         """Keep state and batch, if the step is one of those wanted."""
         self._tensors, self._meta = {}, {}
-        if step not in self.wanted:
+        if step not in self.wanted and not self.looks:
             return
         specs = []
         for number, (_, batch) in enumerate(micros):
@@ -204,12 +227,8 @@ class _Sampler:
             specs.append(nested.to_json(spec))
             for position, leaf in enumerate(leaves):
                 self._keep(f"batch/{number}/{position}", leaf)
-        tensors, state = capture(self.built, Position(step))
-        for file, part in tensors.items():
-            for name, tensor in part.items():
-                self._keep(f"{file}/{name}", tensor)
-        counts = [count for count, _ in micros]
-        self._meta = {"step": step, "state": state, "specs": specs, "counts": counts}
+        self._keep_state(step)
+        self._meta |= {"specs": specs, "counts": [count for count, _ in micros]}
 
     def at_update(self) -> None:
         """Keep the gradient as the update gets it, clipped and unscaled."""
@@ -219,9 +238,11 @@ class _Sampler:
                 # Where it is: a copy to the host would wait, and a step may be watched for that.
                 self._tensors[f"gradient/{name}"] = gradient.detach().clone()
 
-    def after_step(self, step: StepDone) -> None:
-        """Keep the weights, and write the file."""
+    def after_step(self, step: StepDone, *, is_odd: bool) -> None:
+        """Keep the weights, and write the file, if the step was asked for or is odd."""
         if not self._meta or not step.is_taken:
+            return
+        if not is_odd and self._meta["step"] not in self.wanted:
             return
         if not any(name.startswith("gradient/") for name in self._tensors):
             self.at_update()
@@ -230,150 +251,31 @@ class _Sampler:
                 self._keep(name, tensor)
         for name, weight in trained(self.built).items():
             self._keep(f"after/{name}", weight)
-        path = self.folder / f"step-{self._meta['step']:06d}.safetensors"
+        for name, buffer in self.built.model.named_buffers():
+            self._keep(f"buffer/{name}", buffer)
+        self._hand_over("sample", f"step-{self._meta['step']:06d}.safetensors")
+
+    def evaluated(self, step: int, measures: dict[str, float]) -> None:
+        """Hand over what was measured, with the weights that it was measured with."""
+        if not self.wanted:
+            return
+        self._tensors = {}
+        self._keep_state(step)
+        self._meta["measures"] = measures
+        self._hand_over("evaluation", f"evaluation-{step:06d}.safetensors")
+
+    def _keep_state(self, step: int) -> None:
+        tensors, state = capture(self.built, Position(step))
+        for file, part in tensors.items():
+            for name, tensor in part.items():
+                self._keep(f"{file}/{name}", tensor)
+        self._meta = {"step": step, "state": state}
+
+    def _hand_over(self, kind: str, name: str) -> None:
+        path = self.folder / name
         save_file(self._tensors, path, metadata={"hotlap": json.dumps(self._meta)})
-        self.channel.send("sample", file=str(path), step=self._meta["step"])
+        self.channel.send(kind, file=str(path), step=self._meta["step"])
         self.channel.receive()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         self._tensors[name] = tensor.detach().cpu().contiguous().clone()
-
-
-def reference(trial: Trial) -> None:
-    """Repeat sampled steps without a plan, and say how far they were off, one message at a time.
-
-    Options: `dtype` (`float64` or `float32`), and `rounding`: repeat each step in plain float32
-    too, whose error is what honest rounding looks like for this step. Messages: `repeat` {file,
-    numbers}, answered by `repeated` {row}.
-    """
-    options = trial.config.options
-    wide = _Plain(trial, getattr(torch, options["dtype"]))
-    narrow = _Plain(trial, torch.float32) if options["rounding"] else None
-    while (message := trial.channel.receive()) is not None:
-        try:
-            row = _repeated(_Sample(message["file"]), message["numbers"], wide, narrow)
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            ours = not (wide.in_task or (narrow is not None and narrow.in_task))
-            trial.channel.send("repeated", problem=why, ours=ours)
-            continue
-        trial.channel.send("repeated", row={"dtype": options["dtype"], **row})
-    leave()
-
-
-def _repeated(
-    sample: "_Sample", numbers: list[dict[str, Any]], wide: "_Plain", narrow: "_Plain | None"
-) -> dict[str, Any]:
-    exact = wide.gradient(sample)
-    plain = None if narrow is None else narrow.gradient(sample)
-    row = compare_gradients(sample.part("gradient"), exact, plain)
-    return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
-
-
-class _Sample:
-    """One sampled step, read back."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-        with safe_open(file, framework="pt") as archive:
-            self.meta = json.loads(archive.metadata()["hotlap"])
-            self.tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """The run before the step. Its tensors are copies: an optimizer works on what it loads."""
-        parts = {
-            part: {name: tensor.clone() for name, tensor in self.part(part).items()}
-            for part in _FILES
-        }
-        return Checkpoint(Path(self.file), self.meta["step"], parts, self.meta["state"])
-
-    def part(self, name: str) -> Named:
-        """Return the tensors of one part, by the names that they have in it."""
-        head = f"{name}/"
-        return {k.removeprefix(head): v for k, v in self.tensors.items() if k.startswith(head)}
-
-    def micros(self, dtype: torch.dtype, device: str) -> list[tuple[int, Any]]:
-        """Return the (samples, micro-batch) of the step, its floating-point numbers in `dtype`."""
-        found = []
-        for number, (count, spec) in enumerate(
-            zip(self.meta["counts"], self.meta["specs"], strict=True)
-        ):
-            leaves = self.part(f"batch/{number}")
-            ordered = [leaves[str(position)] for position in range(len(leaves))]
-            cast = [v.to(dtype) if v.is_floating_point() else v for v in ordered]
-            there = iter([value.to(device) for value in cast])
-            found.append((count, nested.rebuild(nested.from_json(spec), there)))
-        return found
-
-
-class _Plain:
-    """The task without a plan, in another format, to repeat single steps with."""
-
-    def __init__(self, trial: Trial, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.in_task = False
-        """True from the beginning of the task's loss to the update: what is raised there is the
-        recipe's."""
-        self.built = trial.build(self._listening(_in_format(trial.task, dtype)), Plan())
-        self._gradient: Named = {}
-        self.built.optimizer.register_step_pre_hook(lambda *_: self._note_gradient())
-
-    def _listening(self, task: Task) -> Task:
-        def loss(model: Any, batch: Any) -> Any:
-            self.in_task = True
-            return task.loss(model, batch)
-
-        return replace(task, loss=loss)
-
-    def _note_gradient(self) -> None:
-        self.in_task = False
-        self._gradient = {
-            name: gradient.detach().clone() for name, gradient in gradients(self.built).items()
-        }
-
-    def gradient(self, sample: _Sample) -> Named:
-        """Return the gradient of the sampled step, clipped as the task says."""
-        restore(self.built, sample.checkpoint)
-        self._gradient, self.in_task = {}, False
-        own = own_dtype(iter(sample.part("model").values()))
-        with repeating_in(self.dtype, own):
-            self.built.step(sample.micros(self.dtype, self.built.device))
-        return self._gradient
-
-    def update_error(self, sample: _Sample, numbers: list[dict[str, Any]]) -> dict[str, Any]:
-        """Repeat the update: captured gradient and state, the plain run's hyperparameters."""
-        restore(self.built, sample.checkpoint)
-        optimizer = self.built.optimizer
-        for group, plain in zip(optimizer.param_groups, numbers, strict=True):
-            for key, value in plain.items():
-                group[key] = tuple(value) if isinstance(value, list) else value
-        before, captured = sample.part("model"), sample.part("gradient")
-        weights = dict(self.built.model.named_parameters())
-        for name, parameter in weights.items():
-            gradient = captured.get(name)
-            parameter.grad = None if gradient is None else gradient.to(parameter)
-        optimizer.step()
-        return compare_updates(before, sample.part("after"), dict(weights))
-
-
-def _in_format(task: Task, dtype: torch.dtype) -> Task:
-    return replace(task, model=lambda: task.model().to(dtype))
-
-
-def seeds(trial: Trial) -> None:
-    """Train from several seeds, and report every loss.
-
-    Options: `seeds`, what is added to the task's own, and `steps` for each of them.
-    """
-    options = trial.config.options
-    losses, built = {}, None
-    for seed in options["seeds"]:
-        built = trial.build(replace(trial.task, seed=trial.task.seed + seed))
-        seen = []
-        for step in steps_of(built):
-            seen.append(step.loss.detach())
-            if step.number >= options["steps"]:
-                break
-        losses[str(seed)] = [float(loss) for loss in seen]
-    trial.report(built, steps=sum(map(len, losses.values())), losses=losses)

@@ -1,0 +1,165 @@
+"""Notes a script's forwards without gradients: what they read, and some of them whole."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from hotlap import nested
+from hotlap.trial import digest
+from hotlap.trial.comparing import compare_outputs
+
+SAMPLES = 3
+"""Forwards that are kept whole."""
+
+
+class Evaluations:
+    """Listens to the outermost forwards, in evaluation or without gradients, of watched modules.
+
+    Args:
+        folder: where the kept ones are written, None to keep none.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.forwards: list[list[Any]] = []
+        """Of each: which module, after how many updates, digests of inputs and outputs."""
+        self._folder = folder
+        self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
+        self._modules: list[Any] = []
+        self._draw = random.SystemRandom()
+
+    def watch(self, module: Any) -> None:
+        """Listen to this module too."""
+        self._modules.append(module)
+
+    def heard(self, module: Any, args: Any, kwargs: Any, output: Any, updates: int) -> None:
+        """A forward of a watched module has returned."""
+        place = next(n for n, watched in enumerate(self._modules) if watched is module)
+        digests = [digest.of_nested([args, kwargs]), digest.of_nested(output)]
+        self.forwards.append([place, updates, *digests])
+        # In training mode it draws: it could only be repeated with the same numbers.
+        if self._folder is None or module.training:
+            return
+        count = len(self.forwards)
+        slot = count - 1 if count <= SAMPLES else self._draw.randrange(count)
+        if slot < SAMPLES:
+            kept = _whole(module, args, kwargs, output)
+            if kept is not None:
+                self._kept[slot] = kept
+
+    def write(self) -> list[str]:
+        """Write the kept forwards; return their files."""
+        files = []
+        for slot, (tensors, meta) in self._kept.items():
+            path = Path(self._folder or "") / f"evaluation-{slot}.safetensors"
+            save_file(tensors, path, metadata={"hotlap": json.dumps(meta)})
+            files.append(str(path))
+        return files
+
+
+def _whole(
+    module: Any, args: Any, kwargs: Any, output: Any
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    found: dict[str, torch.Tensor] = {}
+    specs = {}
+    for kind, value in (("input", [list(args), dict(kwargs)]), ("output", output)):
+        leaves: list[torch.Tensor] = []
+        spec = nested.take_apart(value, leaves)
+        if spec is None:
+            return None
+        specs[kind] = nested.to_json(spec)
+        for number, leaf in enumerate(leaves):
+            found[f"{kind}.{number}"] = _copied(leaf)
+    for number, tensor in enumerate(_held(module)):
+        found[f"model.{number}"] = _copied(tensor)
+    kind = "cuda" if any(t.is_cuda for t in module.parameters()) else "cpu"
+    dtype = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else ""
+    return found, {**specs, "class": type(module).__qualname__, "autocast": dtype}
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().clone()
+
+
+def _held(module: Any) -> list[torch.Tensor]:
+    """Return parameters and buffers: a copy of a module has them in the same order."""
+    return [*module.parameters(), *module.buffers()]
+
+
+def repeat(file: str, roots: list[Any], dtype: torch.dtype) -> dict[str, Any] | None:
+    """Repeat a forward that was kept, with its weights, on one of the modules that are trained.
+
+    Args:
+        file: where it was kept.
+        roots: the modules.
+        dtype: what it is repeated in; and once more in its own.
+
+    Returns:
+        See `compare_outputs`; None if no module has its class and shapes.
+    """
+    with safe_open(file, framework="pt") as archive:
+        meta = json.loads(archive.metadata()["hotlap"])
+        tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+    held = _numbered(tensors, "model")
+    for root in roots:
+        own = _held(root)
+        if type(root).__qualname__ == meta["class"] and [t.shape for t in own] == [
+            t.shape for t in held
+        ]:
+            break
+    else:
+        return None
+    inputs, output = _numbered(tensors, "input"), _numbered(tensors, "output")
+    device = own[0].device if own else torch.device("cpu")
+    found = []
+    for wide in (dtype, None):
+        # The plain one as the script ran it, in the narrow format that it may have asked for.
+        found.append(_forward(root, meta, held, inputs, device, wide))
+    return compare_outputs(output, *found)
+
+
+def _numbered(tensors: dict[str, torch.Tensor], kind: str) -> list[torch.Tensor]:
+    count = sum(1 for name in tensors if name.startswith(f"{kind}."))
+    return [tensors[f"{kind}.{number}"] for number in range(count)]
+
+
+def _forward(
+    root: Any,
+    meta: dict[str, Any],
+    held: list[torch.Tensor],
+    inputs: list[torch.Tensor],
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> list[torch.Tensor]:
+    def cast(value: torch.Tensor) -> torch.Tensor:
+        wide = value if dtype is None or not value.is_floating_point() else value.to(dtype)
+        return wide.to(device)
+
+    own = _held(root)
+    before = [tensor.data for tensor in own]
+    modes = [(module, module.training) for module in root.modules()]
+    args, kwargs = nested.rebuild(
+        nested.from_json(meta["input"]), iter([cast(leaf) for leaf in inputs])
+    )
+    narrow = getattr(torch, meta["autocast"].rpartition(".")[2]) if meta["autocast"] else None
+    try:
+        for tensor, value in zip(own, held, strict=True):
+            tensor.data = cast(value)
+        root.eval()
+        with (
+            torch.no_grad(),
+            torch.autocast(device.type, dtype=narrow, enabled=bool(narrow) and dtype is None),
+        ):
+            output = root(*args, **kwargs)
+    finally:
+        for tensor, value in zip(own, before, strict=True):
+            tensor.data = value
+        for module, mode in modes:
+            module.training = mode
+    leaves: list[torch.Tensor] = []
+    nested.take_apart(output, leaves)
+    return leaves

@@ -1,0 +1,24 @@
+"""What is trained, by the names of the plain model's parameters."""
+
+import torch
+
+from hotlap.engine.build import Built
+
+Named = dict[str, torch.Tensor]
+
+
+def trained(built: Built) -> Named:
+    """Return the tensors that are trained, by the names of the plain model's parameters."""
+    return {name: weight.detach() for name, weight in named(built).items()}
+
+
+def named(built: Built) -> Named:
+    """Return the parameters that are trained, in the order of their names."""
+    own = {**dict(built.model.named_parameters()), **built.weights}
+    return {name: own[name] for name in sorted(own)}
+
+
+def gradients(built: Built) -> Named:
+    """Return the gradients that are there, by the names of the plain model's parameters."""
+    own = {**dict(built.model.named_parameters()), **built.weights}
+    return {name: own[name].grad for name in sorted(own) if own[name].grad is not None}

@@ -1,0 +1,144 @@
+"""What a run does beside its steps: buffers, averages of the weights, and evaluation."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, Check, Sampled
+
+BUFFER_LIMIT = 1e-3
+"""Error of what a step changes in a buffer, as a share of that; in formats as wide as the plain
+run's."""
+OUTPUT_LIMIT = 1e-4
+"""Error of what a model gives in evaluation, as a share of its length; likewise."""
+AVERAGE_LIMIT = 1e-3
+"""By how much of itself a share may differ by which an average moves towards the weights."""
+_NOISY = 0.05
+"""Error of the plain repetition from which on nothing can be said."""
+_DOUBTS = 8.0
+_FEW = 3
+
+Record = Mapping[str, Any]
+
+
+def check_buffers(sampled: Sampled, *, is_narrow: bool) -> Check:
+    """Do sampled steps change the buffers as their repetition does?"""
+    rows = [row["buffers"] for row in sampled.rows if row.get("buffers") is not None]
+    if not rows:
+        return Check("buffers", "not_made", sampled.problem or "no step could be repeated")
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    wrong, untold, worst = [], [], 0.0
+    for name in names:
+        errors = [row[name]["error"] for row in rows if name in row]
+        plain = median(row[name]["plain_error"] for row in rows if name in row)
+        limit = NARROW_LIMIT if is_narrow else max(BUFFER_LIMIT, GRADIENT_FACTOR * plain)
+        found = median(errors)
+        worst = max(worst, found)
+        if plain > _NOISY:
+            untold.append(name)
+        elif found > limit:
+            wrong.append(name)
+    words = f"{len(names)} buffers, error at most {worst:.1e} of what {len(rows)} steps change"
+    if wrong:
+        return Check("buffers", "failed", f"{words}; changed otherwise: {_listed(wrong)}")
+    if untold:
+        return Check("buffers", "partial", f"{words}; not repeatable: {_listed(untold)}")
+    return Check("buffers", "passed", words if names else "the model has none")
+
+
+def check_averages(plain: Record, other: Record) -> Check:
+    """Do copies of the model move towards its weights as they do in the plain run?"""
+    ours, theirs = other.get("averages"), plain.get("averages")
+    if ours is None or theirs is None:
+        return Check("averages", "partial", "copies of the model are not looked for in recipes")
+    if len(ours) != len(theirs):
+        words = f"{len(ours)} copies of the model are there, in the plain run {len(theirs)}"
+        return Check("averages", "failed", words)
+    for number, (copy, plain_copy) in enumerate(zip(ours, theirs, strict=True), 1):
+        off = _off(copy, plain_copy)
+        if len(off) > _FEW or (off and len(off) == len(copy["moved"])):
+            at = copy["since"] + off[0]
+            words = (
+                f"copy {number} of the model moves otherwise at {len(off)} updates: before update "
+                f"{at} by {copy['moved'][off[0]]:.4g} of its way to the weights, in the plain run "
+                f"by {plain_copy['moved'][off[0]]:.4g}"
+            )
+            return Check("averages", "failed", words)
+    if not theirs:
+        return Check("averages", "passed", "no copy of the model was found")
+    words = f"{len(theirs)} copies of the model move as in the plain run at each update"
+    return Check("averages", "passed", words)
+
+
+def _off(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
+    found = []
+    for at, (ours, theirs) in enumerate(zip(copy["moved"], plain["moved"], strict=False)):
+        doubt = _DOUBTS * (copy["doubt"][at] + plain["doubt"][at])
+        limit = AVERAGE_LIMIT * abs(theirs) + doubt
+        strayed = copy["rest"][at] > plain["rest"][at] + AVERAGE_LIMIT + doubt
+        if abs(ours - theirs) > limit or strayed:
+            found.append(at)
+    return found
+
+
+def check_evaluation(
+    plain: Record, other: Record, sampled: Sampled | None, *, is_narrow: bool
+) -> Check:
+    """Is the same evaluated, at the same times, with the same outcome at equal weights?
+
+    Args:
+        plain: record of a plain run.
+        other: record of the run that is judged.
+        sampled: forwards of that run, repeated; None where none were.
+        is_narrow: the plan computes in formats that are narrower than the plain run's.
+    """
+    ours, theirs = other.get("evaluated"), plain.get("evaluated")
+    if ours is None or theirs is None:
+        return Check("evaluation", "not_made", "evaluation was not listened to")
+    if [row[:2] for row in ours] != [row[:2] for row in theirs]:
+        words = f"{len(ours)} forwards in place of {len(theirs)}, or at other times"
+        return Check("evaluation", "failed", words)
+    if not theirs:
+        return Check("evaluation", "partial", "nothing is evaluated within the horizon")
+    if [row[2:] for row in ours] == [row[2:] for row in theirs]:
+        words = f"{len(ours)} forwards read and give the plain run's bits"
+        return Check("evaluation", "passed", words)
+    first = next(n for n, row in enumerate(ours) if row[2:] != theirs[n][2:])
+    before = theirs[first][1]
+    if ours[first][2] != theirs[first][2] and _equal_weights(plain, other, before):
+        words = f"forward {first + 1} reads another input than in the plain run"
+        return Check("evaluation", "failed", words)
+    return check_outputs(sampled or Sampled(problem="none was repeated"), is_narrow=is_narrow)
+
+
+def _equal_weights(plain: Record, other: Record, updates: int) -> bool:
+    return plain["weights"][:updates] == other["weights"][:updates]
+
+
+def check_outputs(sampled: Sampled, *, is_narrow: bool) -> Check:
+    """Does what was evaluated come out the same when it is repeated with the same weights?"""
+    rows = sampled.evaluations
+    if not rows:
+        why = sampled.problem or "none was repeated"
+        return Check("evaluation", "not_made", f"other bits than in the plain run: {why}")
+    error = max(row["error"] for row in rows)
+    plain_error = max(row["plain_error"] for row in rows)
+    words = (
+        f"{len(rows)} repeated with their weights: error at most {error:.1e} of the outcome, "
+        f"the plain run's own {plain_error:.1e}"
+    )
+    if plain_error > _NOISY:
+        return Check("evaluation", "not_made", words)
+    wrong = any(row["error"] > _limit(row, is_narrow) for row in rows)
+    return Check("evaluation", "failed" if wrong else "passed", words)
+
+
+def _limit(row: Mapping[str, Any], is_narrow: bool) -> float:
+    if is_narrow:
+        return NARROW_LIMIT
+    return max(row.get("limit", OUTPUT_LIMIT), GRADIENT_FACTOR * row["plain_error"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"`{name}`" for name in names[:3]) + more

@@ -1,0 +1,213 @@
+"""What every step of a run shows: who took part, what was drawn, what the optimizer made of it.
+
+Single steps are repeated whole, see `sampled_steps`; these checks leave out no step. Each is made
+against the plain run: what that one does not do either, a plan need not do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+from hotlap.lab.sampled_steps import Check
+
+EACH_LIMIT = 1e-4
+"""Error of one update, beyond what the format rounds, as a share of the update."""
+RATE_LIMIT = 1e-5
+"""By how much of itself all updates together may be too long or too short."""
+DECAY_LIMIT = 1.0
+"""By how much of itself a weight may decay more in each update, in epsilons of its format."""
+STATE_LIMIT = 32.0
+"""Error of the optimizer's state after one update, in epsilons of the weights' format."""
+_FLOAT32 = 2.0**-23
+_MOST_LOST = 0.05
+"""Share of the updates in which a tensor's drawn gradient may be zero while the plain run's is not.
+"""
+GENERATORS = ("torch", "Python", "NumPy")
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """What updates look like beside those that their gradients and state should have led to."""
+
+    worst: float
+    """Largest error of one update, beyond its rounding, as a share of it."""
+    worst_at: int
+    """Which update that was, from 1."""
+    rate: float
+    """How much longer the updates are, as a share; of the group where that is most."""
+    decay: float
+    """How much more of itself a weight loses in each update, in epsilons."""
+    state: float
+    """Largest error of an entry of the optimizer's state, in epsilons."""
+    state_at: str
+    """Which entry, at which update."""
+
+    @property
+    def is_right(self) -> bool:
+        return (
+            self.worst <= EACH_LIMIT
+            and abs(self.rate) <= RATE_LIMIT
+            and abs(self.decay) <= DECAY_LIMIT
+            and self.state <= STATE_LIMIT
+        )
+
+
+def estimated(followed: Mapping[str, Any]) -> Estimated | None:
+    """Estimate from all updates of a run; None if they could not be repeated on single elements."""
+    rows = [row for row in followed["updates"] if row.get("sums") is not None]
+    if not rows or len(rows) < len(followed["updates"]):
+        return None
+    worst, worst_at, state, state_at = 0.0, 0, 0.0, ""
+    for number, row in enumerate(rows, 1):
+        size = sum(group[1] for group in row["sums"])
+        off = sum(group[5] for group in row["sums"])
+        rounding = sum(group[6] for group in row["sums"])
+        error = _share(max(0.0, sqrt(off) - sqrt(rounding)), sqrt(size))
+        if not error <= worst:
+            worst, worst_at = error, number
+        for name, (state_off, length, eps) in row["states"].items():
+            found = _share(state_off, length) / eps
+            if not found <= state:
+                state, state_at = found, f"`{name}` after update {number}"
+    rates, decays = [0.0], [0.0]
+    for group in range(max(len(row["sums"]) for row in rows)):
+        of_group = [row["sums"][group] for row in rows if group < len(row["sums"])]
+        rate, decay = _slopes([sum(column) for column in zip(*of_group, strict=True)])
+        rates.append(rate)
+        decays.append(decay / _FLOAT32)
+    return Estimated(worst, worst_at, max(rates, key=abs), max(decays, key=abs), state, state_at)
+
+
+def _slopes(sums: Sequence[float]) -> tuple[float, float]:
+    """Return which shares of update and weight the errors hold, by least squares."""
+    error_update, update, error_weight, weight, both = sums[:5]
+    rest = update * weight - both**2
+    if update <= 0 or weight <= 0 or rest <= 1e-12 * update * weight:
+        return (error_update / update if update > 0 else 0.0), 0.0
+    rate = (error_update * weight - error_weight * both) / rest
+    decay = (error_weight * update - error_update * both) / rest
+    return rate, decay
+
+
+def check_updates(plain: Record, other: Record) -> Check:
+    """Is each update what the optimizer should make of the gradient and the state that it got?"""
+    ours, theirs = other.get("followed"), plain.get("followed")
+    if not ours or not theirs:
+        return Check("updates", "not_made", "the updates were not followed")
+    of_plain = estimated(theirs)
+    if of_plain is None or not of_plain.is_right:
+        why = theirs["problem"] or "the plain run's own do not follow from single elements"
+        return Check("updates", "partial", f"only whole updates can be repeated: {why}")
+    found = estimated(ours)
+    if found is None:
+        why = ours["problem"] or "no update was seen"
+        return Check("updates", "not_made", f"they could not be repeated: {why}")
+    count = len(ours["updates"])
+    words = (
+        f"each of {count} repeated in float64 on drawn elements: error at most {found.worst:.1e}, "
+        f"learning rate off by {found.rate:+.1e}, decay by {found.decay:+.1e} and state by "
+        f"{found.state:.1f} epsilons"
+    )
+    wrong = []
+    if not found.worst <= EACH_LIMIT:
+        wrong.append(f"update {found.worst_at} is another one")
+    if not abs(found.rate) <= RATE_LIMIT:
+        wrong.append("the steps have another length")
+    if not abs(found.decay) <= DECAY_LIMIT:
+        wrong.append("the weights decay otherwise")
+    if not found.state <= STATE_LIMIT:
+        wrong.append(f"the optimizer's state is another one: {found.state_at}")
+    if wrong:
+        return Check("updates", "failed", f"{'; '.join(wrong)} ({words})")
+    return Check("updates", "passed", words)
+
+
+def check_participation(plain: Record, other: Record) -> Check:
+    """Do the same parameters get a gradient at the same updates?"""
+    ours, theirs = other.get("followed"), plain.get("followed")
+    if not ours or not theirs:
+        return Check("participation", "not_made", "the updates were not followed")
+    rows = [row["gradients"] for row in ours["updates"]]
+    plain_rows = [row["gradients"] for row in theirs["updates"]]
+    lost: dict[int, list[int]] = {}
+    for number, (row, plain_row) in enumerate(zip(rows, plain_rows, strict=False), 1):
+        if len(row) != len(plain_row):
+            words = (
+                f"update {number} is of {len(row)} parameters, in the plain run {len(plain_row)}"
+            )
+            return Check("participation", "failed", words)
+        without = [place for place, letter in enumerate(row) if letter == "n"]
+        plain_without = [place for place, letter in enumerate(plain_row) if letter == "n"]
+        if without != plain_without:
+            words = f"at update {number} {len(without)} parameters have no gradient, in the plain"
+            return Check("participation", "failed", f"{words} run {len(plain_without)}")
+        if "g" not in row and "g" in plain_row:
+            words = f"at update {number} all of the gradient is zero, in the plain run it is not"
+            return Check("participation", "failed", words)
+        for place, (letter, plain_letter) in enumerate(zip(row, plain_row, strict=True)):
+            if letter != plain_letter:
+                lost.setdefault(place, []).append(1 if letter == "z" else -1)
+    for place, signs in lost.items():
+        if abs(sum(signs)) > max(3.0, _MOST_LOST * len(rows)):
+            words = f"the gradient of parameter {place + 1} is zero at {abs(sum(signs))} updates"
+            more = "more than" if sum(signs) > 0 else "fewer than"
+            return Check("participation", "failed", f"{words} {more} in the plain run")
+    if not rows:
+        return Check("participation", "not_made", "no update was seen")
+    words = f"the same parameters have a gradient at each of {len(rows)} updates"
+    return Check("participation", "passed", words)
+
+
+def check_random(plain: Record, other: Record) -> Check:
+    """Does each step draw the plain run's random numbers?
+
+    Returns:
+        `partial` where the numbers are others, as for techniques that draw their own.
+    """
+    ours, theirs = other.get("followed"), plain.get("followed")
+    if not ours or not theirs or not ours["updates"] or not theirs["updates"]:
+        return Check("random", "not_made", "the updates were not followed")
+    compared, others = [], []
+    for place, name in enumerate(GENERATORS):
+        if name in plain.get("not_repeated", ()):
+            continue
+        compared.append(name)
+        rows, plain_rows = generator(other, place), generator(plain, place)
+        count = min(len(rows), len(plain_rows))
+        at = next((n for n in range(count) if rows[n] != plain_rows[n]), None)
+        if at is None:
+            continue
+        again = len(set(plain_rows[:count])) - len(set(rows[:count]))
+        if again > 0:
+            words = f"{name}'s generator is at {again + 1} updates where it was at another one"
+            return Check("random", "failed", f"{words}; in the plain run it goes on at each")
+        others.append(f"{name}'s from update {at + 1} on")
+    if not compared:
+        return Check("random", "not_made", "two plain runs draw other random numbers themselves")
+    if others:
+        return Check("random", "partial", f"other random numbers are drawn: {', '.join(others)}")
+    words = f"the generators of {', '.join(compared)} are where they are in the plain run"
+    return Check("random", "passed", f"{words} at each update")
+
+
+def generator(record: Record, place: int) -> list[str]:
+    """Return the states of one generator, a digest for each update."""
+    return [row["random"][place] for row in record["followed"]["updates"]]
+
+
+def not_repeated(first: Record, second: Record) -> list[str]:
+    """Return the names of the generators that two plain runs leave in other states."""
+    return [
+        name
+        for place, name in enumerate(GENERATORS)
+        if generator(first, place) != generator(second, place)
+    ]
+
+
+def _share(part: float, whole: float) -> float:
+    if not isfinite(part):
+        return float("inf")
+    return part / whole if whole else (0.0 if part == 0 else float("inf"))

@@ -1,0 +1,169 @@
+"""Follows every update of a run: on drawn elements, is it what the optimizer should have done?
+
+Optimizers that treat each element by itself, as most do, can be repeated on a few elements of each
+tensor: that is cheap enough for every update of a run, where whole steps are repeated at some only.
+"""
+
+import hashlib
+import random
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from hotlap.trial.elements import Vector
+from hotlap.trial.twin import Chain
+
+_APART, _TENSOR_APART, _SMALL = 0.02, 0.3, 1e-3
+"""From which share of its length on a gradient is looked at; the same for a single tensor, and the
+share of the whole gradient that such a tensor has at least."""
+_JUMP = 10.0
+"""How many times farther it is apart then than in the steps before it."""
+_BEFORE = 8
+_LOOKED_AT = 4
+"""Steps of a run that are looked at for their gradient, at most."""
+
+
+class Follower:
+    """Repeats each update on drawn elements, in float64, and compares gradients with another run's.
+
+    Args:
+        seed: which elements are drawn. A plan that knew them could be right at these alone.
+        beside: file with the gradients of a plain run, see `write`.
+    """
+
+    def __init__(self, seed: int, beside: Path | None = None) -> None:
+        self._seed = seed
+        self._plain = [] if beside is None else _read(beside)
+        self._chains: dict[Hashable, Chain] = {}
+        self.updates: list[dict[str, Any]] = []
+        """Of each update: `gradients`, a letter for each parameter, see `Chain.letters`; `random`,
+        digests of the states of the generators; `sums` and `states`, see `Chain.compare`, None
+        where it could not be repeated."""
+        self.apart: list[float | None] = []
+        """Of each update: how far its gradient is from the plain run's, as a share of that one."""
+        self._gradients: list[Vector] = []
+        self._looked_at = 0
+        self._recent: deque[tuple[float, Vector]] = deque(maxlen=_BEFORE)
+        self.problem = ""
+        """Why updates could not be repeated, if so."""
+
+    def begins(self, key: Hashable, optimizer: Any) -> None:
+        """An update begins: note weights and the optimizer's state.
+
+        Args:
+            key: which optimizer it is.
+            optimizer: the optimizer.
+        """
+        chain = self._chains.get(key)
+        if chain is None or not chain.fits(optimizer):
+            chain = self._chains[key] = Chain(optimizer, self._seed)
+        chain.begin(optimizer)
+
+    def has_gradients(self, key: Hashable, optimizer: Any) -> bool:
+        """Note the gradients of the update; return whether the step is worth a closer look.
+
+        That is so where they were near the plain run's in the steps before, and no longer are.
+        """
+        chain = self._chains[key]
+        chain.take_gradients(optimizer)
+        scale = getattr(optimizer, "grad_scale", None)
+        if scale is not None:
+            chain.divide(float(scale))
+        row = {"gradients": chain.letters, "random": _random_digests()}
+        self.updates.append(row)
+        gradients = numpy.concatenate(chain.gradients) if chain.gradients else numpy.zeros(0)
+        number = len(self._gradients)
+        self._gradients.append(gradients.astype(numpy.float32))
+        if number >= len(self._plain) or len(self._plain[number]) != len(gradients):
+            self.apart.append(None)
+            return False
+        return self._is_odd(chain, gradients, self._plain[number].astype(numpy.float64))
+
+    def _is_odd(self, chain: "Chain", ours: Vector, theirs: Vector) -> bool:
+        whole = float(numpy.linalg.norm(theirs))
+        edges = chain.edges
+        off = _lengths(ours - theirs, edges)
+        sizes = _lengths(theirs, edges)
+        apart = _share(float(numpy.linalg.norm(ours - theirs)), whole)
+        each = off / numpy.maximum(sizes, _SMALL * whole + 1e-300)
+        self.apart.append(apart if numpy.isfinite(apart) else None)
+        before = [row for row in self._recent if len(row[1]) == len(each)]
+        most = max((row[0] for row in before), default=0.0)
+        most_each = numpy.max([row[1] for row in before], axis=0) if before else 0.0
+        self._recent.append((apart, each))
+        is_odd = not apart <= max(_APART, _JUMP * most) or bool(
+            numpy.any(each > numpy.maximum(_TENSOR_APART, _JUMP * most_each))
+        )
+        if not is_odd or self._looked_at >= _LOOKED_AT:
+            return False
+        self._looked_at += 1
+        return True
+
+    @property
+    def is_looking(self) -> bool:
+        """True while steps may turn out to be worth a closer look."""
+        last = next((value for value in reversed(self.apart) if value is not None), 0.0)
+        near = len(self.apart) < _BEFORE or last < _TENSOR_APART
+        return bool(self._plain) and self._looked_at < _LOOKED_AT and near
+
+    def ends(self, key: Hashable, optimizer: Any) -> None:
+        """The update has ended: repeat it, and note how far it is off."""
+        row = self.updates[-1]
+        try:
+            found = self._chains[key].compare(optimizer)
+        except Exception as error:
+            # Whatever an optimizer of the user's raises when it is made again, or on vectors.
+            self.problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            found = None
+        row["sums"], row["states"] = (None, None) if found is None else found
+
+    def report(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was found, as `lab.updates` reads it; see `follower_of`."""
+        if options.get("gradients"):
+            rows = {str(number): row for number, row in enumerate(self._gradients)}
+            save_file(rows, options["gradients"])
+        return {"updates": self.updates, "apart": self.apart, "problem": self.problem}
+
+
+def follower_of(options: Mapping[str, Any]) -> Follower:
+    """Return what follows a trial's updates.
+
+    Options: `drawn_with` (the seed, 0 if there is none), `gradients` (a file to write the gradients' drawn elements
+    to, None to write none), and `beside` (such a file of a plain run, None to compare with none).
+    """
+    beside = options.get("beside")
+    return Follower(options.get("drawn_with", 0), None if beside is None else Path(beside))
+
+
+def _read(file: Path) -> list[Vector]:
+    with safe_open(file, framework="np") as archive:
+        names = sorted(archive.keys(), key=int)
+        return [archive.get_tensor(name) for name in names]
+
+
+def _lengths(values: Vector, edges: Sequence[int]) -> Vector:
+    squares = numpy.concatenate([[0.0], numpy.cumsum(values**2)])
+    return numpy.sqrt(numpy.maximum(numpy.diff(squares[list(edges)]), 0.0))
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else (0.0 if part == 0 else float("inf"))
+
+
+def _random_digests() -> list[str]:
+    """Return a digest of the states of torch's generators, of Python's and of NumPy's."""
+    states = [torch.get_rng_state().numpy().tobytes()]
+    if torch.cuda.is_initialized():
+        states += [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()]
+    legacy: Any = numpy.random.get_state()
+    version, words, gauss = random.getstate()
+    python = numpy.array(words, dtype=numpy.int64).tobytes() + repr((version, gauss)).encode()
+    theirs = legacy[1].tobytes() + repr(legacy[2:]).encode()
+    parts = (b"".join(states), python, theirs)
+    return [hashlib.blake2b(part, digest_size=8).hexdigest() for part in parts]

@@ -216,6 +216,13 @@ def _ratios(m: _Measured) -> tuple[float, float]:
     return max(errors[0], off / low), max(errors[1], off / high)
 
 
+def gradient_limit(rows: Sequence[Row]) -> float:
+    """Return the error of the whole gradient, as a share of it, from which on it would fail."""
+    return median(
+        max(GRADIENT_FLOOR, GRADIENT_FACTOR * row.get("plain_error", 0.0)) for row in rows
+    )
+
+
 def check_mean_gradient(sampled: Sampled) -> Check:
     """Is a narrow gradient right in the mean? Its rounding is larger than what is looked for."""
     rows = sampled.rows

@@ -19,7 +19,8 @@ DECAY_LIMIT = 1.0
 """By how much of itself a weight may decay more in each update, in epsilons of its format."""
 STATE_LIMIT = 32.0
 """Error of the optimizer's state after one update, in epsilons of the weights' format."""
-_FLOAT32 = 2.0**-23
+FLOAT32 = 2.0**-23
+"""Epsilon of the format."""
 _MOST_LOST = 0.05
 """Share of the updates in which a tensor's drawn gradient may be zero while the plain run's is not.
 """
@@ -77,7 +78,7 @@ def estimated(followed: Mapping[str, Any]) -> Estimated | None:
         of_group = [row["sums"][group] for row in rows if group < len(row["sums"])]
         rate, decay = _slopes([sum(column) for column in zip(*of_group, strict=True)])
         rates.append(rate)
-        decays.append(decay / _FLOAT32)
+        decays.append(decay / FLOAT32)
     return Estimated(worst, worst_at, max(rates, key=abs), max(decays, key=abs), state, state_at)
 
 

@@ -22,13 +22,14 @@ a check could not be made the verdict is `unproven`; where one failed it is `cha
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
 from hotlap.lab.beside import check_averages, check_buffers, check_evaluation, check_outputs
 from hotlap.lab.chain import check_custody, check_start
+from hotlap.lab.coverage import Limit, covers, limits, not_checked
 from hotlap.lab.sampled_steps import (
     Check,
     Sampled,
@@ -62,7 +63,13 @@ class Verdict:
     tier: str
     evidence: str
     horizon_steps: int
-    checks: tuple[Check, ...] = field(default_factory=tuple)
+    checks: tuple[Check, ...] = ()
+    covers: Mapping[str, Any] = field(default_factory=dict)
+    """Which parts of the run were within the horizon, see `coverage.covers`."""
+    limits: tuple[Limit, ...] = ()
+    """The smallest changes that would have been seen."""
+    not_checked: tuple[str, ...] = ()
+    """What it says nothing of."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -140,7 +147,8 @@ def judge(
     equal = _bit_equal(plain, other, plain_repeats)
     if equal.state == "passed" and all(check.state in ("passed", "partial") for check in made):
         tier = claimed.best_verdict
-        return Verdict(tier, equal.evidence, horizon, (*made, equal))
+        verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
+        return _covered(verdict, plain, Sampled(), is_exact=True)
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
         claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)
@@ -158,7 +166,17 @@ def judge(
         made.append(_losses(plain, other))
     if claimed.best_verdict == "statistical" and "seeds" in checks:
         made.append(_seeds(seeds))
-    return _conclude(made, claimed, horizon)
+    return _covered(_conclude(made, claimed, horizon), plain, sampled, is_exact=False)
+
+
+def _covered(verdict: Verdict, plain: Record, sampled: Sampled, *, is_exact: bool) -> Verdict:
+    covered = covers(plain)
+    return replace(
+        verdict,
+        covers=covered,
+        limits=limits(verdict.checks, sampled, is_exact),
+        not_checked=not_checked(verdict.checks, covered),
+    )
 
 
 def _repeated(

@@ -134,8 +134,9 @@ class Follower:
 def follower_of(options: Mapping[str, Any]) -> Follower:
     """Return what follows a trial's updates.
 
-    Options: `drawn_with` (the seed, 0 if there is none), `gradients` (a file to write the gradients' drawn elements
-    to, None to write none), and `beside` (such a file of a plain run, None to compare with none).
+    Options: `drawn_with` (the seed, 0 if there is none), `gradients` (a file to write the drawn
+    elements of all gradients to, None to write none), and `beside` (such a file of a plain run,
+    None to compare with none).
     """
     beside = options.get("beside")
     return Follower(options.get("drawn_with", 0), None if beside is None else Path(beside))

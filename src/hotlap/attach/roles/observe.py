@@ -65,6 +65,10 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         return known is not None and known.training
 
+    def epochs(self) -> int | None:
+        """Return how often training loaders were begun, None if there is none."""
+        return max((len(known.starts) for known in self._training()), default=None)
+
     def left_in_epoch(self) -> int | None:
         """Return the batches left of the training loader's epoch, None if that is not known."""
         known = self._last_loader

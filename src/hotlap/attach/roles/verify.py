@@ -12,6 +12,7 @@ from hotlap.attach.roles.evaluations import Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part, Session
+from hotlap.trace import events
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
@@ -32,6 +33,7 @@ class Verify(Part):
 
     wants_phases = True
     wants_evaluation = True
+    wants_events = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self.fed: list[str] = []
@@ -46,6 +48,7 @@ class Verify(Part):
         self._follower = follower_of(session.config.options)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
+        self._saved = 0
         self._evaluations = Evaluations(self._sampler.folder)
 
     def root_found(self, module: Any) -> None:
@@ -83,6 +86,9 @@ class Verify(Part):
 
     def backward_begins(self, loss: Any) -> None:
         self.loss_digests.append(digest.of_tensor(loss))
+
+    def happened(self, kind: str) -> None:
+        self._saved += kind == events.SAVE
 
     def step_begins(self, optimizer: Any) -> None:
         self.numbers.append(json.dumps(numbers_of(optimizer), sort_keys=True))
@@ -147,6 +153,8 @@ class Verify(Part):
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
                 "numbers": self.numbers,
+                "epochs": self._watch.epochs(),
+                "saved": self._saved,
                 "followed": followed,
                 "averages": self._averages.report(),
                 "evaluated": self._evaluations.forwards,

@@ -104,6 +104,7 @@ class _Recorded:
         self.numbers: list[str] = []
         self.sampler = _Sampler(built, trial)
         self._evaluated: list[list[Any]] = []
+        self._epochs = 0
         self._start = {
             name: [digest.of_tensor(weight), weight.requires_grad]
             for name, weight in named(built).items()
@@ -122,6 +123,7 @@ class _Recorded:
             self._custody.look(0, self.built.optimizer, trained(self.built).values())
 
     def _epoch(self, *args: Any) -> Iterator[Any]:
+        self._epochs += 1
         for micros in self._original(*args):
             self.fed.begin(micros)
             self.numbers.append(json.dumps(numbers_of(self.built.optimizer), sort_keys=True))
@@ -173,6 +175,8 @@ class _Recorded:
             "state_moved": self._custody.state_moved,
             "numbers": self.numbers[: len(self.weights)],
             "evaluated": self._evaluated,
+            "reads_fixed": True,
+            "epochs": self._epochs,
             "followed": self._follower.report(self.trial.config.options),
             "not_sampled": self.sampler.reason,
         }

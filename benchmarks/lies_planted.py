@@ -1,0 +1,402 @@
+"""Techniques that change what is learned, each in a way of its own and by a size that is given.
+
+They are found by name: `benchmarks.lies_planted:SHRINK` for the plan `{"shrink": {"size": 1e-3}}`.
+All but a few claim to be `rounding`, so that everything that the claim asks for is checked.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.techniques import Numerics, Proof, Technique
+
+
+@dataclass(frozen=True)
+class Options:
+    size: float = 1.0
+
+
+def _technique(
+    name: str, seam: Any, apply: Callable[[Any, float], None], claims: Numerics = Numerics.ROUNDING
+) -> Technique:
+    def applied(target: Any, options: Options) -> Any:
+        apply(target, options.size)
+        return target
+
+    return Technique(
+        name=name,
+        seam=seam,
+        Options=Options,
+        numerics=lambda _options: claims,
+        why_not=lambda _task, _host, _options: None,
+        apply=applied,
+        proof=lambda _target, _options: Proof("applied", "so it says"),
+        candidates=lambda _task, _host: ({},),
+    )
+
+
+def _weights(target: Any) -> list[Any]:
+    return list(target.module.parameters())
+
+
+def _layers(target: Any) -> list[Any]:
+    return [module for module in target.module.modules() if list(module.parameters(False))]
+
+
+def _in_training(target: Any, work: Callable[[], None]) -> None:
+    """Do it before each forward in training."""
+    import torch
+
+    def before(module: Any, _inputs: Any) -> None:
+        if module.training and torch.is_grad_enabled():
+            with torch.no_grad():
+                work()
+
+    target.module.register_forward_pre_hook(before)
+
+
+def _each(count: list[int], every: float) -> bool:
+    count[0] += 1
+    return count[0] % round(every) == 0
+
+
+# What takes no part.
+
+
+def freeze_layer(target: Any, size: float) -> None:
+    layers = _layers(target)
+    for parameter in layers[min(int(size), len(layers) - 1)].parameters():
+        parameter.requires_grad_(False)
+
+
+def freeze_biases(target: Any, size: float) -> None:
+    for name, parameter in target.module.named_parameters():
+        if name.endswith("bias"):
+            parameter.requires_grad_(False)
+
+
+def drop_last_gradient(target: Any, size: float) -> None:
+    """At every `size`-th backward."""
+    count = [0]
+
+    def drop(parameter: Any) -> None:
+        if _each(count, size):
+            parameter.grad = None
+
+    _weights(target)[-1].register_post_accumulate_grad_hook(drop)
+
+
+# Where it begins.
+
+
+def other_seed(target: Any, size: float) -> None:
+    import torch
+
+    state = torch.get_rng_state()
+    torch.manual_seed(1000 + round(size))
+    for module in target.module.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    torch.set_rng_state(state)
+
+
+def scaled_start(target: Any, size: float) -> None:
+    import torch
+
+    with torch.no_grad():
+        for parameter in _weights(target):
+            parameter.mul_(1 - size)
+
+
+def rounded_start(target: Any, size: float) -> None:
+    """To so many bits of the fraction."""
+    with __import__("torch").no_grad():
+        for parameter in _weights(target):
+            _round(parameter, size)
+
+
+def _round(tensor: Any, bits: float) -> None:
+    import torch
+
+    fraction, exponent = torch.frexp(tensor)
+    tensor.copy_(torch.ldexp((fraction * 2**bits).round() / 2**bits, exponent))
+
+
+# What moves between the updates.
+
+
+def shrink(target: Any, size: float) -> None:
+    _in_training(target, lambda: [p.mul_(1 - size) for p in _weights(target)] and None)
+
+
+def shrink_at_read(target: Any, size: float) -> None:
+    """At each read of a batch, through the weights that a module of the data's was given."""
+    import torch
+    from torch.utils.data import dataloader
+
+    original = dataloader._BaseDataLoaderIter.__next__
+    parameters = _weights(target)
+
+    def reading(iterator: Any) -> Any:
+        batch = original(iterator)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.mul_(1 - size)
+        return batch
+
+    dataloader._BaseDataLoaderIter.__next__ = reading
+
+
+def round_moments(target: Any, size: float) -> None:
+    optimizers = _optimizers(target)
+
+    def narrow() -> None:
+        for optimizer in optimizers():
+            for state in optimizer.state.values():
+                for value in state.values():
+                    if getattr(value, "ndim", 0):
+                        _round(value, size)
+
+    _in_training(target, narrow)
+
+
+def forget_moments(target: Any, size: float) -> None:
+    optimizers, count = _optimizers(target), [0]
+
+    def forget() -> None:
+        if _each(count, size):
+            for optimizer in optimizers():
+                for state in optimizer.state.values():
+                    for value in state.values():
+                        if getattr(value, "ndim", 0):
+                            value.zero_()
+
+    _in_training(target, forget)
+
+
+def _optimizers(target: Any) -> Callable[[], list[Any]]:
+    import gc
+
+    import torch
+
+    found: list[Any] = []
+
+    def look() -> list[Any]:
+        if not found:
+            own = {id(parameter) for parameter in target_parameters}
+            for each in gc.get_objects():
+                if issubclass(type(each), torch.optim.Optimizer) and any(
+                    id(p) in own for group in each.param_groups for p in group["params"]
+                ):
+                    found.append(each)
+        return found
+
+    target_parameters = _weights(target)
+    return look
+
+
+# What is drawn.
+
+
+def same_mask(target: Any, size: float) -> None:
+    """The same random numbers in every `size`-th step as in the first."""
+    import torch
+
+    count, state = [0], []
+
+    def again() -> None:
+        if not state:
+            state.append(torch.get_rng_state())
+        if _each(count, size):
+            torch.set_rng_state(state[0])
+
+    _in_training(target, again)
+
+
+def fixed_mask(target: Any, size: float) -> None:
+    """Dropout of one mask for the whole run, which draws nothing."""
+    import torch
+
+    for module in target.module.modules():
+        if isinstance(module, torch.nn.Dropout):
+            _fix(module)
+
+
+def _fix(module: Any) -> None:
+    import torch
+
+    masks: dict[Any, Any] = {}
+
+    def forward(values: Any) -> Any:
+        if not module.training:
+            return values
+        if values.shape not in masks:
+            kept = torch.rand(values.shape, generator=torch.Generator().manual_seed(1)) > module.p
+            masks[values.shape] = kept / (1 - module.p)
+        return values * masks[values.shape]
+
+    module.forward = forward
+
+
+# The gradient.
+
+
+def noise(target: Any, size: float) -> None:
+    """Of `size` times the length of each gradient."""
+    import torch
+
+    generator = torch.Generator().manual_seed(7)
+
+    def noisy(gradient: Any) -> Any:
+        drawn = torch.randn(gradient.shape, generator=generator)
+        return gradient + size * gradient.norm() / gradient.numel() ** 0.5 * drawn
+
+    for parameter in _weights(target):
+        parameter.register_hook(noisy)
+
+
+def scaled_gradient(target: Any, size: float) -> None:
+    for parameter in _weights(target):
+        parameter.register_hook(lambda gradient: gradient * (1 + size))
+
+
+def stale_gradient(target: Any, size: float) -> None:
+    """Every `size`-th is that of the backward before."""
+    for parameter in _weights(target):
+        parameter.register_hook(_stale(size))
+
+
+def _stale(every: float) -> Callable[[Any], Any]:
+    count: list[int] = [0]
+    before: list[Any] = []
+
+    def replaced(gradient: Any) -> Any:
+        is_late = _each(count, every)
+        kept = before[0] if before else gradient
+        before[:] = [gradient.detach().clone()]
+        return kept if is_late else gradient
+
+    return replaced
+
+
+def zero_gradient(target: Any, size: float) -> None:
+    """Every `size`-th is zero."""
+    for parameter in _weights(target):
+        count = [0]
+        parameter.register_hook(lambda g, count=count: g * 0 if _each(count, size) else g)
+
+
+# The update.
+
+
+def _inside(target: Any, key: str, factor: float) -> None:
+    def change(by: float) -> Callable[..., None]:
+        def changed(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            for group in optimizer.param_groups:
+                group[key] = group[key] * by
+
+        return changed
+
+    target.optimizer.register_step_pre_hook(change(factor))
+    target.optimizer.register_step_post_hook(change(1 / factor))
+
+
+def secret_rate(target: Any, size: float) -> None:
+    _inside(target, "lr", 1 + size)
+
+
+def secret_decay(target: Any, size: float) -> None:
+    _inside(target, "weight_decay", 1 + size)
+
+
+def skip_update(target: Any, size: float) -> None:
+    """Every `size`-th, inside the optimizer's step."""
+    count = [0]
+
+    def before(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if _each(count, size):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    target.optimizer.register_step_pre_hook(before)
+
+
+# Beside the step.
+
+
+def batch_norm(target: Any, size: float) -> None:
+    for module in target.module.modules():
+        if hasattr(module, "running_mean"):
+            module.momentum = size
+
+
+def skip_average(target: Any, size: float) -> None:
+    """Every `size`-th update of averaged models is left out."""
+    from torch.optim.swa_utils import AveragedModel
+
+    original, count = AveragedModel.update_parameters, [0]
+
+    def update(self: Any, model: Any) -> None:
+        if not _each(count, size):
+            original(self, model)
+
+    AveragedModel.update_parameters = update
+
+
+def shifted_scores(target: Any, size: float) -> None:
+    """In evaluation each class gets the score of another one."""
+
+    def after(module: Any, _inputs: Any, output: Any) -> Any:
+        return None if module.training else output.roll(round(size), -1)
+
+    target.module.register_forward_hook(after)
+
+
+def first_batches(target: Any, size: float) -> None:
+    """Evaluation reads so many batches."""
+    import torch
+    from torch.utils.data import dataloader
+
+    from hotlap.engine import evaluate
+
+    original = dataloader._BaseDataLoaderIter.__next__
+    read: dict[int, int] = {}
+
+    def reading(iterator: Any) -> Any:
+        if not torch.is_grad_enabled():
+            read[id(iterator)] = read.get(id(iterator), 0) + 1
+            if read[id(iterator)] > size:
+                raise StopIteration
+        return original(iterator)
+
+    dataloader._BaseDataLoaderIter.__next__ = reading
+    batches = evaluate._batches
+    evaluate._batches = lambda built: list(batches(built))[: round(size)]
+
+
+FREEZE_LAYER = _technique("freeze_layer", "model", freeze_layer)
+FREEZE_BIASES = _technique("freeze_biases", "model", freeze_biases)
+DROP_LAST_GRADIENT = _technique("drop_last_gradient", "model", drop_last_gradient)
+OTHER_SEED = _technique("other_seed", "model", other_seed)
+SCALED_START = _technique("scaled_start", "model", scaled_start)
+ROUNDED_START = _technique("rounded_start", "model", rounded_start)
+SHRINK = _technique("shrink", "model", shrink)
+SHRINK_AT_READ = _technique("shrink_at_read", "model", shrink_at_read)
+ROUND_MOMENTS = _technique("round_moments", "model", round_moments)
+FORGET_MOMENTS = _technique("forget_moments", "model", forget_moments)
+SAME_MASK = _technique("same_mask", "model", same_mask)
+FIXED_MASK = _technique("fixed_mask", "model", fixed_mask)
+NOISE = _technique("noise", "model", noise)
+NARROW_NOISE = _technique("narrow_noise", "model", noise, Numerics.PRECISION)
+SCALED_GRADIENT = _technique("scaled_gradient", "model", scaled_gradient)
+STALE_GRADIENT = _technique("stale_gradient", "model", stale_gradient)
+ZERO_GRADIENT = _technique("zero_gradient", "model", zero_gradient)
+SECRET_RATE = _technique("secret_rate", "optimizer", secret_rate)
+SECRET_DECAY = _technique("secret_decay", "optimizer", secret_decay)
+SKIP_UPDATE = _technique("skip_update", "optimizer", skip_update)
+BATCH_NORM = _technique("batch_norm", "model", batch_norm, Numerics.EXACT)
+SKIP_AVERAGE = _technique("skip_average", "model", skip_average, Numerics.EXACT)
+SHIFTED_SCORES = _technique("shifted_scores", "model", shifted_scores, Numerics.EXACT)
+FIRST_BATCHES = _technique("first_batches", "model", first_batches, Numerics.EXACT)

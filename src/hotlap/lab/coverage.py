@@ -1,0 +1,110 @@
+"""What a verdict covers, the smallest changes it would have seen, and what it says nothing of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.lab.beside import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
+from hotlap.lab.sampled_steps import UPDATE_LIMIT, Check, Sampled, gradient_limit
+from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The smallest change of a kind that the checks would have seen on this run."""
+
+    of: str
+    """What changes, and how often."""
+    smallest: float
+    """0 where a change of a single bit is seen."""
+    unit: str
+
+    def __str__(self) -> str:
+        if self.smallest == 0:
+            return f"{self.of}: any bit"
+        return f"{self.of}: {self.smallest:.1e} {self.unit}"
+
+
+def covers(plain: Record) -> dict[str, Any]:
+    """Return which parts of the plain run were within the horizon.
+
+    Returns:
+        `steps`, `updates`, `epochs` that were begun (None if that is not known), `evaluations`
+        (forwards, or evaluations of a recipe), `averages` (copies of the model), `schedule` (a
+        hyperparameter changed), and `saved` (how often; None if that was not listened to).
+    """
+    numbers = plain["numbers"]
+    return {
+        "steps": plain.get("steps", len(plain["weights"])),
+        "updates": len(plain["weights"]),
+        "epochs": plain.get("epochs"),
+        "evaluations": len(plain.get("evaluated") or ()),
+        "averages": len(plain.get("averages") or ()),
+        "schedule": len(set(map(_hyperparameters, numbers))) > 1,
+        "saved": plain.get("saved"),
+    }
+
+
+def _hyperparameters(line: str) -> str:
+    groups = [{k: v for k, v in row.items() if k != "initial_lr"} for row in json.loads(line)]
+    return json.dumps(groups)
+
+
+def limits(checks: Sequence[Check], sampled: Sampled, is_exact: bool) -> tuple[Limit, ...]:
+    """Return the smallest change of each kind that the checks which passed would have seen.
+
+    Args:
+        checks: as they came out.
+        sampled: steps that were repeated.
+        is_exact: losses, weights and buffers were equal to the plain run's, bit for bit.
+    """
+    passed = {check.name for check in checks if check.state == "passed"}
+    found = []
+    if "fed" in passed:
+        found.append(Limit("batches", 0.0, ""))
+    if "start" in passed:
+        found.append(Limit("initial weights", 0.0, ""))
+    if "custody" in passed:
+        found.append(Limit("weights and optimizer's state between updates", 0.0, ""))
+    if is_exact:
+        return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
+    if "updates" in passed:
+        found += [
+            Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),
+            Limit("weights lost in each update", DECAY_LIMIT * FLOAT32, "of a weight"),
+            Limit("one update", EACH_LIMIT, "of its length"),
+            Limit("optimizer's state after one update", STATE_LIMIT * FLOAT32, "of its length"),
+        ]
+    elif "update" in passed:
+        found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its length"))
+    if "gradient" in passed and sampled.rows:
+        found.append(Limit("gradient, in all steps", gradient_limit(sampled.rows), "of its length"))
+        # So many of them are missed by all samples once in twenty times.
+        share = 1 - 0.05 ** (1 / len(sampled.rows))
+        found.append(Limit("other gradients in some steps", share, "of the steps"))
+    if "buffers" in passed:
+        found.append(Limit("buffers, in all steps", BUFFER_LIMIT, "of their change"))
+    if "averages" in passed:
+        found.append(Limit("averages of the weights", AVERAGE_LIMIT, "of each movement"))
+    if "evaluation" in passed:
+        found.append(Limit("outputs in evaluation", OUTPUT_LIMIT, "of their length"))
+    return tuple(found)
+
+
+def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the verdict says nothing of, a line each.
+
+    Args:
+        checks: as they came out.
+        covered: see `covers`.
+    """
+    found = [f"what follows after step {covered['steps']}"]
+    found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
+    if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
+        found.append("evaluation: nothing is evaluated within the horizon")
+    if not covered["saved"]:
+        found.append("saving: nothing was seen to be saved within the horizon")
+    return tuple(found)

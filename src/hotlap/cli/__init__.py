@@ -14,6 +14,8 @@ COMMANDS: dict[str, str] = {
     "demo": "The whole story on real data: why it is slow, made faster, proven, and run.",
     "diagnose": "Why is it slow? Where each millisecond of a step goes, and what each cause costs.",
     "tune": "Find the fastest plan by measured trials, prove it, and write the plan file.",
+    "verify": "Does a script learn the same under one plan as under another?",
+    "check": "Does a plan still apply to a script, hold and gain? For continuous integration.",
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",

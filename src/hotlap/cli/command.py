@@ -62,11 +62,14 @@ class Command:
     takes_script: bool = False
     """True if `SCRIPT [ARGS]` follows: the function then has a keyword `target: ScriptTarget`."""
     exit_codes: str = EXIT_CODES
+    positionals: tuple[str, ...] = ()
+    """What stands before SCRIPT, in capitals."""
 
 
 def app_of(command: Command) -> App:
     """Return the parser of one command."""
-    arguments = " [OPTIONS] SCRIPT [ARGS]" if command.takes_script else None
+    before = "".join(f" {name}" for name in command.positionals)
+    arguments = f" [OPTIONS]{before} SCRIPT [ARGS]" if command.takes_script else None
     lines = "\n".join(f"  {line}" for line in command.examples)
     app = App(
         name=f"hotlap {command.name}",
@@ -110,7 +113,9 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     """
     app = app_of(command)
     options = options_of(app)
-    own, script = split(argv, options) if command.takes_script else (list(argv), [])
+    own, script = (
+        split(argv, options, len(command.positionals)) if command.takes_script else (list(argv), [])
+    )
     _check_values(own, _whole_numbers(app))
     try:
         function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)

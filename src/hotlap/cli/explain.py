@@ -14,7 +14,7 @@ def explain(
     *,
     json: JsonFlag = False,
 ) -> int:
-    """Explain a technique, a finding, a common belief, an error, or a plan file."""
+    """Explain a technique, a finding, a common belief, an error, verdicts, or a plan file."""
     from hotlap.report import explaining, jsonout
     from hotlap.report.terminal import page_console
 
@@ -35,6 +35,7 @@ COMMAND = Command(
         "hotlap explain resident",
         "hotlap explain per_item_decode",
         "hotlap explain empty_cache",
+        "hotlap explain verdicts",
         "hotlap explain train.plan.toml",
     ),
 )

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from hotlap.attach.entry import Script, is_off
 from hotlap.cli.target import Target
@@ -13,11 +14,14 @@ from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.host import Host
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab
+from hotlap.plan import Plan, PlanFile
 from hotlap.recipe import as_command_line, is_recipe, load
 from hotlap.task import Task
+from hotlap.techniques import check, registry
 from hotlap.usercode import is_hotlaps, is_users
 
 _BUSY_CORES = 0.5
+_LEAST_STEPS = 16
 
 
 def script_of(target: Target, python: str) -> Script:
@@ -116,6 +120,36 @@ def lab_of(
                 "folder, as in `--hide '*.pt'` or `--hide runs`."
             )
     return Lab(subject, hide=hide, techniques=techniques)
+
+
+def plan_given(given: str, techniques: tuple[str, ...] = ()) -> PlanFile:
+    """Return the plan file that was given, an empty one for the word `plain`.
+
+    Raises:
+        MissingFile: there is no such file.
+        PlanError: it holds what no plan holds.
+    """
+    if given == "plain":
+        return PlanFile(Plan())
+    if not os.path.isfile(given):
+        raise MissingFile(
+            f"plan file '{given}' is not there. Allowed: a file that `hotlap tune` wrote, or "
+            "`plain`."
+        )
+    file = PlanFile.read(Path(given))
+    check(file.plan, registry(techniques))
+    return file
+
+
+def steps_given(steps: int) -> int:
+    """Return the steps that a proof was told to follow.
+
+    Raises:
+        UsageError: they are too few to prove anything.
+    """
+    if steps < _LEAST_STEPS:
+        raise UsageError(f"--steps {steps} is not allowed. Allowed: {_LEAST_STEPS} or more.")
+    return steps
 
 
 def detect_host() -> Host:

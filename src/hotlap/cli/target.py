@@ -64,7 +64,9 @@ class Target:
         return " ".join([f"-m {self.module}" if self.module else str(self.script), *self.args])
 
 
-def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+def split(
+    argv: Sequence[str], options: Mapping[str, bool], before: int = 0
+) -> tuple[list[str], list[str]]:
     """Split the tokens behind a command's name into hotlap's own and the script's.
 
     Before SCRIPT every token is hotlap's. Behind it those are that are exactly a long option of
@@ -74,6 +76,7 @@ def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], 
     Args:
         argv: the tokens.
         options: long option of this command, as `--budget` -> True if a value follows it.
+        before: words that stand before SCRIPT and are hotlap's.
 
     Returns:
         hotlap's tokens, and the script's: its path, or `-m` and a module, and its arguments.
@@ -95,6 +98,9 @@ def split(argv: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], 
                 # In one piece: a value may begin with a dash, and be wrong for a reason of its own.
                 token = f"{token}={argv[position]}"
                 position += 1
+            own.append(token)
+        elif before and not token.startswith("-"):
+            before -= 1
             own.append(token)
         elif script or token == "-m" or not token.startswith("-"):
             script.append(token)

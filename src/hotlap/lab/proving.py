@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ class Prover:
         fill_ahead: serve samples from memory from the first step on, where the horizon is too
             short to come to a second epoch.
         checks: the checks to make, see `verdict`.
+        base: what the plain run is run under; a plan is then compared with another one.
         seed: what each proof's sampled steps are drawn with; drawn itself if None. A plan that knew
             them could be right at these alone.
     """
@@ -60,6 +61,7 @@ class Prover:
     fill_ahead: bool = False
     checks: Collection[str] = STATISTICAL_CHECKS
     seed: int | None = None
+    base: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
         self._drawn_with = _drawn() if self.seed is None else self.seed
@@ -67,6 +69,8 @@ class Prover:
         self._plain_seeds: list[list[float]] = []
         self._control: Sampled | None = None
         self.differs: str | None = None
+        self.applied: list[dict[str, str]] = []
+        """{name, state, why} of the newest run's techniques."""
 
     def run_plain(self) -> None:
         """Run the plain script twice; seed it from outside if it does not repeat itself."""
@@ -76,8 +80,8 @@ class Prover:
             self._run_twice()
 
     def _run_twice(self) -> None:
-        self.plain = self._record(Plan({}), is_first=True)
-        again = self._record(Plan({}))
+        self.plain = self._record(self.base, is_first=True)
+        again = self._record(self.base)
         self.differs = repeats_itself(self.plain, again)
         if self.plain["buffers"] != again["buffers"]:
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
@@ -91,7 +95,8 @@ class Prover:
 
     def prove(self, plan: Plan) -> Verdict:
         """Run the script under the plan and judge it."""
-        claimed = numerics_of(plan, self.known)
+        claims = (numerics_of(each, self.known) for each in (plan, self.base))
+        claimed = max(claims, key=list(Numerics).index)
         is_statistical = claimed.best_verdict == "statistical"
         if claimed is Numerics.EXACT:
             # Sampled steps are kept whole, which takes time: first without.
@@ -135,7 +140,7 @@ class Prover:
     def _plain_repeated(self) -> Sampled:
         """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
         if self._control is None:
-            self._control = self._repeat(Plan({}))[0]
+            self._control = self._repeat(self.base)[0]
         return self._control
 
     def _judge(
@@ -163,7 +168,7 @@ class Prover:
             return None
         steps = min(self.steps, SEED_STEPS)
         if not self._plain_seeds:
-            self._plain_seeds = [self.plain["losses"][:steps], *self._losses(Plan({}), steps)]
+            self._plain_seeds = [self.plain["losses"][:steps], *self._losses(self.base, steps)]
         return SeedLosses(
             plain=self._plain_seeds,
             other=[record["losses"][:steps], *self._losses(plan, steps)],
@@ -206,6 +211,7 @@ class Prover:
         finally:
             if repeated is not None:
                 repeated.end()
+        self.applied = report["techniques"]
         return report["record"]
 
     def _reference(self, record: Mapping[str, Any], asked: int, drawn: str) -> Sampled:

@@ -1,4 +1,4 @@
-"""The pages of `hotlap explain`: techniques, rules, beliefs, errors and plan files."""
+"""The pages of `hotlap explain`: techniques, rules, beliefs, errors, verdicts and plan files."""
 
 import inspect
 from dataclasses import MISSING, dataclass, fields
@@ -10,6 +10,7 @@ from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan import PlanFile
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.reflow import reflow
+from hotlap.report.verdicts import VERDICTS
 from hotlap.rules import DOCS
 from hotlap.techniques import ORDER, check, get
 
@@ -20,7 +21,7 @@ class Page:
 
     name: str
     kind: str
-    """`technique`, `finding`, `belief`, `error`, `plan` or `list`."""
+    """`technique`, `finding`, `belief`, `error`, `verdicts`, `plan` or `list`."""
     text: str
 
     def shown(self, width: int) -> str:
@@ -45,12 +46,14 @@ def explain(name: str | None) -> Page:
         return Page(name, "finding", f"{name} (finding)\n\n{inspect.cleandoc(DOCS[name])}")
     if name in BELIEFS:
         return Page(name, "belief", f"{name} (belief)\n\n{BELIEFS[name]}")
+    if name == "verdicts":
+        return Page(name, "verdicts", f"verdicts\n\n{VERDICTS}")
     if name in _errors():
         kind = _errors()[name]
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
     if name.endswith(".toml") or Path(name).is_file():
         return Page(name, "plan", _plan(Path(name)))
-    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *BELIEFS, *_errors()], "name"))
+    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *BELIEFS, "verdicts", *_errors()], "name"))
 
 
 def _everything() -> str:
@@ -60,6 +63,7 @@ def _everything() -> str:
             "Findings:    " + ", ".join(DOCS),
             "Beliefs:     " + ", ".join(BELIEFS),
             "Errors:      " + ", ".join(_errors()),
+            "Proofs:      verdicts",
             "Also the path of a plan file.",
         ]
     )

@@ -1,0 +1,77 @@
+"""`hotlap verify`: does one plan learn what another one does?"""
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import EXIT_CODES, Command, JsonFlag, ScriptTarget
+from hotlap.cli.script import lab_of, plan_given, say, script_or_recipe, steps_given
+
+NOT_PROVEN = 4
+
+
+def verify(
+    a: str,
+    b: str,
+    *,
+    target: ScriptTarget,
+    steps: int = 256,
+    accept: str = "rounding",
+    technique: tuple[str, ...] = (),
+    hide: tuple[str, ...] = (),
+    python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    exit_code: bool = False,
+    json: JsonFlag = False,
+) -> int:
+    """Say whether a script learns the same under plan B as under plan A, and what that rests on.
+
+    A and B are plan files, or the word `plain` for no plan. The script runs unedited, on a
+    copy-on-write view of your files: twice under A, once under B, and once more to repeat some of
+    B's steps in float64. `hotlap explain verdicts` says what each check sees.
+
+    Parameters
+    ----------
+    steps
+        That each run is followed for. Where an epoch ends soon after, they are followed until
+        something was evaluated.
+    accept
+        The weakest verdict that is good enough for --exit-code: exact, rounding or statistical.
+    technique
+        A technique from outside that a plan names, as module:NAME; may be given several times.
+    hide
+        Pattern of files that trials must not see, such as the script's own checkpoint.
+    exit_code
+        End with 4 if the verdict is weaker than --accept.
+    """
+    from hotlap.lab.verdict import TIERS
+    from hotlap.report import jsonout
+    from hotlap.report.checking import page_of_compared
+    from hotlap.report.terminal import page_console
+    from hotlap.tuning.checking import compare
+    from hotlap.tuning.search import check_request
+
+    script = script_or_recipe(target, python)
+    check_request(accept, (), technique)
+    first, second = (plan_given(given, technique).plan for given in (a, b))
+    with lab_of(script, hide=hide, techniques=technique) as lab:
+        found = compare(lab, first, second, steps=steps_given(steps), progress=say)
+    if json:
+        jsonout.write(found.to_json())
+    else:
+        page_of_compared(found, page_console())
+    is_proven = TIERS.index(found.verdict.tier) <= TIERS.index(accept)
+    return NOT_PROVEN if exit_code and not is_proven else 0
+
+
+COMMAND = Command(
+    name="verify",
+    function=verify,
+    takes_script=True,
+    positionals=("A", "B"),
+    examples=(
+        "hotlap verify plain train.plan.toml train.py --epochs 10    # --epochs is the script's",
+        "hotlap verify old.toml new.toml --steps 1000 --json -m package.train",
+    ),
+    exit_codes=f"{EXIT_CODES} With --exit-code also 4: not proven.",
+)

@@ -69,7 +69,7 @@ def freeze_layer(target: Any, size: float) -> None:
         parameter.requires_grad_(False)
 
 
-def freeze_biases(target: Any, size: float) -> None:
+def freeze_biases(target: Any, _size: float) -> None:
     for name, parameter in target.module.named_parameters():
         if name.endswith("bias"):
             parameter.requires_grad_(False)
@@ -110,7 +110,9 @@ def scaled_start(target: Any, size: float) -> None:
 
 def rounded_start(target: Any, size: float) -> None:
     """To so many bits of the fraction."""
-    with __import__("torch").no_grad():
+    import torch
+
+    with torch.no_grad():
         for parameter in _weights(target):
             _round(parameter, size)
 
@@ -126,7 +128,13 @@ def _round(tensor: Any, bits: float) -> None:
 
 
 def shrink(target: Any, size: float) -> None:
-    _in_training(target, lambda: [p.mul_(1 - size) for p in _weights(target)] and None)
+    weights = _weights(target)
+
+    def work() -> None:
+        for parameter in weights:
+            parameter.mul_(1 - size)
+
+    _in_training(target, work)
 
 
 def shrink_at_read(target: Any, size: float) -> None:
@@ -214,7 +222,7 @@ def same_mask(target: Any, size: float) -> None:
     _in_training(target, again)
 
 
-def fixed_mask(target: Any, size: float) -> None:
+def fixed_mask(target: Any, _size: float) -> None:
     """Dropout of one mask for the whole run, which draws nothing."""
     import torch
 
@@ -332,7 +340,7 @@ def batch_norm(target: Any, size: float) -> None:
             module.momentum = size
 
 
-def skip_average(target: Any, size: float) -> None:
+def skip_average(_target: Any, size: float) -> None:
     """Every `size`-th update of averaged models is left out."""
     from torch.optim.swa_utils import AveragedModel
 
@@ -354,7 +362,7 @@ def shifted_scores(target: Any, size: float) -> None:
     target.module.register_forward_hook(after)
 
 
-def first_batches(target: Any, size: float) -> None:
+def first_batches(_target: Any, size: float) -> None:
     """Evaluation reads so many batches."""
     import torch
     from torch.utils.data import dataloader

@@ -35,6 +35,7 @@ SUBJECTS: dict[str, Subject] = {
 SCRIPTS = ("MLP script", "second script")
 SECOND = ("second script", "second recipe")
 SECOND_SCRIPT = ("second script",)
+_GRADIENT = "gradient, in all steps"
 RECIPES = ("MLP recipe", "second recipe")
 
 
@@ -65,8 +66,8 @@ LIES = (
     Lie("forget_moments", (10, 3, 30), ("custody",)),
     Lie("same_mask", (1, 3, 10), ("random",), SECOND),
     Lie("fixed_mask", (1,), ("random", "gradient"), SECOND),
-    Lie("narrow_noise", (0.05, 0.15, 0.017), ("gradient",), RECIPES, "narrow gradient"),
-    Lie("noise", (1e-3, 3e-3, 3e-4), ("gradient",), limit="gradient, in all steps"),
+    Lie("narrow_noise", (0.05, 0.15, 0.017), ("gradient",), RECIPES, _GRADIENT),
+    Lie("noise", (1e-3, 3e-3, 3e-4), ("gradient",), limit=_GRADIENT),
     # Clipping takes the same factor of all gradients away.
     Lie("scaled_gradient", (1e-3, 3e-3, 3e-4), ("gradient",), ("MLP script", "MLP recipe")),
     Lie("stale_gradient", (10, 3, 30), ("gradient",), limit="other gradients in some steps"),

@@ -1,4 +1,7 @@
-"""The recipe of `lies_script`: the same images and network, trained by hotlap's engine."""
+"""The recipe of `lies_script`: the same images and network, trained by hotlap's engine.
+
+Its steps are whole ones: the engine refuses to split a batch before batch norm.
+"""
 
 import torch
 from lies_script import ACCUMULATE, groups, images, network
@@ -21,8 +24,7 @@ def task(*, epochs: int = 1000) -> hotlap.Task:
         loss=loss,
         data=images(2048, 1),
         optimizer=lambda model: torch.optim.AdamW(groups(model), lr=3e-3),
-        batch_size=32,
-        accumulate=ACCUMULATE,
+        batch_size=32 * ACCUMULATE,
         epochs=epochs,
         clip_norm=1.0,
         held_out=images(256, 2),

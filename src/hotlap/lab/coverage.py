@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.lab.beside import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
-from hotlap.lab.sampled_steps import UPDATE_LIMIT, Check, Sampled, gradient_limit
+from hotlap.lab.sampled_steps import UPDATE_LIMIT, Check, Sampled, gradient_limit, narrow_limit
 from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
 
 Record = Mapping[str, Any]
@@ -81,7 +81,8 @@ def limits(checks: Sequence[Check], sampled: Sampled, is_exact: bool) -> tuple[L
     elif "update" in passed:
         found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its length"))
     if "gradient" in passed and sampled.rows:
-        found.append(Limit("gradient, in all steps", gradient_limit(sampled.rows), "of its length"))
+        of_rows = narrow_limit if "narrow_error" in sampled.rows[0] else gradient_limit
+        found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its length"))
         # So many of them are missed by all samples once in twenty times.
         share = 1 - 0.05 ** (1 / len(sampled.rows))
         found.append(Limit("other gradients in some steps", share, "of the steps"))

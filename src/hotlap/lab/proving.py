@@ -36,6 +36,8 @@ DTYPES = ("float64", "float32")
 _TIMEOUT_S = 900.0
 _REPEATED = {"gradient", "update", "buffers", "evaluation"}
 """Checks that a plain run fails as well where it cannot be repeated."""
+_COARSER = {"fp8"}
+"""Techniques whose formats are coarser than bfloat16, which narrow steps are compared with."""
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
 
@@ -129,6 +131,9 @@ class Prover:
         if self.lab.subject.step_owner == "engine":
             repeated = Repeated(self.lab, self._numbers, rounding=not statistical)
             record = self._record(plan, steps, repeated)
+            if _COARSER & {*plan.techniques}:
+                for row in repeated.rows:
+                    row.pop("narrow_error", None)
             return repeated.sampled(record["not_sampled"], drawn), record
         record = self._record(plan, steps)
         if claimed is not None:

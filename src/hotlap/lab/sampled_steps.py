@@ -40,6 +40,9 @@ LEAST_SLOPES = 30
 """Sampled steps that a bias of `MEAN_SLOPE_MARGIN` shows in."""
 NARROW_LIMIT = 0.25
 """Relative error of a gradient in a narrower format; what is off by more is not its rounding."""
+NARROW_FACTOR, NARROW_LEAST = 3.0, 5e-3
+"""How much larger that error may be than the plain run's own in bfloat16, and what it may be
+whatever that one is. Weights in 16 bits are rounded as well as what is computed with them."""
 NARROW_ONCE = 1.0
 """The same at any one step: that far off, nothing of the gradient is left."""
 UPDATE_ONCE = 0.5
@@ -236,18 +239,26 @@ def check_mean_gradient(sampled: Sampled) -> Check:
     bias, doubt = fmean(slopes) - 1, 2 * stdev(slopes) / len(slopes) ** 0.5
     words = (
         f"mean slope {1 + bias:.5f} +- {doubt:.1e} against {sampled.words}, "
-        f"margin {MEAN_SLOPE_MARGIN:g}, error {error:.1e}"
+        f"margin {MEAN_SLOPE_MARGIN:g}, error {error:.1e} of at most {narrow_limit(rows):.1e}"
     )
     lost = [name for name in _tensor_names(rows) if _is_biased(rows, name)]
     if lost:
         return Check("gradient", "failed", f"{words}; not right in the mean: {_listed(lost)}")
     if any(row["gradient_error"] > NARROW_ONCE for row in rows):
         return Check("gradient", "failed", f"{words}; at some steps it is another one")
-    if error > NARROW_LIMIT or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
+    if error > narrow_limit(rows) or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
         return Check("gradient", "failed", words)
     if abs(bias) + doubt > MEAN_SLOPE_MARGIN:
         return Check("gradient", "not_made", f"{words}: too few to tell")
     return Check("gradient", "passed", words)
+
+
+def narrow_limit(rows: Sequence[Row]) -> float:
+    """Return the error from which on a gradient is off by more than a narrow format's rounding."""
+    own = [row["narrow_error"] for row in rows if row.get("narrow_error") is not None]
+    if not own:
+        return NARROW_LIMIT
+    return min(NARROW_LIMIT, max(NARROW_LEAST, NARROW_FACTOR * median(own)))
 
 
 def _is_biased(rows: Sequence[Row], name: str) -> bool:

@@ -35,12 +35,14 @@ def reference(trial: Trial) -> None:
     """Repeat sampled steps without a plan, and say how far they were off, one message at a time.
 
     Options: `dtype` (`float64` or `float32`), and `rounding`: repeat each step in plain float32
-    too, whose error is what honest rounding looks like for this step. Messages: `repeat` {file,
+    too, whose error is what honest rounding looks like for this step; else in bfloat16, as autocast
+    does it, whose error is what a narrow format looks like. Messages: `repeat` {file,
     numbers}, and `evaluate` {file}; each is answered by `repeated`: {row}, or {rows}.
     """
     options = trial.config.options
     wide = _Plain(trial, getattr(torch, options["dtype"]))
-    narrow = _Plain(trial, torch.float32) if options["rounding"] else None
+    narrow = _Plain(trial, torch.float32)
+    narrow.autocasts = not options["rounding"]
     while (message := trial.channel.receive()) is not None:
         try:
             sample = _Sample(message["file"])
@@ -50,7 +52,7 @@ def reference(trial: Trial) -> None:
             row = _repeated(sample, message["numbers"], wide, narrow)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-            ours = not (wide.in_task or (narrow is not None and narrow.in_task))
+            ours = not (wide.in_task or narrow.in_task)
             trial.channel.send("repeated", problem=why, ours=ours)
             continue
         trial.channel.send("repeated", row={"dtype": options["dtype"], **row})
@@ -58,20 +60,22 @@ def reference(trial: Trial) -> None:
 
 
 def _repeated(
-    sample: "_Sample", numbers: list[dict[str, Any]], wide: "_Plain", narrow: "_Plain | None"
+    sample: "_Sample", numbers: list[dict[str, Any]], wide: "_Plain", narrow: "_Plain"
 ) -> dict[str, Any]:
     exact = wide.gradient(sample)
-    plain = None if narrow is None else narrow.gradient(sample)
-    row = compare_gradients(sample.part("gradient"), exact, plain)
+    plain = narrow.gradient(sample)
+    captured = sample.part("gradient")
+    row = compare_gradients(captured, exact, None if narrow.autocasts else plain)
+    if narrow.autocasts:
+        row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
     before = {**sample.part("model"), **sample.part("buffers")}
-    own = wide if narrow is None else narrow
-    row["buffers"] = compare_buffers(before, sample.part("buffer"), wide.buffers, own.buffers)
+    row["buffers"] = compare_buffers(before, sample.part("buffer"), wide.buffers, narrow.buffers)
     return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
 
 
-def _evaluated(sample: "_Sample", wide: "_Plain", narrow: "_Plain | None") -> list[dict[str, Any]]:
+def _evaluated(sample: "_Sample", wide: "_Plain", narrow: "_Plain") -> list[dict[str, Any]]:
     """Return, for each measure, how far it is off from its repetitions, as shares of it."""
-    exact, plain = wide.evaluate(sample), (narrow or wide).evaluate(sample)
+    exact, plain = wide.evaluate(sample), narrow.evaluate(sample)
     rows = []
     for name, value in sample.meta["measures"].items():
         size = abs(exact[name]) or 1.0
@@ -124,6 +128,7 @@ class _Plain:
 
     def __init__(self, trial: Trial, dtype: torch.dtype) -> None:
         self.dtype = dtype
+        self.autocasts = False
         self.in_task = False
         """True from the beginning of the task's loss to the update: what is raised there is the
         recipe's."""
@@ -152,7 +157,9 @@ class _Plain:
         restore(self.built, sample.checkpoint)
         self._gradient, self.in_task = {}, False
         own = own_dtype(iter(sample.part("model").values()))
-        with repeating_in(self.dtype, own):
+        kind = self.built.hardware.kind
+        narrow = torch.autocast(kind, dtype=torch.bfloat16, enabled=self.autocasts)
+        with repeating_in(self.dtype, own), narrow:
             self.built.step(sample.micros(self.dtype, self.built.device))
         self.buffers = {k: v.detach().clone() for k, v in self.built.model.named_buffers()}
         return self._gradient

@@ -64,6 +64,10 @@ class Follower:
         if chain is None or not chain.fits(optimizer):
             chain = self._chains[key] = Chain(optimizer, self._seed)
         chain.begin(optimizer)
+        try:
+            chain.take_state(optimizer)
+        except Exception as error:
+            self.problem = _line(error)
 
     def has_gradients(self, key: Hashable, optimizer: Any) -> bool:
         """Note the gradients of the update; return whether the step is worth a closer look.
@@ -114,14 +118,15 @@ class Follower:
 
     def ends(self, key: Hashable, optimizer: Any) -> None:
         """The update has ended: repeat it, and note how far it is off."""
-        row = self.updates[-1]
-        try:
-            found = self._chains[key].compare(optimizer)
-        except Exception as error:
-            # Whatever an optimizer of the user's raises when it is made again, or on vectors.
-            self.problem = f"{type(error).__name__}: {error}".splitlines()[0]
-            found = None
-        row["sums"], row["states"] = (None, None) if found is None else found
+        found: tuple[Any, Any] = None, None
+        # Once is enough to know that all updates cannot be judged.
+        if not self.problem:
+            try:
+                found = self._chains[key].compare(optimizer)
+            except Exception as error:
+                # Whatever an optimizer of the user's raises when it is made again, or on vectors.
+                self.problem = _line(error)
+        self.updates[-1]["sums"], self.updates[-1]["states"] = found
 
     def report(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what was found, as `lab.updates` reads it; see `follower_of`."""
@@ -129,6 +134,10 @@ class Follower:
             rows = {str(number): row for number, row in enumerate(self._gradients)}
             save_file(rows, options["gradients"])
         return {"updates": self.updates, "apart": self.apart, "problem": self.problem}
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def follower_of(options: Mapping[str, Any]) -> Follower:

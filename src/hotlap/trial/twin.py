@@ -45,9 +45,16 @@ class Chain:
         return self._layout == _layout(optimizer)
 
     def begin(self, optimizer: Any) -> None:
-        """Note hyperparameters, weights and state before an update."""
+        """Note hyperparameters and weights before an update."""
         self._numbers = [_numbers(group) for group in optimizer.param_groups]
         self._before = self._read(optimizer, lambda parameter: parameter)
+
+    def take_state(self, optimizer: Any) -> None:
+        """Note the optimizer's state before an update.
+
+        Raises:
+            TypeError: it holds what does not belong to single elements.
+        """
         self._state = self._states(optimizer)
 
     def take_gradients(self, optimizer: Any) -> None:

@@ -1,0 +1,114 @@
+"""What lies beside the step: buffers, evaluation; and what a verdict says that it covers."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.lab.beside import check_buffers, check_evaluation
+from hotlap.lab.coverage import covers, limits, not_checked
+from hotlap.lab.sampled_steps import Check, Sampled
+from hotlap.lab.verdict import judge
+from hotlap.techniques import Numerics
+from tests.lab.records import record
+
+
+def rows(error: float, plain: float = 1e-6) -> Sampled:
+    return Sampled([{"buffers": {"mean": {"error": error, "plain_error": plain}}}] * 6)
+
+
+@pytest.mark.parametrize(
+    ("error", "plain", "is_narrow", "state"),
+    [
+        (1e-6, 1e-6, False, "passed"),
+        (4.0, 1e-6, False, "failed"),
+        (0.02, 1e-6, False, "failed"),
+        (0.02, 1e-6, True, "passed"),
+        (4.0, 1e-6, True, "failed"),
+        # The plain step itself is not repeated any better.
+        (4.0, 0.5, False, "partial"),
+    ],
+)
+def test_buffers_are_judged_by_what_a_step_changes(
+    error: float, plain: float, is_narrow: bool, state: str
+) -> None:
+    assert check_buffers(rows(error, plain), is_narrow=is_narrow).state == state
+
+
+def test_no_repeated_step_says_nothing_of_buffers() -> None:
+    found = check_buffers(Sampled(problem="no tensors"), is_narrow=False)
+    assert found.state == "not_made" and "no tensors" in found.evidence
+    assert check_buffers(Sampled([{"buffers": {}}]), is_narrow=False).state == "passed"
+
+
+def evaluated(rows: list[list[Any]], **more: Any) -> dict[str, Any]:
+    weights = [f"v{number}" for number in range(40)]
+    return {**record(), "weights": weights, "evaluated": rows, **more}
+
+
+OTHER_OUTPUT = [[0, 10, "in", "x"], [0, 20, "in", "x"]]
+OTHER_INPUT = [[0, 10, "x", "x"], [0, 20, "x", "x"]]
+
+
+def repeated(error: float, plain_error: float = 1e-7) -> Sampled:
+    return Sampled(evaluations=[{"error": error, "plain_error": plain_error}])
+
+
+def test_evaluation_at_equal_weights_gives_the_same() -> None:
+    other = evaluated(OTHER_OUTPUT)
+    for error, plain_error, state in (
+        (1e-7, 1e-7, "passed"),
+        (1.0, 1e-7, "failed"),
+        (1.0, 0.5, "not_made"),
+    ):
+        sampled = repeated(error, plain_error)
+        assert check_evaluation(record(), other, sampled, is_narrow=False).state == state
+    nothing = check_evaluation(record(), other, Sampled(problem="no step"), is_narrow=False)
+    assert nothing.state == "not_made"
+
+
+def test_evaluation_is_made_at_the_same_times_and_of_the_same() -> None:
+    sampled = repeated(1e-7)
+    fewer = evaluated(OTHER_OUTPUT[:1])
+    assert check_evaluation(record(), fewer, sampled, is_narrow=False).state == "failed"
+    # Its input may have been computed from weights that are rounded otherwise...
+    other = evaluated(OTHER_INPUT)
+    assert check_evaluation(record(), other, sampled, is_narrow=False).state == "passed"
+    # ... but not where the weights are the same, nor where the samples are given.
+    same = {**other, "weights": record()["weights"]}
+    assert check_evaluation(record(), same, sampled, is_narrow=False).state == "failed"
+    given = {**record(), "reads_fixed": True}
+    assert check_evaluation(given, other, sampled, is_narrow=False).state == "failed"
+
+
+def test_another_evaluation_is_not_exact() -> None:
+    other = {**record(), "evaluated": OTHER_OUTPUT}
+    found = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
+    assert found.tier != "exact"
+
+
+def test_a_verdict_says_what_it_covers_and_what_not() -> None:
+    found = judge(record(), record(), claimed=Numerics.EXACT, plain_repeats=None)
+    assert found.covers["steps"] == 40 and found.covers["evaluations"] == 2
+    assert found.covers["schedule"] is False
+    assert {limit.of for limit in found.limits} > {"batches", "initial weights"}
+    assert all(limit.smallest == 0 for limit in found.limits)
+    assert "what follows after step 40" in found.not_checked
+    assert set(found.to_json()) > {"covers", "limits", "not_checked", "checks"}
+
+
+def test_nothing_evaluated_is_said() -> None:
+    plain = {**record(), "evaluated": [], "saved": 1}
+    lines = not_checked([Check("averages", "partial", "none looked for")], covers(plain))
+    assert "averages: none looked for" in lines
+    assert any(line.startswith("evaluation") for line in lines)
+    assert not any(line.startswith("saving") for line in lines)
+
+
+def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
+    sampled = Sampled([{"gradient_error": 1e-7, "plain_error": 1e-6}] * 6)
+    passed = limits([Check("gradient", "passed", "")], sampled, is_exact=False)
+    assert {limit.of for limit in passed} == {
+        "gradient, in all steps",
+        "other gradients in some steps",
+    }
+    assert limits([Check("gradient", "failed", "")], sampled, is_exact=False) == ()

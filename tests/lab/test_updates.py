@@ -1,0 +1,90 @@
+"""What every step shows: who took part, what was drawn, what the optimizer made of it."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.lab.updates import (
+    check_participation,
+    check_random,
+    check_updates,
+    estimated,
+    not_repeated,
+)
+from tests.lab.records import record
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """Return a record in which update 12 differs in these."""
+    other = record()
+    other["followed"]["updates"][12] |= changes
+    return other
+
+
+def test_equal_records_pass() -> None:
+    for check in (check_participation, check_random, check_updates):
+        assert check(record(), record()).state == "passed"
+        assert check({**record(), "followed": None}, record()).state == "not_made"
+
+
+@pytest.mark.parametrize("letters", ["gn", "zz", "g"])
+def test_who_takes_no_part_is_a_change(letters: str) -> None:
+    found = check_participation(record(), changed(gradients=letters))
+    assert found.state == "failed" and "1" in found.evidence
+
+
+def test_a_few_zeros_may_be_rounding_and_many_are_not() -> None:
+    assert check_participation(record(), changed(gradients="gz")).state == "passed"
+    other = record()
+    for row in other["followed"]["updates"][:5]:
+        row["gradients"] = "gz"
+    assert check_participation(record(), other).state == "failed"
+    # Gradients where the plain run has none are no better.
+    assert check_participation(other, record()).state == "failed"
+
+
+def test_random_numbers_that_come_again_are_a_change_and_others_are_a_stream() -> None:
+    again = changed(random=["torch 11", "python", "numpy"])
+    assert check_random(record(), again).state == "failed"
+    others = changed(random=["torch x", "python", "numpy"])
+    found = check_random(record(), others)
+    assert found.state == "partial" and "torch's from update 13 on" in found.evidence
+    # What two plain runs do not repeat says nothing of the plan.
+    plain = {**record(), "not_repeated": not_repeated(record(), others)}
+    assert plain["not_repeated"] == ["torch"]
+    assert check_random(plain, others).state == "passed"
+    assert check_random({**plain, "not_repeated": ["torch", "Python", "NumPy"]}, others).state == (
+        "not_made"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sums", "words"),
+    [
+        ([0.0, 1e-6, 0.0, 1.0, 0.0, 1e-12, 1e-16], "update 13 is another one"),
+        ([1e-6 * 1e-3, 1e-6, 0.0, 1.0, 0.0, 1e-17, 1e-16], "another length"),
+        ([0.0, 1e-6, 2e-5, 1.0, 0.0, 1e-17, 1e-16], "decay otherwise"),
+    ],
+)
+def test_what_an_update_does_otherwise_is_named(sums: list[float], words: str) -> None:
+    found = check_updates(record(), changed(sums=[sums]))
+    assert found.state == "failed" and words in found.evidence
+
+
+def test_a_state_that_the_update_should_not_leave_is_named() -> None:
+    states = {"step": [0.0, 1.0, 2.0**-23], "exp_avg": [4e-3, 1.0, 2.0**-23]}
+    found = check_updates(record(), changed(states=states))
+    assert found.state == "failed" and "`exp_avg` after update 13" in found.evidence
+    # A missing entry is not a number.
+    states["exp_avg"][0] = float("nan")
+    assert check_updates(record(), changed(states=states)).state == "failed"
+
+
+def test_what_the_plain_run_cannot_show_is_left_to_the_sampled_steps() -> None:
+    none = changed(sums=None, states=None)
+    none["followed"]["problem"] = "its state is no vector"
+    assert estimated(none["followed"]) is None
+    found = check_updates(none, none)
+    assert found.state == "partial" and "its state is no vector" in found.evidence
+    # But where the plain run can, the plan must.
+    assert check_updates(record(), none).state == "not_made"

@@ -1,0 +1,59 @@
+"""Copies of a model are found, and followed towards its weights."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from hotlap.lab.beside import check_averages
+from hotlap.trial.averages import Averages
+
+
+def run(*, skip_every: int = 0, decay: float = 0.9) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    averages = Averages()
+    for step in range(1, 21):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        averages.begins([model])
+        optimizer.step()
+        if not skip_every or step % skip_every:
+            average.update_parameters(model)
+    return averages.report()
+
+
+def test_an_honest_average_moves_by_the_same_share_of_its_way() -> None:
+    found = run()
+    assert len(found) == 1
+    # The first update of an average copies the weights.
+    assert found[0]["moved"][2:] == pytest.approx([0.1] * (len(found[0]["moved"]) - 2), rel=1e-3)
+    assert check_averages({"averages": found}, {"averages": run()}).state == "passed"
+
+
+@pytest.mark.parametrize("changes", [{"skip_every": 2}, {"skip_every": 4}, {"decay": 0.905}])
+def test_an_average_that_moves_otherwise_is_a_change(changes: dict[str, Any]) -> None:
+    found = check_averages({"averages": run()}, {"averages": run(**changes)})
+    assert found.state == "failed" and "copy 1" in found.evidence
+
+
+def test_copies_must_be_as_many() -> None:
+    assert check_averages({"averages": run()}, {"averages": []}).state == "failed"
+    # Recipes keep none beside the model.
+    assert check_averages({}, {}).state == "partial"
+
+
+def test_a_models_own_parts_are_no_copies() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    assert Averages().begins([model]) == []
+    twin = copy.deepcopy(model)
+    assert Averages().begins([model]) == [twin]
+    # What shares a parameter with the model is the model.
+    tied = copy.deepcopy(model)
+    tied[0].weight = model[0].weight
+    assert Averages().begins([model]) == [twin]

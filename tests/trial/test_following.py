@@ -1,0 +1,162 @@
+"""Every update is repeated on drawn elements: honest ones agree, small changes show."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hotlap.lab.updates import Estimated, estimated
+from hotlap.trial.elements import Elements
+from hotlap.trial.following import Follower
+from hotlap.trial.twin import Chain
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True},
+    "Adam": {"lr": 1e-3, "weight_decay": 1e-2},
+    "AdamW": {"lr": 1e-3, "amsgrad": True},
+    "NAdam": {"lr": 1e-3},
+    "RAdam": {"lr": 1e-3},
+    "RMSprop": {"lr": 1e-3, "momentum": 0.9, "centered": True},
+    "Adagrad": {"lr": 1e-2},
+    "Adadelta": {"lr": 1.0},
+    "Adamax": {"lr": 1e-3},
+    "ASGD": {"lr": 1e-2},
+    "Rprop": {"lr": 1e-3},
+}
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3))
+
+
+def train(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    follower: Follower,
+    steps: int = 12,
+    change: Callable[[int], None] = lambda _: None,
+) -> list[bool]:
+    torch.manual_seed(1)
+    odd = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(torch.randn(8, 1, 8, 8)), torch.arange(8) % 3)
+        loss.backward()
+        change(step)
+        follower.begins(0, optimizer)
+        odd.append(follower.has_gradients(0, optimizer))
+        optimizer.step()
+        follower.ends(0, optimizer)
+    return odd
+
+
+def followed(optimizer: torch.optim.Optimizer, model: nn.Module) -> Estimated:
+    follower = Follower(seed=3)
+    train(optimizer, model, follower)
+    found = estimated(follower.report({}))
+    assert found is not None, follower.problem
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("implementation", ["single", "foreach", "fused"])
+def test_honest_updates_are_right(name: str, implementation: str) -> None:
+    model, kind = network(), getattr(torch.optim, name)
+    more = {} if implementation == "single" else {implementation: True}
+    try:
+        optimizer = kind(model.parameters(), **OPTIMIZERS[name], **more)
+    except (TypeError, RuntimeError):
+        pytest.skip(f"{name} has no {implementation} implementation")
+    found = followed(optimizer, model)
+    assert found.is_right, found
+
+
+def in_step(optimizer: torch.optim.Optimizer, key: str, factor: float) -> torch.optim.Optimizer:
+    """Change a hyperparameter while the optimizer steps, unseen from outside."""
+
+    def by(factor: float) -> Callable[..., None]:
+        def changed(optimizer: Any, *_: Any) -> None:
+            for group in optimizer.param_groups:
+                value = group[key]
+                scaled = (value[0], value[1] * factor) if key == "betas" else value * factor
+                group[key] = scaled
+
+        return changed
+
+    optimizer.register_step_pre_hook(by(factor))
+    optimizer.register_step_post_hook(by(1 / factor))
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("key", "factor"), [("lr", 1 + 3e-5), ("weight_decay", 1.05), ("betas", 1 - 1e-4), ("eps", 3.0)]
+)
+def test_a_small_change_inside_the_update_is_seen(key: str, factor: float) -> None:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=1e-2, eps=1e-6)
+    assert not followed(in_step(optimizer, key, factor), model).is_right
+
+
+def test_state_that_is_rounded_inside_the_update_is_seen() -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def narrow(optimizer: Any, *_: Any) -> None:
+        for state in optimizer.state.values():
+            state["exp_avg"].copy_(state["exp_avg"].bfloat16())
+
+    optimizer.register_step_post_hook(narrow)
+    found = followed(optimizer, model)
+    assert "exp_avg" in found.state_at and not found.is_right
+
+
+def test_what_cannot_be_repeated_on_elements_says_why() -> None:
+    model, follower = network(), Follower(seed=3)
+    optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
+    train(optimizer, model, follower)
+    assert estimated(follower.report({})) is None
+    assert "its state holds a tensor of shape" in follower.problem
+
+
+def test_another_gradient_in_a_single_step_is_odd(tmp_path: Path) -> None:
+    file = tmp_path / "gradients.safetensors"
+    plain, model = Follower(seed=3), network()
+    train(torch.optim.Adam(model.parameters(), lr=1e-3), model, plain)
+    plain.report({"gradients": str(file)})
+
+    beside, again = Follower(seed=3, beside=file), network()
+    odd = train(torch.optim.Adam(again.parameters(), lr=1e-3), again, beside)
+    assert not any(odd) and max(value or 0 for value in beside.apart) == 0
+
+    lying, other = Follower(seed=3, beside=file), network()
+
+    def turn(step: int) -> None:
+        if step == 7:
+            for parameter in other.parameters():
+                assert parameter.grad is not None
+                parameter.grad.neg_()
+
+    odd = train(torch.optim.Adam(other.parameters(), lr=1e-3), other, lying, change=turn)
+    assert odd.index(True) == 7
+
+
+def test_who_has_a_gradient_is_noted_for_each_parameter() -> None:
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(3)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    weights[0].grad, weights[1].grad = torch.ones(3), torch.zeros(3)
+    chain = Chain(optimizer, seed=0)
+    chain.begin(optimizer)
+    chain.take_gradients(optimizer)
+    assert chain.letters == "gzn"
+
+
+def test_drawn_elements_do_not_depend_on_the_layout() -> None:
+    values = torch.randn(4, 8, 6, 6)
+    drawn = Elements(values, 50, torch.Generator().manual_seed(0))
+    apart = values.to(memory_format=torch.channels_last)
+    assert (drawn.of(values) == drawn.of(apart)).all()
+    assert 40 < len(drawn.of(values)) <= 50

@@ -28,11 +28,12 @@ _FASHION = ROOT / "examples" / "fashion_mnist"
 _EPOCHS = ("--epochs", "1000")
 SUBJECTS: dict[str, Subject] = {
     "MLP script": Script(path="plain.py", args=_EPOCHS, cwd=str(_FASHION)),
+    "CNN script": Script(path="plain.py", args=("--model", "cnn", *_EPOCHS), cwd=str(_FASHION)),
     "second script": Script(path="lies_script.py", args=_EPOCHS, cwd=str(ROOT / "benchmarks")),
     "MLP recipe": RecipeRun("recipe.py", _EPOCHS, cwd=str(_FASHION)),
     "second recipe": RecipeRun("lies_recipe.py", (), cwd=str(ROOT / "benchmarks")),
 }
-SCRIPTS = ("MLP script", "second script")
+SCRIPTS = ("MLP script", "CNN script", "second script")
 SECOND = ("second script", "second recipe")
 SECOND_SCRIPT = ("second script",)
 _GRADIENT = "gradient, in all steps"
@@ -69,7 +70,12 @@ LIES = (
     Lie("narrow_noise", (0.05, 0.15, 0.017), ("gradient",), RECIPES, _GRADIENT),
     Lie("noise", (1e-3, 3e-3, 3e-4), ("gradient",), limit=_GRADIENT),
     # Clipping takes the same factor of all gradients away.
-    Lie("scaled_gradient", (1e-3, 3e-3, 3e-4), ("gradient",), ("MLP script", "MLP recipe")),
+    Lie(
+        "scaled_gradient",
+        (1e-3, 3e-3, 3e-4),
+        ("gradient",),
+        ("MLP script", "CNN script", "MLP recipe"),
+    ),
     Lie("stale_gradient", (10, 3, 30), ("gradient",), limit="other gradients in some steps"),
     Lie("zero_gradient", (10, 3, 30), ("participation", "gradient")),
     Lie("secret_rate", (9e-5, 2.7e-4, 3e-5), ("updates",), limit="learning rate, in all updates"),

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.__main__ import Result
 from benchmarks.truths_kinds import KINDS
 from hotlap.attach.entry import Script
-from hotlap.errors import TrialError
+from hotlap.errors import HotlapError
 from hotlap.host import Host
 from hotlap.lab.proving import Prover
 from hotlap.lab.subject import RecipeRun, Subject
@@ -27,7 +27,7 @@ PLANS = {
     "threads": {"threads": {"count": 1}},
 }
 ON_RECIPES = {
-    "micro_batch": {"micro_batch": {"size": 16}},
+    "micro_batch": {"micro_batch": {"size": 2}},
     "recompute": {"recompute": {}},
     "reader_threads": {"reader_threads": {"count": 2}},
 }
@@ -47,6 +47,9 @@ def subjects() -> dict[str, Subject]:
         if (folder / "plain.py").exists():
             found[folder.name] = Script(path="plain.py", cwd=str(folder))
             found[f"{folder.name} recipe"] = RecipeRun("recipe.py", cwd=str(folder))
+    found["fashion_mnist CNN"] = Script(
+        path="plain.py", args=("--model", "cnn"), cwd=str(ROOT / "examples" / "fashion_mnist")
+    )
     return found
 
 
@@ -80,7 +83,7 @@ def _proofs(name: str, subject: Subject, steps: int, rounds: int) -> Iterator[di
             for technique, values in plans.items():
                 try:
                     verdict = prover.prove(Plan(values))
-                except TrialError as error:
+                except HotlapError as error:
                     yield _row(name, number, technique, False, "", str(error).splitlines()[0])
                     continue
                 applied = all(row["state"] == "applied" for row in prover.applied)

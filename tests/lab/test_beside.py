@@ -21,8 +21,8 @@ def rows(error: float, plain: float = 1e-6) -> Sampled:
     [
         (1e-6, 1e-6, False, "passed"),
         (4.0, 1e-6, False, "failed"),
-        (0.02, 1e-6, False, "failed"),
-        (0.02, 1e-6, True, "passed"),
+        (0.1, 1e-6, False, "failed"),
+        (0.1, 1e-6, True, "passed"),
         (4.0, 1e-6, True, "failed"),
         # The plain step itself is not repeated any better.
         (4.0, 0.5, False, "partial"),
@@ -105,7 +105,7 @@ def test_nothing_evaluated_is_said() -> None:
 
 
 def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
-    sampled = Sampled([{"gradient_error": 1e-7, "plain_error": 1e-6}] * 6)
+    sampled = Sampled([{"gradient_error": 1e-7, "gradient_slope": 1.0, "plain_error": 1e-6}] * 6)
     passed = limits([Check("gradient", "passed", "")], sampled, is_exact=False)
     assert {limit.of for limit in passed} == {
         "gradient, in all steps",

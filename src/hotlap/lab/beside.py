@@ -6,7 +6,7 @@ from typing import Any
 
 from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, Check, Sampled
 
-BUFFER_LIMIT = 1e-3
+BUFFER_LIMIT = 0.02
 """Error of what a step changes in a buffer, as a share of that; in formats as wide as the plain
 run's."""
 OUTPUT_LIMIT = 1e-4

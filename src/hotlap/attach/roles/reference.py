@@ -24,6 +24,7 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
 from hotlap.trial.rng import set_rng_states
+from hotlap.trial.terms import Terms
 
 Gradients = dict[str, torch.Tensor | None]
 
@@ -56,6 +57,7 @@ class Reference(Part):
         self._exact: list[Gradients] = []
         self._exact_buffers: dict[str, torch.Tensor] = {}
         self.evaluations: list[dict[str, Any]] = []
+        self._terms = Terms()
         self.results: list[dict[str, Any]] = []
         self.whole = 0
         """Samples that were repeated from their beginning to their end."""
@@ -86,6 +88,7 @@ class Reference(Part):
         if current is None:
             return inputs
         self._guarded(lambda: current.load(self._watch.roots))
+        self._terms.attach(self._watch.roots)
         return nested.mapped(inputs, current.cast)
 
     def step_begins(self, optimizer: Any) -> None:
@@ -132,6 +135,10 @@ class Reference(Part):
                 _renamed(plain, names[place]),
             )
             row |= repeated.update_error(number, names[place])
+            for key, parameter in parameters_of(known_optimizers()[place]):
+                found = row["tensors"].get(names[place].get(key, f"parameter {key}"))
+                if found is not None:
+                    found |= self._terms.of(parameter)
             if number == 0:
                 row["buffers"] = repeated.compare_buffers(self._exact_buffers)
             row |= {"step": repeated.meta["step"], "dtype": self._dtype}
@@ -218,7 +225,8 @@ class _Repetition:
             captured = self.tensors.get(f"model.{name}")
             if captured is not None and name not in self._before:
                 self._before[name] = (tensor, tensor.data)
-                tensor.data = self.cast(captured).to(tensor.device)
+                # A copy: batch norm writes into its buffers.
+                tensor.data = self.cast(captured).to(tensor.device, copy=True)
                 # Left from a step in another dtype, it could not be added to.
                 tensor.grad = None
 

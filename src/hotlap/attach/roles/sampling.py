@@ -43,7 +43,8 @@ class StepSampler:
         if self._step is not None and step > self._step:
             self.finish()
         if self._step is None:
-            if step not in self.wanted and not self.looks:
+            # Before the first forward it is not known which modules are trained.
+            if step not in self.wanted and not (self.looks and roots):
                 return
             self._step = step
             self._roots = roots

@@ -22,6 +22,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.terms import Terms
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""
@@ -68,6 +69,9 @@ def _repeated(
     row = compare_gradients(captured, exact, None if narrow.autocasts else plain)
     if narrow.autocasts:
         row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
+    for name, terms in narrow.terms().items():
+        if name in row["tensors"]:
+            row["tensors"][name] |= terms
     before = {**sample.part("model"), **sample.part("buffers")}
     row["buffers"] = compare_buffers(before, sample.part("buffer"), wide.buffers, narrow.buffers)
     return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
@@ -135,6 +139,8 @@ class _Plain:
         self.built = trial.build(self._listening(_in_format(trial.task, dtype)), Plan())
         self._gradient: Named = {}
         self.buffers: Named = {}
+        self._terms = Terms()
+        self._terms.attach([self.built.model])
         self.evaluated = 0
         """Samples that were evaluated."""
         self.built.optimizer.register_step_pre_hook(lambda *_: self._note_gradient())
@@ -163,6 +169,10 @@ class _Plain:
             self.built.step(sample.micros(self.dtype, self.built.device))
         self.buffers = {k: v.detach().clone() for k, v in self.built.model.named_buffers()}
         return self._gradient
+
+    def terms(self) -> dict[str, dict[str, float]]:
+        """Return what is known of the sums of each gradient, see `Terms.of`."""
+        return {name: self._terms.of(p) for name, p in self.built.model.named_parameters()}
 
     def evaluate(self, sample: _Sample) -> dict[str, float]:
         """Return what is measured with the weights of a sample."""

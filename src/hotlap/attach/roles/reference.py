@@ -205,7 +205,7 @@ class _Repetition:
         self.updates: list[int] = []
         """Which optimizers have updated."""
         self._batches = 0
-        self._before: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor, bool]] = {}
         self._formats = contextlib.ExitStack()
 
     @property
@@ -224,9 +224,12 @@ class _Repetition:
         for name, tensor in states_of(roots):
             captured = self.tensors.get(f"model.{name}")
             if captured is not None and name not in self._before:
-                self._before[name] = (tensor, tensor.data)
+                self._before[name] = (tensor, tensor.data, tensor.requires_grad)
                 # A copy: batch norm writes into its buffers.
                 tensor.data = self.cast(captured).to(tensor.device, copy=True)
+                # A script may freeze a layer for a while, and be in another while here.
+                if tensor.is_leaf and tensor.is_floating_point():
+                    tensor.requires_grad_(self.meta["takes_gradient"][name])
                 # Left from a step in another dtype, it could not be added to.
                 tensor.grad = None
 
@@ -234,9 +237,11 @@ class _Repetition:
         """Give the script its own weights back, and its own dtype."""
         self._formats.close()
         self.buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(roots)}
-        for tensor, data in self._before.values():
+        for tensor, data, takes_gradient in self._before.values():
             tensor.grad = None
             tensor.data = data
+            if tensor.is_leaf and tensor.is_floating_point():
+                tensor.requires_grad_(takes_gradient)
 
     def compare_buffers(self, exact: dict[str, torch.Tensor]) -> dict[str, Any]:
         """Compare the buffers after the captured step, see `comparing.compare_buffers`."""

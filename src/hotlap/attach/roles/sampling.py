@@ -34,6 +34,7 @@ class StepSampler:
 
     def _clear(self) -> None:
         self._roots: list[Any] = []
+        self._takes_gradient: dict[str, bool] = {}
         self._tensors: dict[str, torch.Tensor] = {}
         self._specs: list[Any] = []
         self._updates: list[dict[str, Any]] = []
@@ -50,6 +51,7 @@ class StepSampler:
             self._roots = roots
             for name, tensor in states_of(roots):
                 self._keep(f"model.{name}", tensor)
+                self._takes_gradient[name] = tensor.requires_grad
         leaves: list[torch.Tensor] = []
         spec = nested.take_apart(batch, leaves)
         if spec is None:
@@ -114,7 +116,12 @@ class StepSampler:
         if self.folder is None:
             raise Refusal("no folder was given to keep samples in")
         path = self.folder / f"step-{self._step:06d}.safetensors"
-        meta = {"step": self._step, "specs": self._specs, "updates": self._updates}
+        meta = {
+            "step": self._step,
+            "specs": self._specs,
+            "updates": self._updates,
+            "takes_gradient": self._takes_gradient,
+        }
         save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
         updates = [update["update"] for update in self._updates]
         self.written.append({"file": str(path), "updates": updates})

@@ -8,6 +8,7 @@ repeated by the engine itself, under no plan, from that state.
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ class _Recorded:
             return
         read = _Digested(self.built.held_out)
         self.built.held_out = read  # pyright: ignore[reportAttributeAccessIssue]
-        measures = evaluate(self.built, batches=EVALUATED)
+        measures = evaluate(self.built)
         given = digest.of_nested(list(measures.values()))
         self._evaluated.append([0, len(self.weights), read.digest(), given])
         self.sampler.evaluated(len(self.weights), measures)
@@ -190,8 +191,10 @@ class _Digested:
         self._read: list[str] = []
 
     def epoch(self, *args: Any) -> Iterator[Any]:
-        for micros in self._source.epoch(*args):
-            self._read.append(digest.of_nested([list(each) for each in micros]))
+        for micros in islice(self._source.epoch(*args), EVALUATED):
+            # A plan may split them.
+            whole = joined([batch for _, batch in micros])
+            self._read.append(digest.of_nested(whole))
             yield micros
 
     def digest(self) -> str:

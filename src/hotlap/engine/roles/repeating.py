@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ class _Plain:
         original, self.evaluated = self.built.held_out, 0
         self.built.held_out = _Cast(self, original)  # pyright: ignore[reportAttributeAccessIssue]
         try:
-            return evaluate(self.built, batches=EVALUATED)
+            return evaluate(self.built)
         finally:
             self.built.held_out = original
             self.in_task = False
@@ -209,7 +210,7 @@ class _Cast:
         self._plain, self._source = plain, source
 
     def epoch(self, *args: Any) -> Iterator[Any]:
-        for micros in self._source.epoch(*args):
+        for micros in islice(self._source.epoch(*args), EVALUATED):
             self._plain.evaluated += sum(count for count, _ in micros)
             yield [(count, nested.mapped(batch, self._cast)) for count, batch in micros]
 

@@ -87,8 +87,9 @@ def test_an_unknown_option_is_a_usage_error(
 def test_a_missing_script_is_a_usage_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if not command_of(name).takes_script:
         pytest.skip("takes no script")
+    before = ["plain"] * len(command_of(name).positionals)
     for argv, words in ((["nowhere.py"], "nowhere.py"), ([], "no SCRIPT")):
-        assert cli.main([name, *argv]) == 2
+        assert cli.main([name, *before, *argv]) == 2
         out, err = capsys.readouterr()
         assert not out
         assert words in err and "Allowed" in err

@@ -66,6 +66,12 @@ def files(folder: Path) -> set[str]:
         (["explain", "residant"], "Did you mean 'resident'"),
         (["explain", "missing.toml"], "missing.toml"),
         (["tone", "train.py"], "Did you mean 'tune'"),
+        (["verify", "plain", "no.toml", "train.py"], "no.toml' is not there"),
+        (["verify", "plain", "plain"], "no SCRIPT was given"),
+        (["verify", "plain", "plain", "train.py", "--steps", "3"], "Allowed: 16 or more"),
+        (["verify", "plain", "plain", "train.py", "--accept", "exakt"], "Did you mean 'exact'"),
+        (["check", "train.py"], "train.plan.toml' is not there"),
+        (["check", "train.py", "--plan", "auto"], "train.plan.toml' is not there"),
     ],
 )
 def test_it_is_refused_with_what_is_allowed(

@@ -1,6 +1,7 @@
 """Copies of a model are found, and followed towards its weights."""
 
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from hotlap.trial.averages import Averages
 
 
 def run(*, skip_every: int = 0, decay: float = 0.9) -> list[dict[str, Any]]:
+    # What other tests have left is no copy of this model.
+    gc.collect()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
@@ -49,6 +52,7 @@ def test_copies_must_be_as_many() -> None:
 
 
 def test_a_models_own_parts_are_no_copies() -> None:
+    gc.collect()
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     assert Averages().begins([model]) == []
     twin = copy.deepcopy(model)

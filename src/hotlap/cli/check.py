@@ -15,7 +15,7 @@ NOT_PROVEN = 4
 def check(
     *,
     target: ScriptTarget,
-    plan: Annotated[str, Parameter(help="The plan file, or `auto` for the tuned one.")],
+    plan: Annotated[str, Parameter(help="The plan file, or `auto` for the tuned one.")] = "auto",
     steps: int = 256,
     budget: Duration = 60.0,
     technique: tuple[str, ...] = (),

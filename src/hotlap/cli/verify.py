@@ -12,8 +12,9 @@ NOT_PROVEN = 4
 
 
 def verify(
-    a: str,
-    b: str,
+    a: Annotated[str, Parameter(help="Plan file of what is believed, or `plain`.")],
+    b: Annotated[str, Parameter(help="Plan file of what is judged, or `plain`.")],
+    /,
     *,
     target: ScriptTarget,
     steps: int = 256,

@@ -36,6 +36,7 @@ class Compared:
     """{name, state, why} of the second plan's, as its run showed."""
 
     def to_json(self) -> dict[str, Any]:
+        """Return what `hotlap verify --json` prints."""
         a, b = self.plans
         return {
             "script": self.script,
@@ -96,6 +97,7 @@ class Checked:
         return TIERS.index(self.verdict.tier) <= TIERS.index(self.promised)
 
     def to_json(self) -> dict[str, Any]:
+        """Return what `hotlap check --json` prints."""
         return {
             "script": self.script,
             "plan": self.plan.to_json(),

@@ -34,6 +34,12 @@ def test_buffers_are_judged_by_what_a_step_changes(
     assert check_buffers(rows(error, plain), is_narrow=is_narrow).state == state
 
 
+def test_buffers_that_one_step_leaves_out_are_a_change() -> None:
+    row = {"buffers": {"mean": {"error": 1e-6, "plain_error": 1e-6}}}
+    once = {"buffers": {"mean": {"error": 1.0, "plain_error": 1e-6}}}
+    assert check_buffers(Sampled([row] * 5 + [once]), is_narrow=False).state == "failed"
+
+
 def test_no_repeated_step_says_nothing_of_buffers() -> None:
     found = check_buffers(Sampled(problem="no tensors"), is_narrow=False)
     assert found.state == "not_made" and "no tensors" in found.evidence

@@ -88,3 +88,23 @@ def test_what_the_plain_run_cannot_show_is_left_to_the_sampled_steps() -> None:
     assert found.state == "partial" and "its state is no vector" in found.evidence
     # But where the plain run can, the plan must.
     assert check_updates(record(), none).state == "not_made"
+
+
+def test_an_update_that_is_not_finite_hides_no_other() -> None:
+    nan = float("nan")
+    plain = changed(sums=[[nan] * 7])
+    assert check_updates(plain, plain).state == "passed"
+    assert check_updates(record(), plain).state == "failed"
+    # A learning rate that is larger at all the others shows all the same.
+    other = changed(sums=[[nan] * 7])
+    for number, row in enumerate(other["followed"]["updates"]):
+        if number != 12:
+            row["sums"] = [[5e-5 * 1e-6, 1e-6, 0.0, 1.0, 0.0, 1e-17, 1e-16]]
+    assert "another length" in check_updates(plain, other).evidence
+
+
+def test_gradients_that_the_optimizer_makes_itself_say_nothing_of_who_takes_part() -> None:
+    none = record()
+    for row in none["followed"]["updates"]:
+        row["gradients"] = "nn"
+    assert check_participation(none, none).state == "partial"

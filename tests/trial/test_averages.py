@@ -24,7 +24,7 @@ def run(*, skip_every: int = 0, decay: float = 0.9) -> list[dict[str, Any]]:
     for step in range(1, 21):
         optimizer.zero_grad()
         model(torch.randn(5, 4)).square().mean().backward()
-        averages.begins([model])
+        averages.begins([model], set())
         optimizer.step()
         if not skip_every or step % skip_every:
             average.update_parameters(model)
@@ -54,10 +54,36 @@ def test_copies_must_be_as_many() -> None:
 def test_a_models_own_parts_are_no_copies() -> None:
     gc.collect()
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    assert Averages().begins([model]) == []
+    assert Averages().begins([model], set()) == []
     twin = copy.deepcopy(model)
-    assert Averages().begins([model]) == [twin]
+    assert Averages().begins([model], set()) == [twin]
     # What shares a parameter with the model is the model.
     tied = copy.deepcopy(model)
     tied[0].weight = model[0].weight
-    assert Averages().begins([model]) == [twin]
+    assert Averages().begins([model], set()) == [twin]
+    # Nor is one that is trained itself.
+    assert Averages().begins([model], {id(p) for p in twin.parameters()}) == []
+
+
+def test_what_cannot_be_followed_ends_no_script() -> None:
+    gc.collect()
+    model = nn.Sequential(nn.Linear(3, 5))
+    elsewhere = copy.deepcopy(model).to("meta")
+    lazy = nn.Sequential(nn.LazyLinear(5))
+    half = object.__new__(nn.Sequential)
+    averages = Averages()
+    assert averages.begins([model], set()) == []
+    del elsewhere, lazy, half
+    kept = copy.deepcopy(model)
+    assert averages.begins([model], set()) == [kept]
+    # One that becomes another module, or is dropped, is forgotten.
+    kept.append(nn.Linear(5, 5))
+    averages.begins([model], set())
+    assert averages.report() == []
+
+
+def test_copies_are_matched_whatever_their_order() -> None:
+    slow, fast = run(decay=0.99), run(decay=0.5)
+    theirs, ours = {"averages": slow + fast}, {"averages": fast + slow}
+    assert check_averages(theirs, ours).state == "passed"
+    assert check_averages(theirs, {"averages": fast + fast}).state == "failed"

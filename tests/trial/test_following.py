@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hotlap.lab.updates import Estimated, estimated
 from hotlap.trial.elements import Elements
@@ -160,3 +162,68 @@ def test_drawn_elements_do_not_depend_on_the_layout() -> None:
     apart = values.to(memory_format=torch.channels_last)
     assert (drawn.of(values) == drawn.of(apart)).all()
     assert 40 < len(drawn.of(values)) <= 50
+
+
+def test_an_optimizer_that_draws_and_hooks_of_the_users_are_left_alone() -> None:
+    class Noisy(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad.add_(torch.randn_like(parameter), alpha=1e-3)
+            return super().step(closure)
+
+    def drawn(follower: Follower | None) -> tuple[float, int]:
+        model, calls = network(), [0]
+        optimizer = Noisy(model.parameters(), lr=0.1)
+
+        def count(*_: Any) -> None:
+            calls[0] += 1
+
+        handle = register_optimizer_step_post_hook(count)
+        try:
+            if follower is not None:
+                train(optimizer, model, follower, steps=3)
+            else:
+                train(optimizer, model, Silent(seed=0), steps=3)
+        finally:
+            handle.remove()
+        return float(torch.rand(1)), calls[0]
+
+    assert drawn(Follower(seed=3)) == drawn(None)
+
+
+class Silent(Follower):
+    """Follows nothing."""
+
+    def begins(self, *_: Any) -> None: ...
+
+    def has_gradients(self, *_: Any) -> bool:
+        return False
+
+    def ends(self, *_: Any) -> None: ...
+
+
+def test_complex_parameters_are_two_numbers_each() -> None:
+    weight = nn.Parameter(torch.randn(20, dtype=torch.complex64))
+    optimizer, follower = torch.optim.Adam([weight], lr=1e-2), Follower(seed=3)
+    for _ in range(5):
+        optimizer.zero_grad()
+        (weight * weight.conj()).real.sum().backward()
+        follower.begins(0, optimizer)
+        follower.has_gradients(0, optimizer)
+        optimizer.step()
+        follower.ends(0, optimizer)
+    found = estimated(follower.report({}))
+    assert found is not None and found.is_right, (found, follower.problem)
+
+
+def test_strange_groups_and_gradients_end_no_script() -> None:
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([{"params": [weight], "mask": torch.ones(4)}], lr=0.1)
+    follower = Follower(seed=3)
+    with numpy.errstate(all="raise"):
+        weight.grad = torch.tensor([1.0, float("inf"), float("nan"), 0.0])
+        follower.begins(0, optimizer)
+        follower.has_gradients(0, optimizer)
+        follower.ends(0, optimizer)
+    assert len(follower.updates) == 1

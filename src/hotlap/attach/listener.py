@@ -101,6 +101,21 @@ def unheard() -> Iterator[None]:
         State.listener = listener
 
 
+@contextlib.contextmanager
+def own_optimizer() -> Iterator[None]:
+    """Make and step an optimizer of ours: it is none of the script's.
+
+    Everything else is heard meanwhile: other threads may read batches.
+    """
+    depth, known = State.step_depth, len(State.optimizers)
+    State.step_depth = 1
+    try:
+        yield
+    finally:
+        State.step_depth = depth
+        del State.optimizers[known:]
+
+
 def go_inert() -> None:
     """Leave every patch in place, and make each do nothing but call what it replaced."""
     State.listener = None

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.lab.beside import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
-from hotlap.lab.sampled_steps import UPDATE_LIMIT, Check, Sampled, gradient_limit, narrow_limit
+from hotlap.lab.sampled_steps import (
+    NARROW_LIMIT,
+    UPDATE_LIMIT,
+    Check,
+    Sampled,
+    gradient_limit,
+    narrow_limit,
+)
 from hotlap.lab.updates import DECAY_LIMIT, EACH_LIMIT, FLOAT32, RATE_LIMIT, STATE_LIMIT
 
 Record = Mapping[str, Any]
@@ -53,13 +60,16 @@ def _hyperparameters(line: str) -> str:
     return json.dumps(groups)
 
 
-def limits(checks: Sequence[Check], sampled: Sampled, is_exact: bool) -> tuple[Limit, ...]:
+def limits(
+    checks: Sequence[Check], sampled: Sampled, *, is_exact: bool, is_narrow: bool = False
+) -> tuple[Limit, ...]:
     """Return the smallest change of each kind that the checks which passed would have seen.
 
     Args:
         checks: as they came out.
         sampled: steps that were repeated.
         is_exact: losses, weights and buffers were equal to the plain run's, bit for bit.
+        is_narrow: the plan computes in formats that are narrower than the plain run's.
     """
     passed = {check.name for check in checks if check.state == "passed"}
     found = []
@@ -81,17 +91,20 @@ def limits(checks: Sequence[Check], sampled: Sampled, is_exact: bool) -> tuple[L
     elif "update" in passed:
         found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its length"))
     if "gradient" in passed and sampled.rows:
-        of_rows = narrow_limit if "narrow_error" in sampled.rows[0] else gradient_limit
+        of_rows = narrow_limit if is_narrow else gradient_limit
         found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its length"))
         # So many of them are missed by all samples once in twenty times.
         share = 1 - 0.05 ** (1 / len(sampled.rows))
         found.append(Limit("other gradients in some steps", share, "of the steps"))
     if "buffers" in passed:
-        found.append(Limit("buffers, in all steps", BUFFER_LIMIT, "of their change"))
+        limit = NARROW_LIMIT if is_narrow else BUFFER_LIMIT
+        found.append(Limit("buffers, in all steps", limit, "of their change"))
     if "averages" in passed:
         found.append(Limit("averages of the weights", AVERAGE_LIMIT, "of each movement"))
     if "evaluation" in passed:
-        found.append(Limit("outputs in evaluation", OUTPUT_LIMIT, "of their length"))
+        stated = [row.get("limit", OUTPUT_LIMIT) for row in sampled.evaluations]
+        limit = NARROW_LIMIT if is_narrow else max(stated, default=OUTPUT_LIMIT)
+        found.append(Limit("outputs in evaluation", limit, "of their length"))
     return tuple(found)
 
 
@@ -106,6 +119,8 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
         found.append("evaluation: nothing is evaluated within the horizon")
+    if not covered["averages"]:
+        found.append("averages of the weights that are kept as plain tensors")
     if not covered["saved"]:
         found.append("saving: nothing was seen to be saved within the horizon")
     return tuple(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError, UsageError
+from hotlap.lab.beside import check_averages
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.to_report import run_to_report
 from hotlap.lab.trial import Lab, Trial
@@ -72,7 +73,7 @@ class Prover:
         self._control: Sampled | None = None
         self.differs: str | None = None
         self.applied: list[dict[str, str]] = []
-        """{name, state, why} of the newest run's techniques."""
+        """{name, state, why} of the newest plan's techniques."""
 
     def run_plain(self) -> None:
         """Run the plain script twice; seed it from outside if it does not repeat itself."""
@@ -88,6 +89,10 @@ class Prover:
         if self.plain["buffers"] != again["buffers"]:
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
             self.plain["buffers"] = None
+        if check_averages(self.plain, again).state == "failed":
+            self.plain["averages"] = None
+        if _read(self.plain) != _read(again):
+            self.plain["evaluated"] = None
         self.plain["not_repeated"] = not_repeated(self.plain, again)
 
     @property
@@ -216,7 +221,9 @@ class Prover:
         finally:
             if repeated is not None:
                 repeated.end()
-        self.applied = report["techniques"]
+        if plan != self.base:
+            # Of the plan that is judged, not of the runs that it is compared with.
+            self.applied = report["techniques"]
         return report["record"]
 
     def _reference(self, record: Mapping[str, Any], asked: int, drawn: str) -> Sampled:
@@ -258,6 +265,11 @@ class Prover:
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["numbers"][update])
+
+
+def _read(record: Mapping[str, Any]) -> list[Any]:
+    """Return what was evaluated: when, by which module, on what."""
+    return [row[:3] for row in record["evaluated"]]
 
 
 def _drawn() -> int:

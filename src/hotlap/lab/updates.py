@@ -61,6 +61,8 @@ def estimated(followed: Mapping[str, Any]) -> Estimated | None:
     rows = [row for row in followed["updates"] if row.get("sums") is not None]
     if not rows or len(rows) < len(followed["updates"]):
         return None
+    # What is not finite is judged by itself, see `check_updates`.
+    rows = [row for row in rows if _is_finite(row)]
     worst, worst_at, state, state_at = 0.0, 0, 0.0, ""
     for number, row in enumerate(rows, 1):
         size = sum(group[1] for group in row["sums"])
@@ -80,6 +82,16 @@ def estimated(followed: Mapping[str, Any]) -> Estimated | None:
         rates.append(rate)
         decays.append(decay / FLOAT32)
     return Estimated(worst, worst_at, max(rates, key=abs), max(decays, key=abs), state, state_at)
+
+
+def _is_finite(row: Mapping[str, Any]) -> bool:
+    sums = [value for group in row["sums"] or () for value in group]
+    return all(map(isfinite, sums))
+
+
+def _not_finite(followed: Mapping[str, Any]) -> set[int]:
+    """Return the updates, from 1, that are not finite."""
+    return {n for n, row in enumerate(followed["updates"], 1) if not _is_finite(row)}
 
 
 def _slopes(sums: Sequence[float]) -> tuple[float, float]:
@@ -113,6 +125,9 @@ def check_updates(plain: Record, other: Record) -> Check:
         f"{found.state:.1f} epsilons"
     )
     wrong = []
+    lost = sorted(_not_finite(ours) - _not_finite(theirs))
+    if lost:
+        wrong.append(f"update {lost[0]} is not finite")
     if not found.worst <= EACH_LIMIT:
         wrong.append(f"update {found.worst_at} is another one")
     if not abs(found.rate) <= RATE_LIMIT:
@@ -158,6 +173,9 @@ def check_participation(plain: Record, other: Record) -> Check:
             return Check("participation", "failed", f"{words} {more} in the plain run")
     if not rows:
         return Check("participation", "not_made", "no update was seen")
+    if not any("g" in row for row in plain_rows):
+        words = "the optimizer makes its gradients itself, by a closure"
+        return Check("participation", "partial", words)
     words = f"the same parameters have a gradient at each of {len(rows)} updates"
     return Check("participation", "passed", words)
 

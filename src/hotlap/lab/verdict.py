@@ -145,20 +145,21 @@ def judge(
     if "averages" in checks:
         made.append(check_averages(plain, other))
     equal = _bit_equal(plain, other, plain_repeats)
-    if equal.state == "passed" and all(check.state in ("passed", "partial") for check in made):
+    if equal.state == "passed" and all(map(_is_settled, made)):
         tier = claimed.best_verdict
         verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
         return _covered(verdict, plain, Sampled(), is_exact=True)
+    is_narrow = claimed is Numerics.PRECISION
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
         claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)
     sampled = reference or Sampled(problem="not repeated")
-    for name, found in _repeated(plain, other, sampled, claimed).items():
+    for name, found in _repeated(plain, other, sampled, is_narrow).items():
         if name not in checks:
             continue
         if control is not None:
             found = confirmed(found, _of_plain(control)[name])
-        if draws_others and name == "gradient" and found.state == "failed":
+        if draws_others and name in ("gradient", "buffers") and found.state == "failed":
             words = "the step draws random numbers of its own, and could not be repeated"
             found = Check(name, "not_made", f"{words} ({found.evidence})")
         made.append(found)
@@ -166,24 +167,35 @@ def judge(
         made.append(_losses(plain, other))
     if claimed.best_verdict == "statistical" and "seeds" in checks:
         made.append(_seeds(seeds))
-    return _covered(_conclude(made, claimed, horizon), plain, sampled, is_exact=False)
+    concluded = _conclude(made, claimed, horizon)
+    return _covered(concluded, plain, sampled, is_exact=False, is_narrow=is_narrow)
 
 
-def _covered(verdict: Verdict, plain: Record, sampled: Sampled, *, is_exact: bool) -> Verdict:
+def _is_settled(check: Check) -> bool:
+    """True if a run that is bit-equal may be `exact` with this check as it is."""
+    # Numbers that are drawn otherwise and did not count yet may count later.
+    return check.state == "passed" or (check.state == "partial" and check.name != "random")
+
+
+def _covered(
+    verdict: Verdict,
+    plain: Record,
+    sampled: Sampled,
+    *,
+    is_exact: bool,
+    is_narrow: bool = False,
+) -> Verdict:
     covered = covers(plain)
     return replace(
         verdict,
         covers=covered,
-        limits=limits(verdict.checks, sampled, is_exact),
+        limits=limits(verdict.checks, sampled, is_exact=is_exact, is_narrow=is_narrow),
         not_checked=not_checked(verdict.checks, covered),
     )
 
 
-def _repeated(
-    plain: Record, other: Record, sampled: Sampled, claimed: Numerics
-) -> dict[str, Check]:
+def _repeated(plain: Record, other: Record, sampled: Sampled, is_narrow: bool) -> dict[str, Check]:
     """Make the checks that rest on what was repeated."""
-    is_narrow = claimed is Numerics.PRECISION
     return {
         "gradient": (check_mean_gradient if is_narrow else check_gradient)(sampled),
         "update": check_update(sampled),

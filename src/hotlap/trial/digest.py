@@ -2,9 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy
 import torch
 
 _SEED = 20240229
@@ -60,6 +62,11 @@ def _update(state: Any, value: Any) -> None:
         state.update(f"{len(value)}[".encode())
         for item in value:
             _update(state, item)
+    elif isinstance(value, numpy.ndarray):
+        state.update(repr((value.shape, str(value.dtype))).encode())
+        state.update(value.tobytes())
+    elif is_dataclass(value) and not isinstance(value, type):
+        _update(state, {item.name: getattr(value, item.name) for item in fields(value)})
     elif isinstance(value, int | float | str | bytes | bool | type(None)):
         state.update(repr(value).encode())
     else:

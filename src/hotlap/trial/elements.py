@@ -21,7 +21,9 @@ class Elements:
         self.shape = tensor.shape
         self._places: tuple[torch.Tensor, ...] | None = None
         if tensor.numel() > count:
-            drawn = torch.randint(tensor.numel(), (count,), generator=generator).unique()
+            drawn = torch.randint(
+                tensor.numel(), (count,), generator=generator, device="cpu"
+            ).unique()
             places = torch.unravel_index(drawn, tensor.shape)
             self._places = tuple(place.to(tensor.device) for place in places)
 
@@ -30,6 +32,12 @@ class Elements:
         data = tensor.detach()
         if data.is_sparse:
             data = data.to_dense()
+        if self._places is not None and self._places[0].device != data.device:
+            # A copy may be kept elsewhere, or a model be moved.
+            self._places = tuple(place.to(data.device) for place in self._places)
         drawn = data.reshape(-1) if self._places is None else data[self._places]
+        if drawn.is_complex():
+            # As torch's optimizers treat them: two numbers each.
+            drawn = torch.view_as_real(drawn).reshape(-1)
         # A copy in any case: what is looked at is about to be changed in place.
         return drawn.to("cpu", torch.float64, copy=True).numpy()

@@ -60,11 +60,11 @@ class Follower:
             key: which optimizer it is.
             optimizer: the optimizer.
         """
-        chain = self._chains.get(key)
-        if chain is None or not chain.fits(optimizer):
-            chain = self._chains[key] = Chain(optimizer, self._seed)
-        chain.begin(optimizer)
         try:
+            chain = self._chains.get(key)
+            if chain is None or not chain.fits(optimizer):
+                chain = self._chains[key] = Chain(optimizer, self._seed)
+            chain.begin(optimizer)
             chain.take_state(optimizer)
         except Exception as error:
             self.problem = _line(error)
@@ -74,20 +74,30 @@ class Follower:
 
         That is so where they were near the plain run's in the steps before, and no longer are.
         """
-        chain = self._chains[key]
-        chain.take_gradients(optimizer)
-        scale = getattr(optimizer, "grad_scale", None)
-        if scale is not None:
-            chain.divide(float(scale))
-        row = {"gradients": chain.letters, "random": _random_digests()}
+        row = {"gradients": "", "random": _random_digests()}
         self.updates.append(row)
-        gradients = numpy.concatenate(chain.gradients) if chain.gradients else numpy.zeros(0)
         number = len(self._gradients)
-        self._gradients.append(gradients.astype(numpy.float32))
+        try:
+            chain = self._chains[key]
+            chain.take_gradients(optimizer)
+            scale = getattr(optimizer, "grad_scale", None)
+            if scale is not None:
+                chain.divide(float(scale))
+        except Exception as error:
+            # What cannot be read ends no script.
+            self.problem = self.problem or _line(error)
+            self._gradients.append(numpy.zeros(0, dtype=numpy.float32))
+            self.apart.append(None)
+            return False
+        row["gradients"] = chain.letters
+        gradients = numpy.concatenate(chain.gradients) if chain.gradients else numpy.zeros(0)
+        with numpy.errstate(all="ignore"):
+            self._gradients.append(gradients.astype(numpy.float32))
         if number >= len(self._plain) or len(self._plain[number]) != len(gradients):
             self.apart.append(None)
             return False
-        return self._is_odd(chain, gradients, self._plain[number].astype(numpy.float64))
+        with numpy.errstate(all="ignore"):
+            return self._is_odd(chain, gradients, self._plain[number].astype(numpy.float64))
 
     def _is_odd(self, chain: "Chain", ours: Vector, theirs: Vector) -> bool:
         whole = float(numpy.linalg.norm(theirs))
@@ -122,7 +132,8 @@ class Follower:
         # Once is enough to know that all updates cannot be judged.
         if not self.problem:
             try:
-                found = self._chains[key].compare(optimizer)
+                with numpy.errstate(all="ignore"):
+                    found = self._chains[key].compare(optimizer)
             except Exception as error:
                 # Whatever an optimizer of the user's raises when it is made again, or on vectors.
                 self.problem = _line(error)

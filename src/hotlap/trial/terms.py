@@ -15,6 +15,7 @@ class Terms:
 
     def __init__(self) -> None:
         self._counts: dict[int, float] = {}
+        self._longest: dict[int, float] = {}
         self._handles: list[Any] = []
         self._watched: set[int] = set()
 
@@ -29,10 +30,20 @@ class Terms:
     def _count(self, module: Any, _inputs: Any, output: Any) -> None:
         if not isinstance(output, torch.Tensor):
             return
+        if getattr(module, "running_mean", None) is not None and output.device.type == "cpu":
+            self._longest[id(module)] = output.numel() / module.running_mean.numel()
         for parameter in module.parameters(recurse=False):
             own = parameter.shape[0] if parameter.ndim else 1
             terms = output.numel() / max(1, own)
             self._counts[id(parameter)] = max(terms, self._counts.get(id(parameter), 1.0))
+
+    @property
+    def longest(self) -> float:
+        """The terms of the longest sum that a kernel makes one value after another, 1 if none.
+
+        That is batch norm's in channels-last layout on a CPU; other devices sum in trees.
+        """
+        return max(self._longest.values(), default=1.0)
 
     def of(self, parameter: Any) -> dict[str, float]:
         """Return `terms` of a parameter's gradient, 1 if its module was not seen to run, and

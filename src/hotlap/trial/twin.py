@@ -1,10 +1,12 @@
 """Repeats the updates of an optimizer on drawn elements, by another one of its class."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from hotlap.trial.elements import Elements, Vector
 from hotlap.trial.numbers import IMPLEMENTATION
@@ -148,7 +150,25 @@ def _of_state(name: str, value: Any, elements: Elements) -> Any:
 def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
     left_out = {"params", "initial_lr", *IMPLEMENTATION}
     found = {key: value for key, value in group.items() if key not in left_out}
-    return {k: float(v) if isinstance(v, torch.Tensor) else v for k, v in found.items()}
+    return {
+        k: float(v) if isinstance(v, torch.Tensor) and v.numel() == 1 else v
+        for k, v in found.items()
+    }
+
+
+@contextlib.contextmanager
+def _unnoticed() -> Iterator[None]:
+    """Draw no numbers of the run's, and call no hooks that are meant for its own optimizers."""
+    hooks = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
+    kept, state = [dict(each) for each in hooks], torch.get_rng_state()
+    for each in hooks:
+        each.clear()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        for each, before in zip(hooks, kept, strict=True):
+            each.update(before)
 
 
 class _Part:
@@ -194,8 +214,9 @@ class _Twin:
         rows = list(together.values())
         if not rows:
             return sums, {}
-        twin, vectors = self._ready(numbers, rows)
-        twin.step()
+        with _unnoticed():
+            twin, vectors = self._ready(numbers, rows)
+            twin.step()
         found: dict[str, list[float]] = {}
         for row, vector in zip(rows, vectors, strict=True):
             places = [(part.group, part.place) for part in row]

@@ -89,7 +89,8 @@ class Checked:
     @property
     def applies(self) -> bool:
         """True if every technique of the plan took effect."""
-        return all(row["state"] == "applied" for row in self.techniques)
+        states = {row["name"]: row["state"] for row in self.techniques}
+        return all(states.get(name) == "applied" for name in self.plan.techniques)
 
     @property
     def holds(self) -> bool:

@@ -1,5 +1,6 @@
 """Notes a script's forwards without gradients: what they read, and some of them whole."""
 
+import contextlib
 import json
 import random
 from pathlib import Path
@@ -10,9 +11,13 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hotlap import nested
+from hotlap.trace.identity import ByIdentity
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_outputs
+from hotlap.trial.drawing import own_dtype, repeating_in
 
+COPY = -1
+"""Stands for the place of a module that is a copy of one that is trained."""
 SAMPLES = 3
 """Forwards that are kept whole."""
 
@@ -29,17 +34,22 @@ class Evaluations:
         """Of each: which module, after how many updates, digests of inputs and outputs."""
         self._folder = folder
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
-        self._modules: list[Any] = []
+        self._places: ByIdentity[int] = ByIdentity()
         self._draw = random.SystemRandom()
 
-    def watch(self, module: Any) -> None:
-        """Listen to this module too."""
-        self._modules.append(module)
+    def watch(self, module: Any, place: int) -> None:
+        """Listen to this module too; `place` says which of those that are trained it is."""
+        self._places.put(module, place)
 
     def heard(self, module: Any, args: Any, kwargs: Any, output: Any, updates: int) -> None:
         """A forward of a watched module has returned."""
-        place = next(n for n, watched in enumerate(self._modules) if watched is module)
-        digests = [digest.of_nested([args, kwargs]), digest.of_nested(output)]
+        place = self._places.get(module)
+        try:
+            digests = [digest.of_nested([args, kwargs]), digest.of_nested(output)]
+        except Exception as error:
+            # What cannot be read is the same in each run.
+            self.forwards.append([place, updates, type(error).__name__, ""])
+            return
         self.forwards.append([place, updates, *digests])
         # In training mode it draws: it could only be repeated with the same numbers.
         if self._folder is None or module.training:
@@ -47,17 +57,20 @@ class Evaluations:
         count = len(self.forwards)
         slot = count - 1 if count <= SAMPLES else self._draw.randrange(count)
         if slot < SAMPLES:
-            kept = _whole(module, args, kwargs, output)
-            if kept is not None:
-                self._kept[slot] = kept
+            with contextlib.suppress(Exception):
+                # A sparse or foreign tensor cannot be kept.
+                kept = _whole(module, args, kwargs, output)
+                if kept is not None:
+                    self._kept[slot] = kept
 
     def write(self) -> list[str]:
         """Write the kept forwards; return their files."""
         files = []
         for slot, (tensors, meta) in self._kept.items():
             path = Path(self._folder or "") / f"evaluation-{slot}.safetensors"
-            save_file(tensors, path, metadata={"hotlap": json.dumps(meta)})
-            files.append(str(path))
+            with contextlib.suppress(Exception):
+                save_file(tensors, path, metadata={"hotlap": json.dumps(meta)})
+                files.append(str(path))
         return files
 
 
@@ -66,13 +79,14 @@ def _whole(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
     found: dict[str, torch.Tensor] = {}
     specs = {}
-    for kind, value in (("input", [list(args), dict(kwargs)]), ("output", output)):
-        leaves: list[torch.Tensor] = []
-        spec = nested.take_apart(value, leaves)
-        if spec is None:
-            return None
-        specs[kind] = nested.to_json(spec)
-        for number, leaf in enumerate(leaves):
+    leaves: list[torch.Tensor] = []
+    spec = nested.take_apart([list(args), dict(kwargs)], leaves)
+    outputs = list(nested.tensors(output))
+    if spec is None or not outputs:
+        return None
+    specs["input"] = nested.to_json(spec)
+    for kind, tensors in (("input", leaves), ("output", outputs)):
+        for number, leaf in enumerate(tensors):
             found[f"{kind}.{number}"] = _copied(leaf)
     for number, tensor in enumerate(_held(module)):
         found[f"model.{number}"] = _copied(tensor)
@@ -152,6 +166,7 @@ def _forward(
         root.eval()
         with (
             torch.no_grad(),
+            repeating_in(dtype or own_dtype(iter(held)), own_dtype(iter(held))),
             torch.autocast(device.type, dtype=narrow, enabled=bool(narrow) and dtype is None),
         ):
             output = root(*args, **kwargs)
@@ -160,6 +175,4 @@ def _forward(
             tensor.data = value
         for module, mode in modes:
             module.training = mode
-    leaves: list[torch.Tensor] = []
-    nested.take_apart(output, leaves)
-    return leaves
+    return list(nested.tensors(output))

@@ -111,9 +111,11 @@ class Reference(Part):
     def _leave(self) -> None:
         """Repeat what was evaluated, on the script's own modules, and end."""
         for file in self._session.config.options["evaluations"]:
-            found = repeat(file, self._watch.roots, getattr(torch, self._dtype))
-            if found is not None:
-                self.evaluations.append(found)
+            # One that cannot be repeated says nothing of the others, nor of the steps.
+            with contextlib.suppress(Exception):
+                found = repeat(file, self._watch.roots, getattr(torch, self._dtype))
+                if found is not None:
+                    self.evaluations.append(found)
         self._session.stop()
 
     def _end(self, repeated: "_Repetition") -> None:
@@ -135,6 +137,7 @@ class Reference(Part):
                 _renamed(plain, names[place]),
             )
             row |= repeated.update_error(number, names[place])
+            row["longest"] = self._terms.longest
             for key, parameter in parameters_of(known_optimizers()[place]):
                 found = row["tensors"].get(names[place].get(key, f"parameter {key}"))
                 if found is not None:

@@ -7,11 +7,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
-from hotlap.attach.listener import State, unheard
-from hotlap.attach.roles.evaluations import Evaluations
+from hotlap.attach.listener import State, own_optimizer
+from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part, Session
+from hotlap.attach.seams import known_optimizers
 from hotlap.trace import events
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
@@ -52,7 +53,7 @@ class Verify(Part):
         self._evaluations = Evaluations(self._sampler.folder)
 
     def root_found(self, module: Any) -> None:
-        self._evaluations.watch(module)
+        self._evaluations.watch(module, len(self._watch.roots))
         # A model that comes later may have been made of what was trained by then.
         if not self.weights:
             number = len(self._watch.roots)
@@ -96,13 +97,12 @@ class Verify(Part):
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
         assert stepper is not None, "an optimizer steps that has no place"
-        for copy in self._averages.begins(self._watch.roots):
+        trained = {id(p) for each in known_optimizers() for p in _parameters_of(each)}
+        for copy in self._averages.begins(self._watch.roots, trained):
             State.copies.put(copy, True)
-            self._evaluations.watch(copy)
-        # A twin of the optimizer is none of the script's.
-        with unheard():
-            self._follower.begins(stepper.number, optimizer)
-            is_odd = self._follower.has_gradients(stepper.number, optimizer)
+            self._evaluations.watch(copy, COPY)
+        self._follower.begins(stepper.number, optimizer)
+        is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.numbers) - 1, is_odd=is_odd)
         self._custody.begins(stepper.number, optimizer, _weights_of(optimizer))
 
@@ -112,7 +112,7 @@ class Verify(Part):
         stepper = self._watch.steppers.find(optimizer)
         assert stepper is not None, "a step ended that had not begun"
         self._custody.ends(stepper.number, optimizer, self.weights[-1])
-        with unheard():
+        with own_optimizer():
             self._follower.ends(stepper.number, optimizer)
         buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
         self._buffers.append(digest.of_nested(buffers))
@@ -166,7 +166,11 @@ class Verify(Part):
 
 
 def _weights_of(optimizer: Any) -> list[torch.Tensor]:
-    return [p.detach() for group in optimizer.param_groups for p in group["params"]]
+    return [parameter.detach() for parameter in _parameters_of(optimizer)]
+
+
+def _parameters_of(optimizer: Any) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class _Inputs:

@@ -70,6 +70,7 @@ def _repeated(
     row = compare_gradients(captured, exact, None if narrow.autocasts else plain)
     if narrow.autocasts:
         row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
+    row["longest"] = narrow.longest_sum
     for name, terms in narrow.terms().items():
         if name in row["tensors"]:
             row["tensors"][name] |= terms
@@ -170,6 +171,11 @@ class _Plain:
             self.built.step(sample.micros(self.dtype, self.built.device))
         self.buffers = {k: v.detach().clone() for k, v in self.built.model.named_buffers()}
         return self._gradient
+
+    @property
+    def longest_sum(self) -> float:
+        """See `Terms.longest`."""
+        return self._terms.longest
 
     def terms(self) -> dict[str, dict[str, float]]:
         """Return what is known of the sums of each gradient, see `Terms.of`."""

@@ -50,5 +50,4 @@ def averaged() -> dict[str, Any]:
         "moved": moved,
         "doubt": [1e-6] * len(moved),
         "rest": still,
-        "digest": "a",
     }

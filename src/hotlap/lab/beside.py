@@ -62,7 +62,7 @@ def check_averages(plain: Record, other: Record) -> Check:
     left = list(ours)
     for number, plain_copy in enumerate(theirs, 1):
         # The order in which they are found says nothing.
-        alike = [copy for copy in left if copy["since"] == plain_copy["since"]]
+        alike = [copy for copy in left if _since([copy]) == _since([plain_copy])]
         copy = min(alike, key=lambda copy: len(_off(copy, plain_copy)))
         left.remove(copy)
         off = _off(copy, plain_copy)

@@ -14,7 +14,8 @@
     evaluation     the same is evaluated, and at equal weights gives the same
     losses         the mean of the later half of the losses
 
-`exact` needs more and needs none of the last two: losses and weights bit-equal at every step.
+`exact` needs none of what is repeated at sampled steps, and more: losses, weights, buffers and what
+evaluation gives bit-equal at every step.
 `statistical`, for narrower formats, asks of the gradient only that it is right in the mean over
 many sampled steps, and then that several seeds learn no worse, by a margin that stands below. Where
 a check could not be made the verdict is `unproven`; where one failed it is `changed`.

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from hotlap.attach.roles.reference import _Repetition
+from hotlap.attach.roles.repetition import Repetition
 from hotlap.trial.rng import rng_states
 
 
@@ -20,7 +20,7 @@ def test_each_batch_of_a_step_comes_with_the_rng_that_it_had(tmp_path: Path) -> 
         drawn.append(torch.rand(3))
     meta = {"step": 4, "specs": ["tensor", "tensor"], "updates": []}
     save_file(tensors, tmp_path / "step.safetensors", metadata={"hotlap": json.dumps(meta)})
-    step = _Repetition(str(tmp_path / "step.safetensors"), [], torch.float64)
+    step = Repetition(str(tmp_path / "step.safetensors"), [], torch.float64)
     for number in range(2):
         torch.manual_seed(0)
         batch = step.batch()

@@ -12,7 +12,7 @@ from torch import nn
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.reference import _Repetition
+from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Session
 from hotlap.attach.roles.verify import Verify, _Inputs
@@ -51,9 +51,64 @@ def test_a_repetition_begins_where_the_step_drew_its_first_number(tmp_path: Path
     first = draw_everywhere()
     sampler._updates.append({"optimizer": 0, "update": 0})
     sampler.finish()
-    repeated = _Repetition(sampler.written[0]["file"], [], torch.float64)
+    repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
     assert repeated.batch().tolist() == [1, 1]
     assert draw_everywhere() == first
+
+
+def drawing_sampler(folder: Path, **more: Any) -> StepSampler:
+    """Return a sampler that keeps a step whose batch was drawn after three random numbers."""
+    sampler = StepSampler({"samples": [3], "folder": str(folder), **more})
+    sampler.between(3)
+    torch.rand(3)
+    sampler.forward(3, (torch.arange(4.0),), [])
+    sampler._updates.append({"optimizer": 0, "update": 3})
+    return sampler
+
+
+def test_a_step_that_draws_its_batch_begins_where_the_one_before_ended(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    first = torch.rand(3)
+    torch.manual_seed(5)
+    sampler = drawing_sampler(tmp_path)
+    sampler.between(4)
+    assert [row["draws_itself"] for row in sampler.written] == [True]
+    repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
+    repeated.draw_again()
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_another_batch_than_the_captured_one_is_told_from_it(tmp_path: Path) -> None:
+    sampler = drawing_sampler(tmp_path)
+    sampler.finish()
+    repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
+    same = torch.arange(4.0)
+    assert repeated.has_inputs((same,))
+    assert repeated.has_inputs((same.double() + 1e-6,))
+    for other in ((same + 0.01,), (same[:3],), (same, same), ("x",), ()):
+        assert not repeated.has_inputs(other)
+
+
+def test_a_step_with_batches_of_both_kinds_is_not_kept(tmp_path: Path) -> None:
+    sampler = drawing_sampler(tmp_path)
+    sampler.batch(3, torch.ones(2), [])
+    sampler.between(4)
+    assert not sampler.written
+    assert "others did not" in sampler.reason
+    at_own_places = drawing_sampler(tmp_path, at_own_places=True)
+    at_own_places.batch(3, torch.ones(2), [])
+    at_own_places.between(4)
+    assert at_own_places.written
+
+
+def test_a_step_after_a_batch_that_was_handed_over_draws_none(tmp_path: Path) -> None:
+    sampler = StepSampler({"samples": [3], "folder": str(tmp_path)})
+    sampler.batch(2, torch.ones(2), [])
+    sampler.between(3)
+    sampler.forward(3, (torch.ones(2),), [])
+    sampler.step_begins(3)
+    assert not sampler.written
+    assert "no DataLoader" in sampler.reason
 
 
 DRAWS = {
@@ -70,6 +125,8 @@ DRAWS = {
     "exponential_": lambda x: torch.empty_like(x).exponential_(),
     "rsample": lambda x: torch.distributions.Normal(x, torch.ones_like(x)).rsample(),
     "multinomial": lambda x: torch.multinomial(torch.ones_like(x) / 8, 2),
+    "randint": lambda x: torch.randint(100, x.shape),
+    "randperm": lambda _: torch.randperm(20),
     "rrelu": lambda x: nn.functional.rrelu(x - 1, training=True),
 }
 
@@ -85,8 +142,7 @@ def test_a_repetition_in_float64_draws_what_the_step_drew(name: str) -> None:
     torch.manual_seed(3)
     DRAWS[name](torch.zeros(20, 8))
     assert float(torch.rand(1)) == float(again), "it drew more numbers, or fewer"
-    if expected.is_floating_point():
-        assert found.dtype == torch.float64
+    assert found.dtype == (torch.float64 if expected.is_floating_point() else expected.dtype)
     torch.testing.assert_close(found.to(expected.dtype), expected, rtol=1e-6, atol=1e-7)
     assert torch.get_default_dtype() == torch.float32
 

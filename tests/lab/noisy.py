@@ -1,4 +1,5 @@
-"""Scripts whose steps draw noise, or train two networks: `noisy.py vae|diffusion|annealed|gan`."""
+"""Scripts whose steps draw noise, draw their own batches, or train two networks: `noisy.py KIND`,
+with a kind of `vae`, `diffusion`, `annealed`, `remembering`, `drawing`, `ahead`, `gan`."""
 
 import random
 import sys
@@ -67,6 +68,56 @@ def annealed(loader: DataLoader) -> None:
             taken += 1
             made = model(x)
             loss = nn.functional.mse_loss(made, x) + taken / 50 * made.abs().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def remembering(loader: DataLoader) -> None:
+    """Weighs its loss by what the losses before were."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    mean = 1.0
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            error = nn.functional.mse_loss(model(x), x)
+            loss = error / mean + error
+            mean = error.item()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def drawing(loader: DataLoader) -> None:
+    """Draws its batches itself, by chance and by where it is, and measures in between."""
+    data = loader.dataset.tensors[0]
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(EPOCHS * len(loader)):
+        if step % 10 == 0:
+            model.eval()
+            with torch.no_grad():
+                model(data[torch.randint(len(data), (8,))])
+            model.train()
+        for part in range(2):
+            first = (step * 2 + part) * 4 % (len(data) - 4)
+            x = torch.cat([data[first : first + 4], data[torch.randint(len(data), (4,))]])
+            loss = nn.functional.mse_loss(model(x), x) / 2
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def ahead(loader: DataLoader) -> None:
+    """Reads each batch before the step of the one before."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(EPOCHS):
+        batches = iter(loader)
+        batch = next(batches)
+        while batch is not None:
+            (x,), batch = batch, next(batches, None)
+            loss = nn.functional.mse_loss(model(x), x)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

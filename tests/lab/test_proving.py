@@ -16,7 +16,8 @@ from hotlap.engine.run import steps_of
 from hotlap.engine.state.content import Position, capture, restore
 from hotlap.errors import TrialError, UsageError
 from hotlap.lab import proving
-from hotlap.lab.proving import Prover, Repeated
+from hotlap.lab.proving import Prover
+from hotlap.lab.repeated import Repeated
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.techniques import registry
@@ -28,7 +29,7 @@ TECHNIQUES = tuple(f"planted:{name}" for name in NAMES)
 FUSED = Plan({"optimizer": {"implementation": "fused"}})
 
 RECORD = {
-    "samples": [{"file": f"step-{k}", "updates": [k]} for k in range(6)],
+    "samples": [{"file": f"step-{k}", "updates": [k], "draws_itself": False} for k in range(6)],
     "evaluations": [],
     "not_sampled": "",
 }
@@ -184,11 +185,13 @@ def noisy(kind: str) -> Script:
     return Script(path=str(NOISY), args=(kind,), cwd=str(NOISY.parent))
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("diffusion", "gan")]
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("diffusion", "gan", "annealed", "ahead")
+]
 
 
-@pytest.mark.parametrize("kind", ["vae", *SLOW])
-def test_steps_that_draw_noise_or_train_two_networks_are_repeated(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["vae", "drawing", *SLOW])
+def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(kind: str) -> None:
     with Lab(noisy(kind)) as lab:
         made = Prover(lab, 60, registry())
         made.run_plain()
@@ -201,7 +204,7 @@ def test_steps_that_draw_noise_or_train_two_networks_are_repeated(kind: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["vae", "diffusion", "gan"])
+@pytest.mark.parametrize("kind", ["vae", "diffusion", "gan", "drawing", "ahead"])
 @pytest.mark.usefixtures("planted_path")
 def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
     with Lab(noisy(kind), techniques=TECHNIQUES) as lab:
@@ -216,8 +219,8 @@ def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
 
 @pytest.mark.slow
 def test_a_step_that_cannot_be_repeated_is_unproven_and_never_a_change() -> None:
-    """It weighs its loss by the steps it has taken, which a repetition begins again."""
-    with Lab(noisy("annealed")) as lab:
+    """It weighs its loss by those before, which are others where updates are left out."""
+    with Lab(noisy("remembering")) as lab:
         made = Prover(lab, 60, registry())
         made.run_plain()
         found = made.prove(FUSED)

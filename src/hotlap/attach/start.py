@@ -25,6 +25,7 @@ def _parts(session: Session) -> list[Part]:
     if session.config.role == "run":
         return []
     from hotlap.attach.roles.observe import Watch
+    from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
     from hotlap.attach.roles.verify import Verify
@@ -35,7 +36,7 @@ def _parts(session: Session) -> list[Part]:
     if session.config.role == "observe":
         return [Watch(session, Limits.from_options(session.config.options))]
     watch = Watch(session, Limits())
-    kinds = {"verify": Verify, "reference": Reference}
+    kinds = {"verify": Verify, "reference": Reference, "own_place": AtOwnPlace}
     return [watch, kinds[session.config.role](session, watch)]
 
 

@@ -2,16 +2,16 @@
 
 import json
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hotlap.errors import HotlapError, TrialError, UsageError
+from hotlap.errors import TrialError
 from hotlap.lab.beside import check_averages
+from hotlap.lab.repeated import DTYPES, TIMEOUT_S, Repeated, last_line, why_not_repeated
 from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
 from hotlap.lab.to_report import run_to_report
-from hotlap.lab.trial import Lab, Trial
+from hotlap.lab.trial import Lab
 from hotlap.lab.updates import not_repeated
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
@@ -31,10 +31,6 @@ NARROW_SAMPLES = LEAST_SLOPES + 18
 SEED_STEPS = 256
 _SEEDS = tuple(range(1, LEAST_SEEDS))
 """What is added to the task's own seed, which has been trained from anyway."""
-DTYPES = ("float64", "float32")
-"""What a step is repeated in: the second where a recipe's or script's own code cannot do the first.
-"""
-_TIMEOUT_S = 900.0
 _REPEATED = {"gradient", "update", "buffers", "evaluation"}
 """Checks that a plain run fails as well where it cannot be repeated."""
 _COARSER = {"fp8"}
@@ -70,7 +66,9 @@ class Prover:
         self._drawn_with = _drawn() if self.seed is None else self.seed
         self.plain: dict[str, Any] = {}
         self._plain_seeds: list[list[float]] = []
-        self._control: Sampled | None = None
+        self._at_own_places = False
+        """True if a script's steps are repeated at their own places in it only."""
+        self._controls: dict[bool, Sampled] = {}
         self.differs: str | None = None
         self.applied: list[dict[str, str]] = []
         """{name, state, why} of the newest plan's techniques."""
@@ -104,20 +102,35 @@ class Prover:
         """Run the script under the plan and judge it."""
         claims = (numerics_of(each, self.known) for each in (plan, self.base))
         claimed = max(claims, key=list(Numerics).index)
-        is_statistical = claimed.best_verdict == "statistical"
         if claimed is Numerics.EXACT:
             # Sampled steps are kept whole, which takes time: first without.
             verdict = self._judge(self._record(plan), claimed)
             if verdict.tier in ("exact", "changed"):
                 return verdict
-        sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
-        verdict = self._judge(record, claimed, sampled)
-        if verdict.failed and {*verdict.failed} <= _REPEATED:
-            verdict = self._judge(record, claimed, sampled, control=self._plain_repeated())
+        verdict, sampled, record = self._judge_repeated(plan, claimed)
+        may_differ = self.lab.subject.step_owner == "script" and not self._at_own_places
+        if verdict.tier == "unproven" and may_differ:
+            # A script's steps may hang on where it is: on its counters, on batches read ahead.
+            self._at_own_places = True
+            again = self._judge_repeated(plan, claimed)
+            self._at_own_places = again[0].tier != "unproven"
+            if self._at_own_places:
+                verdict, sampled, record = again
         seeds_needed = any(check.name == "seeds" for check in verdict.checks)
         if not seeds_needed or verdict.tier == "changed":
             return verdict
         return self._judge(record, claimed, sampled, seeds=self._seeds(plan, record))
+
+    def _judge_repeated(
+        self, plan: Plan, claimed: Numerics
+    ) -> tuple[Verdict, Sampled, dict[str, Any]]:
+        """Judge by sampled steps; what fails by these alone must pass in the plain run."""
+        is_statistical = claimed.best_verdict == "statistical"
+        sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
+        verdict = self._judge(record, claimed, sampled)
+        if verdict.failed and {*verdict.failed} <= _REPEATED:
+            verdict = self._judge(record, claimed, sampled, control=self._plain_repeated())
+        return verdict, sampled, record
 
     def _repeat(
         self, plan: Plan, *, statistical: bool = False, claimed: Numerics | None = None
@@ -149,9 +162,9 @@ class Prover:
 
     def _plain_repeated(self) -> Sampled:
         """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
-        if self._control is None:
-            self._control = self._repeat(self.base)[0]
-        return self._control
+        if self._at_own_places not in self._controls:
+            self._controls[self._at_own_places] = self._repeat(self.base)[0]
+        return self._controls[self._at_own_places]
 
     def _judge(
         self,
@@ -187,7 +200,7 @@ class Prover:
     def _losses(self, plan: Plan, steps: int) -> list[list[float]]:
         """Return the losses of the seeds that come after the task's own."""
         report = run_to_report(
-            self.lab, plan, timeout_s=_TIMEOUT_S, role="seeds", seeds=_SEEDS, steps=steps
+            self.lab, plan, timeout_s=TIMEOUT_S, role="seeds", seeds=_SEEDS, steps=steps
         )
         return list(report["losses"].values())
 
@@ -204,7 +217,7 @@ class Prover:
             report = run_to_report(
                 self.lab,
                 plan,
-                timeout_s=_TIMEOUT_S,
+                timeout_s=TIMEOUT_S,
                 role="verify",
                 answers={}
                 if repeated is None
@@ -212,6 +225,7 @@ class Prover:
                 fill_ahead=self.fill_ahead,
                 steps=self.horizon,
                 samples=samples,
+                at_own_places=self._at_own_places,
                 folder=str(self.lab.exchange),
                 drawn_with=self._drawn_with,
                 gradients=gradients if is_first else None,
@@ -233,25 +247,23 @@ class Prover:
         if len(record["samples"]) < asked:
             return Sampled(problem=f"{len(record['samples'])} of {asked} steps were kept whole")
         samples = [
-            {"file": sample["file"], "numbers": [self._numbers(at) for at in sample["updates"]]}
+            {**sample, "numbers": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]
         ]
+        ways = {sample["draws_itself"] for sample in samples}
+        if len(ways) > 1:
+            words = "the batches of some steps came from a DataLoader, those of others did not"
+            return Sampled(problem=words)
+        repeat = self._in_own_places if True in ways else self._in_place_of_others
         fallback = ""
         for dtype in DTYPES:
             try:
-                report = run_to_report(
-                    self.lab,
-                    timeout_s=_TIMEOUT_S,
-                    role="reference",
-                    samples=samples,
-                    evaluations=record["evaluations"],
-                    dtype=dtype,
-                )
+                report = repeat(samples, record["evaluations"], dtype)
             except TrialError as error:
-                fallback = _not_repeated(dtype, _last_line(error))
+                fallback = why_not_repeated(dtype, last_line(error))
                 continue
             if report["problem"]:
-                return Sampled(problem=_not_repeated(dtype, report["problem"]))
+                return Sampled(problem=why_not_repeated(dtype, report["problem"]))
             if report["whole"] == len(samples):
                 return Sampled(
                     report["results"],
@@ -259,9 +271,44 @@ class Prover:
                     drawn=drawn,
                     evaluations=report["evaluations"],
                 )
-            why = report["raised"] or "the script came to its end"
-            fallback = _not_repeated(dtype, f"{report['whole']} of {len(samples)} were, then {why}")
+            end = report["raised"] or "the script came to its end"
+            fallback = why_not_repeated(
+                dtype, f"{report['whole']} of {len(samples)} were, then {end}"
+            )
         return Sampled(problem=fallback)
+
+    def _in_place_of_others(
+        self, samples: list[dict[str, Any]], evaluations: list[str], dtype: str
+    ) -> dict[str, Any]:
+        """Repeat steps whose batches can be handed to the script."""
+        return run_to_report(
+            self.lab,
+            timeout_s=TIMEOUT_S,
+            role="reference",
+            samples=samples,
+            evaluations=evaluations,
+            dtype=dtype,
+        )
+
+    def _in_own_places(
+        self, samples: list[dict[str, Any]], evaluations: list[str], dtype: str
+    ) -> dict[str, Any]:
+        """Repeat steps that the script draws itself, see `hotlap.attach.roles.own_place`."""
+
+        def run(*, is_plain: bool) -> dict[str, Any]:
+            return run_to_report(
+                self.lab,
+                timeout_s=TIMEOUT_S,
+                role="own_place",
+                samples=samples,
+                evaluations=[] if is_plain else evaluations,
+                dtype="float32" if is_plain else dtype,
+                plain=str(self.lab.exchange),
+                is_plain=is_plain,
+            )
+
+        plain = run(is_plain=True)
+        return run(is_plain=False) if plain["whole"] == len(samples) else plain
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["numbers"][update])
@@ -293,92 +340,3 @@ def draw_steps(count: int, steps: int, seed: int) -> tuple[int, ...]:
         step = generator.randint(begin, end - 2)
         found += [step, step + 1]
     return tuple(found)
-
-
-class Repeated:
-    """Sampled steps of a recipe, repeated while the run that they come from waits.
-
-    Samples of large models are large: there is never more than one.
-
-    Args:
-        lab: where the repeating process is started.
-        numbers: step -> the plain run's hyperparameters at it.
-        rounding: see `repeating.reference`.
-    """
-
-    def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:
-        self.lab, self.numbers, self.rounding = lab, numbers, rounding
-        self.rows: list[dict[str, Any]] = []
-        self.evaluations: list[dict[str, Any]] = []
-        self._asked = 0
-        self._problem = ""
-        """Why there are no rows, or why they are not in float64."""
-        self._dtypes = list(DTYPES)
-        # At once: it imports while the run that it will wait for does.
-        self._trial: Trial | None = self._start()
-
-    def _start(self) -> Trial:
-        return self.lab.start("reference", dtype=self._dtypes[0], rounding=self.rounding)
-
-    def sampled(self, not_sampled: str, drawn: str) -> Sampled:
-        """Return what was repeated, or why nothing was."""
-        if not_sampled:
-            return Sampled(problem=not_sampled)
-        if not self._dtypes:
-            return Sampled(problem=self._problem)
-        if len(self.rows) < self._asked:
-            # The first were repeated in another dtype.
-            words = f"{len(self.rows)} of {self._asked} steps were repeated: {self._problem}"
-            return Sampled(problem=words)
-        return Sampled(self.rows, fallback=self._problem, drawn=drawn, evaluations=self.evaluations)
-
-    def evaluation(self, message: Mapping[str, Any]) -> None:
-        """Repeat the evaluation that a message speaks of, and remove its file."""
-        file = Path(message["file"])
-        if self._dtypes:
-            try:
-                self.evaluations += self._ask("evaluate", file=str(file)).get("rows", [])
-            except HotlapError as error:
-                self._problem = f"what was evaluated could not be repeated: {_last_line(error)}"
-        file.unlink()
-
-    def sample(self, message: Mapping[str, Any]) -> None:
-        """Repeat the step that a message `sample` speaks of, and remove its file."""
-        file = Path(message["file"])
-        self._asked += 1
-        while self._dtypes:
-            try:
-                numbers = self.numbers(message["step"])
-                answer = self._ask("repeat", file=str(file), numbers=numbers)
-            except HotlapError as error:
-                # Of hotlap's own, if it refuses: another dtype would hide that.
-                answer = {"problem": _last_line(error), "ours": isinstance(error, UsageError)}
-            if "row" in answer:
-                self.rows.append(answer["row"])
-                break
-            self._problem = _not_repeated(self._dtypes.pop(0), answer["problem"])
-            if answer["ours"]:
-                self._dtypes.clear()
-            self.rows.clear()
-            self.end()
-        file.unlink()
-
-    def _ask(self, what: str, **given: Any) -> dict[str, Any]:
-        if self._trial is None:
-            self._trial = self._start()
-        self._trial.send(what, **given)
-        return self._trial.message(["repeated"], _TIMEOUT_S)
-
-    def end(self) -> None:
-        """End the repeating process."""
-        if self._trial is not None:
-            self._trial.kill()
-            self._trial = None
-
-
-def _not_repeated(dtype: str, why: str) -> str:
-    return f"the step could not be repeated in {dtype}: {why}"
-
-
-def _last_line(error: HotlapError) -> str:
-    return str(error).strip().splitlines()[-1]

@@ -44,7 +44,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
         names = [argument.name for argument in func._schema.arguments]
         if "dtype" in names and not any(map(self._is_wide, args)):
             # `randn(...)`: in the dtype that is asked for, or else in the default one.
-            asked = kwargs.get("dtype") or torch.get_default_dtype()
+            asked = kwargs.get("dtype") or _default_of(func)
             if asked != self.wide:
                 return func(*args, **kwargs)
             return self._widened(func(*args, **{**kwargs, "dtype": self.own}))
@@ -87,6 +87,12 @@ class DrawsInOwnDtype(TorchDispatchMode):
         if isinstance(value, torch.Tensor) and value.dtype == self.own:
             return value.to(self.wide)
         return value
+
+
+def _default_of(func: Any) -> torch.dtype:
+    """Return the dtype of what an operator draws that is asked for none."""
+    is_whole = func.overloadpacket in (torch.ops.aten.randint, torch.ops.aten.randperm)
+    return torch.int64 if is_whole else torch.get_default_dtype()
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hotlap.attach.roles.session import Part, Session
+from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
 from hotlap.trace import events, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -78,6 +79,12 @@ class Watch(Part):
         """True if no step was taken since the loader of this iterator was begun anew."""
         known = getattr(iterator, "_hotlap_loader", None)
         return known is not None and known.starts[-1:] == [self.steps]
+
+    def is_between_steps(self) -> bool:
+        """True if every optimizer of the process has taken as many steps."""
+        steppers = self.steppers.all
+        taken = {stepper.steps for stepper in steppers}
+        return len(taken) == 1 and len(steppers) == len(known_optimizers())
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))

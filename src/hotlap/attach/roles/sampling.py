@@ -18,7 +18,8 @@ class StepSampler:
     """Keeps single steps whole: batches, RNG, weights, and each update that the step takes.
 
     A step begins with its first batch and ends before the next one's; an optimizer for each of
-    several networks updates in it.
+    several networks updates in it. Where no DataLoader hands out a batch, it begins when the step
+    before has ended: the script draws its batches itself, and can do so again.
     """
 
     def __init__(self, options: Any) -> None:
@@ -30,9 +31,16 @@ class StepSampler:
         self.looks = False
         """True while steps that nobody asked for are begun too: they may turn out to be odd."""
         self._step: int | None = None
+        self._random: dict[str, torch.Tensor] | None = None
+        """RNG when the step before ended, until a batch is handed over or a forward begins."""
+        self._at_own_places = bool(options.get("at_own_places"))
+        """True to repeat every step where it is, also those whose batches could be handed over."""
+        self._was_handed = False
+        """True if a batch was handed over since the last step ended."""
         self._clear()
 
     def _clear(self) -> None:
+        self._draws_itself = False
         self._roots: list[Any] = []
         self._takes_gradient: dict[str, bool] = {}
         self._tensors: dict[str, torch.Tensor] = {}
@@ -41,17 +49,20 @@ class StepSampler:
 
     def batch(self, step: int, batch: Any, roots: list[Any]) -> None:
         """A training batch is handed over; `step` steps have been taken before it."""
+        if self._at_own_places:
+            return
+        self._random = None
+        self._was_handed = True
         if self._step is not None and step > self._step:
             self.finish()
         if self._step is None:
             # Before the first forward it is not known which modules are trained.
             if step not in self.wanted and not (self.looks and roots):
                 return
-            self._step = step
-            self._roots = roots
-            for name, tensor in states_of(roots):
-                self._keep(f"model.{name}", tensor)
-                self._takes_gradient[name] = tensor.requires_grad
+            self._begin(step, roots)
+        if self._draws_itself:
+            self._give_up("some batches of a step came from a DataLoader, others did not")
+            return
         leaves: list[torch.Tensor] = []
         spec = nested.take_apart(batch, leaves)
         if spec is None:
@@ -65,10 +76,43 @@ class StepSampler:
             self._keep(f"rng.{number}.{name}", state)
         self._specs.append(nested.to_json(spec))
 
+    def between(self, step: int) -> None:
+        """`step` steps have been taken, by every optimizer: what comes next is of the next one."""
+        if self._draws_itself:
+            self.finish()
+        draws_itself, self._was_handed = not self._was_handed, False
+        if draws_itself and (step in self.wanted or self.looks):
+            self._random = rng_states()
+
+    def forward(self, step: int, inputs: Any, roots: list[Any]) -> None:
+        """A training forward begins; `step` steps have been taken before it."""
+        states, self._random = self._random, None
+        if states is None or self._step is not None:
+            return
+        self._begin(step, roots)
+        self._draws_itself = True
+        leaves: list[torch.Tensor] = []
+        if nested.take_apart(inputs, leaves) is None:
+            self._give_up("the model is called with something else than tensors")
+            return
+        for number, leaf in enumerate(leaves):
+            self._keep(f"input.{number}", leaf)
+        for name, state in states.items():
+            self._keep(f"rng.0.{name}", state)
+
+    def _begin(self, step: int, roots: list[Any]) -> None:
+        self._step = step
+        self._roots = roots
+        for name, tensor in states_of(roots):
+            self._keep(f"model.{name}", tensor)
+            self._takes_gradient[name] = tensor.requires_grad
+
     def step_begins(self, step: int) -> None:
         """The first optimizer's step begins; `step` have been taken before it."""
         if self._step is None and step in self.wanted:
-            self._give_up("the batches of the step did not come from a DataLoader")
+            self._give_up(
+                "no DataLoader hands out its batches, and no training forward begins its steps"
+            )
 
     def before_update(self, optimizer: Any, update: int, *, is_odd: bool = False) -> None:
         """An optimizer's step begins, the `update`-th of the run.
@@ -124,18 +168,25 @@ class StepSampler:
         }
         save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
         updates = [update["update"] for update in self._updates]
-        self.written.append({"file": str(path), "updates": updates})
+        written = {"file": str(path), "updates": updates, "step": self._step}
+        self.written.append(written | {"draws_itself": self._draws_itself})
         self._step = None
         self._clear()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
-        self._tensors[name] = tensor.detach().cpu().contiguous().clone()
+        self._tensors[name] = stored(tensor)
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self.wanted = set()
         self._step = None
         self._clear()
+
+
+def stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy that safetensors takes."""
+    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    return dense.cpu().contiguous().clone()
 
 
 def states_of(roots: list[Any]) -> Iterator[tuple[str, torch.Tensor]]:

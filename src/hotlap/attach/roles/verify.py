@@ -76,6 +76,7 @@ class Verify(Part):
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
         self._inputs.forward_begins(inputs, len(self.weights))
+        self._sampler.forward(self._watch.steps, inputs, self._watch.roots)
         return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
@@ -121,6 +122,9 @@ class Verify(Part):
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
+        if self._watch.is_between_steps():
+            self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
+            self._sampler.between(self._watch.steps)
         if self._is_past() and not self._may_be_evaluated():
             self._session.stop()
 

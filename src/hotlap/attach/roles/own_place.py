@@ -1,0 +1,147 @@
+"""Repeats captured steps without a plan, each at its own place in the script, on its own batch."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from hotlap import nested
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.repetition import Findings, Gradients, Repetition
+from hotlap.attach.roles.sampling import stored
+from hotlap.attach.roles.session import Part, Session
+from hotlap.trial.drawing import own_dtype
+
+
+class AtOwnPlace(Part):
+    """Repeats steps whose batches come from no DataLoader, and so cannot be handed to the script.
+
+    The script draws them itself: it is put where the captured run was when the step before had
+    ended, in its loop and in its random numbers, and must come to the same inputs. So each place is
+    passed once only, and the trial is held twice: first in float32, which writes what it finds, and
+    then in the reference's dtype.
+
+    Options: those of `Reference`; `plain`, the folder that the first trial writes to and the second
+    reads from; and `is_plain`, true for the first.
+
+    Args:
+        session: what it is a part of, after `watch`.
+        watch: knows the models.
+    """
+
+    wants_phases = True
+
+    def __init__(self, session: Session, watch: Watch) -> None:
+        options = session.config.options
+        self._watch = watch
+        self._findings = Findings(session, watch)
+        self._wide = self._findings.dtype
+        self._queue = list(options["samples"])
+        self._folder, self._is_plain = Path(options["plain"]), options["is_plain"]
+        self._waiting: Repetition | None = None
+        """The next step's, before it begins."""
+        self._repeated: Repetition | None = None
+        self._is_known = False
+        """True if the inputs of the step's first forward were seen to be those of the capture."""
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        if batch is None or not self._watch.is_training(iterator):
+            return batch
+        self._begin()
+        # What is drawn like it is drawn in its dtype, and a loss may take no others.
+        return batch if self._repeated is None else nested.mapped(batch, self._repeated.cast)
+
+    def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._begin()
+        current = self._repeated
+        if current is None:
+            own = own_dtype(root.parameters())
+            # A batch may have been read ahead, in a step that was repeated.
+            return nested.mapped(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
+        if not self._is_known:
+            self._findings.guarded(lambda: self._recognize(current, inputs))
+        self._findings.guarded(lambda: current.load(self._watch.roots))
+        self._findings.count_terms()
+        return nested.mapped(inputs, current.cast)
+
+    def _begin(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._repeated, self._is_known = waiting, False
+            self._findings.guarded(lambda: waiting.begin(self._watch.roots))
+
+    def _recognize(self, repeated: Repetition, inputs: tuple[Any, ...]) -> None:
+        self._is_known = True
+        if not repeated.has_inputs(inputs):
+            self._findings.end_with(
+                f"run again, the script computes another batch for step {repeated.meta['step'] + 1}"
+            )
+
+    def step_begins(self, optimizer: Any) -> None:
+        current = self._repeated
+        if current is not None:
+            self._findings.guarded(lambda: current.note_update(optimizer))
+
+    def step_ends(self, optimizer: Any) -> None:
+        current = self._repeated
+        if current is not None:
+            self._findings.guarded(lambda: current.take_over(optimizer))
+
+    def step_done(self, optimizer: Any) -> None:
+        del optimizer
+        self._findings.guarded(self._pass_on)
+
+    def _pass_on(self) -> None:
+        if not self._watch.is_between_steps():
+            return
+        current, self._repeated = self._repeated, None
+        if current is not None:
+            current.end(self._watch.roots)
+            if current.is_whole:
+                self._compare(current)
+        if not self._queue:
+            self._findings.leave()
+        sample = self._queue[0]
+        if sample["step"] == self._watch.steps:
+            self._queue.pop(0)
+            dtype = torch.float32 if self._is_plain else self._wide
+            self._waiting = Repetition(sample["file"], sample["numbers"], dtype)
+            self._waiting.draw_again()
+
+    def _compare(self, repeated: Repetition) -> None:
+        file = self._folder / f"plain-{repeated.meta['step']:06d}.safetensors"
+        if self._is_plain:
+            save_file(_packed(repeated.gradients, repeated.buffers), file)
+            self._findings.count_whole()
+            return
+        plain, plain_buffers = _unpacked(load_file(file), repeated.gradients)
+        self._findings.compare(
+            repeated, repeated.gradients, plain, (repeated.buffers, plain_buffers)
+        )
+
+    def report(self) -> dict[str, Any]:
+        return self._findings.report()
+
+
+def _packed(
+    gradients: list[Gradients], buffers: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    tensors = {f"buffer.{name}": buffer for name, buffer in buffers.items()}
+    for number, of_update in enumerate(gradients):
+        for key, gradient in of_update.items():
+            if gradient is not None:
+                tensors[f"grad.{number}.{key}"] = gradient
+    return {name: stored(tensor) for name, tensor in tensors.items()}
+
+
+def _unpacked(
+    tensors: dict[str, torch.Tensor], like: list[Gradients]
+) -> tuple[list[Gradients], dict[str, torch.Tensor]]:
+    gradients: list[Gradients] = [
+        {key: tensors.get(f"grad.{number}.{key}") for key in of_update}
+        for number, of_update in enumerate(like)
+    ]
+    head = "buffer."
+    buffers = {k.removeprefix(head): v for k, v in tensors.items() if k.startswith(head)}
+    return gradients, buffers

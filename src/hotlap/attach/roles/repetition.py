@@ -1,0 +1,327 @@
+"""One captured step of a script, repeated by the script itself, and what all of them have shown."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from hotlap import nested
+from hotlap.attach.listener import unheard
+from hotlap.attach.roles.evaluations import repeat
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
+from hotlap.attach.roles.session import Session
+from hotlap.attach.seams import known_optimizers
+from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
+from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.rng import set_rng_states
+from hotlap.trial.terms import Terms
+
+Gradients = dict[str, torch.Tensor | None]
+
+_SAME_INPUTS = 1e-4
+"""Error of a batch that the script computes again, as a share of its largest element."""
+
+
+class Findings:
+    """What the repeated steps have shown; ends the trial when there is no more to see.
+
+    Args:
+        session: whose options `evaluations` (files) and `dtype` are read.
+        watch: knows the models.
+    """
+
+    def __init__(self, session: Session, watch: Watch) -> None:
+        self._session, self._watch = session, watch
+        self._dtype = session.config.options["dtype"]
+        self._evaluations: list[dict[str, Any]] = []
+        self._terms = Terms()
+        self._results: list[dict[str, Any]] = []
+        self._whole = 0
+        self._problem = ""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the reference computes in."""
+        return getattr(torch, self._dtype)
+
+    def count_terms(self) -> None:
+        """Count the terms of the sums in the roots, see `Terms`."""
+        self._terms.attach(self._watch.roots)
+
+    def compare(
+        self,
+        repeated: "Repetition",
+        exact: list[Gradients],
+        plain: list[Gradients],
+        buffers: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]],
+    ) -> None:
+        """Add what a captured step differs by from its two repetitions.
+
+        Args:
+            repeated: the step.
+            exact: the gradients of each of its updates in the reference's dtype.
+            plain: the same in float32, without a plan.
+            buffers: what the step leaves in them, in the one and in the other.
+        """
+        names = _names_of(self._watch.roots)
+        steps = zip(repeated.places, exact, plain, strict=True)
+        for number, (place, wide, narrow) in enumerate(steps):
+            row = compare_gradients(
+                _renamed(repeated.captured(number), names[place]),
+                _renamed(wide, names[place]),
+                _renamed(narrow, names[place]),
+            )
+            row |= repeated.update_error(number, names[place])
+            row["longest"] = self._terms.longest
+            for key, parameter in parameters_of(known_optimizers()[place]):
+                found = row["tensors"].get(names[place].get(key, f"parameter {key}"))
+                if found is not None:
+                    found |= self._terms.of(parameter)
+            if number == 0:
+                row["buffers"] = repeated.compare_buffers(*buffers)
+            row |= {"step": repeated.meta["step"], "dtype": self._dtype}
+            self._results.append({**row, "optimizer": place})
+        self._whole += 1
+
+    def count_whole(self) -> None:
+        """A step was repeated that is compared elsewhere."""
+        self._whole += 1
+
+    def leave(self) -> None:
+        """Repeat what was evaluated, on the script's own modules, and end."""
+        for file in self._session.config.options["evaluations"]:
+            # One that cannot be repeated says nothing of the others, nor of the steps.
+            with contextlib.suppress(Exception):
+                found = repeat(file, self._watch.roots, self.dtype)
+                if found is not None:
+                    self._evaluations.append(found)
+        self._session.stop()
+
+    def end_with(self, problem: str) -> None:
+        """End the trial: nothing can be repeated."""
+        self._problem = problem
+        self._session.stop()
+
+    def guarded(self, work: Callable[[], Any]) -> Any:
+        """Do work of ours; what it raises is not the script's fault, and must not look like it."""
+        try:
+            # An optimizer of ours that steps is no step of the script's.
+            with unheard():
+                return work()
+        except Exception as error:
+            self.end_with(f"{type(error).__name__}: {error}")
+
+    def report(self) -> dict[str, Any]:
+        """Return what was found, for the trial's report."""
+        raised = getattr(sys, "last_value", None)
+        return {
+            "results": self._results,
+            "evaluations": self._evaluations,
+            "whole": self._whole,
+            "problem": self._problem,
+            "raised": "" if raised is None else f"{type(raised).__name__}: {raised}",
+        }
+
+
+def _names_of(roots: list[Any]) -> list[dict[str, str]]:
+    """Return, for each optimizer, the names of its parameters by their places in it."""
+    names: dict[int, str] = {}
+    for root in roots:
+        for name, parameter in root.named_parameters():
+            names.setdefault(id(parameter), name)
+    optimizers = known_optimizers()
+    return [
+        {
+            key: f"optimizer {number}: {name}" if len(optimizers) > 1 else name
+            for key, parameter in parameters_of(optimizer)
+            for name in [names.get(id(parameter), f"parameter {key}")]
+        }
+        for number, optimizer in enumerate(optimizers, 1)
+    ]
+
+
+def _renamed(tensors: Gradients, names: dict[str, str]) -> Gradients:
+    return {names.get(key, f"parameter {key}"): value for key, value in tensors.items()}
+
+
+def _is_nearly(given: torch.Tensor, captured: torch.Tensor) -> bool:
+    if given.shape != captured.shape:
+        return False
+    if not captured.is_floating_point():
+        return torch.equal(given, captured)
+    largest = captured.abs().max().item() if captured.numel() else 0.0
+    error = (given.double() - captured.double()).abs()
+    return bool((error <= _SAME_INPUTS * largest).all())
+
+
+class Repetition:
+    """One captured step, while the script repeats it in `dtype`."""
+
+    def __init__(self, file: str, numbers: list[Any], dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.numbers = numbers
+        """The plain run's hyperparameters at each update of the step."""
+        with safe_open(file, framework="pt") as archive:
+            self.meta = json.loads(archive.metadata()["hotlap"])
+            self.tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
+        self.places = [update["optimizer"] for update in self.meta["updates"]]
+        """Which optimizers update in the step."""
+        self.gradients: list[Gradients] = []
+        self.buffers: dict[str, torch.Tensor] = {}
+        """What the step has left in them."""
+        self.updates: list[int] = []
+        """Which optimizers have updated."""
+        self._batches = 0
+        self._before: dict[str, tuple[torch.Tensor, torch.Tensor, bool]] = {}
+        self._formats = contextlib.ExitStack()
+
+    @property
+    def is_whole(self) -> bool:
+        """True once the script has taken the batches and updates that the captured step took."""
+        return self._batches == len(self.meta["specs"]) and self.updates == self.places
+
+    def begin(self, roots: list[Any]) -> None:
+        """Load the weights; from here on the script computes in `dtype`."""
+        model = (t for name, t in self.tensors.items() if name.startswith("model."))
+        self._formats.enter_context(repeating_in(self.dtype, own_dtype(model)))
+        self.load(roots)
+
+    def load(self, roots: list[Any]) -> None:
+        """Load what has not been loaded: a module may be called for the first time."""
+        for name, tensor in states_of(roots):
+            captured = self.tensors.get(f"model.{name}")
+            if captured is not None and name not in self._before:
+                self._before[name] = (tensor, tensor.data, tensor.requires_grad)
+                # A copy: batch norm writes into its buffers.
+                tensor.data = self.cast(captured).to(tensor.device, copy=True)
+                # A script may freeze a layer for a while, and be in another while here.
+                if tensor.is_leaf and tensor.is_floating_point():
+                    tensor.requires_grad_(self.meta["takes_gradient"][name])
+                # Left from a step in another dtype, it could not be added to.
+                tensor.grad = None
+
+    def end(self, roots: list[Any]) -> None:
+        """Give the script its own weights back, and its own dtype."""
+        self._formats.close()
+        self.buffers = {name: buffer.detach().clone() for name, buffer in buffers_of(roots)}
+        for tensor, data, takes_gradient in self._before.values():
+            tensor.grad = None
+            tensor.data = data
+            if tensor.is_leaf and tensor.is_floating_point():
+                tensor.requires_grad_(takes_gradient)
+
+    def compare_buffers(
+        self, exact: dict[str, torch.Tensor], plain: dict[str, torch.Tensor]
+    ) -> dict[str, Any]:
+        """Compare the buffers after the captured step, see `comparing.compare_buffers`."""
+        captured = {
+            kind: {k.removeprefix(kind): v for k, v in self.tensors.items() if k.startswith(kind)}
+            for kind in ("model.", "buffer.")
+        }
+        return compare_buffers(captured["model."], captured["buffer."], exact, plain)
+
+    def cast(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.dtype) if value.is_floating_point() else value
+
+    def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
+        """True if these are the inputs of the step's first forward, but for their rounding."""
+        leaves: list[torch.Tensor] = []
+        if nested.take_apart(inputs, leaves) is None:
+            return False
+        names = [f"input.{number}" for number in range(len(leaves))]
+        if {name for name in self.tensors if name.startswith("input.")} != {*names}:
+            return False
+        return all(
+            _is_nearly(leaf.detach().cpu(), self.tensors[name])
+            for name, leaf in zip(names, leaves, strict=True)
+        )
+
+    def draw_again(self) -> None:
+        """Put the random generators where they were when the step began."""
+        self._set_random("rng.0.")
+
+    def _set_random(self, head: str) -> None:
+        set_rng_states(
+            {k.removeprefix(head): v for k, v in self.tensors.items() if k.startswith(head)}
+        )
+
+    def batch(self) -> Any:
+        """Return the next batch of the step; RNG state is then what it was there."""
+        position = min(self._batches, len(self.meta["specs"]) - 1)
+        self._batches += 1
+        self._set_random(f"rng.{position}.")
+        count = sum(1 for name in self.tensors if name.startswith(f"batch.{position}."))
+        leaves = iter([self.cast(self.tensors[f"batch.{position}.{k}"]) for k in range(count)])
+        return nested.rebuild(nested.from_json(self.meta["specs"][position]), leaves)
+
+    def note_update(self, optimizer: Any) -> None:
+        """Keep the gradient, and leave nothing for the script's own update."""
+        self.updates.append(place_of(optimizer))
+        gradients: Gradients = {}
+        for key, parameter in parameters_of(optimizer):
+            gradients[key] = parameter.grad
+            parameter.grad = None
+        self.gradients.append(gradients)
+
+    def take_over(self, optimizer: Any) -> None:
+        """Let what follows in the step see the weights that the captured update has made."""
+        number = len(self.updates) - 1
+        if self.updates != self.places[: number + 1]:
+            return
+        for key, parameter in parameters_of(optimizer):
+            after = self.tensors.get(f"after.{number}.{key}")
+            if after is not None and after.shape == parameter.shape:
+                parameter.data = self.cast(after).to(parameter.device)
+
+    def captured(self, number: int) -> Gradients:
+        """Return the gradients that an update of the captured step had."""
+        return {key: self.tensors.get(f"grad.{number}.{key}") for key in self._keys(number)}
+
+    def _keys(self, number: int) -> list[str]:
+        head = f"before.{number}."
+        return [name.removeprefix(head) for name in self.tensors if name.startswith(head)]
+
+    def update_error(self, number: int, names: dict[str, str]) -> dict[str, Any]:
+        """Repeat the update in float64: captured gradient and state, the plain run's numbers."""
+        optimizer = known_optimizers()[self.places[number]]
+        groups, clones = [], {}
+        captured = self.captured(number)
+        for g, (group, numbers) in enumerate(
+            zip(optimizer.param_groups, self.numbers[number], strict=True)
+        ):
+            parameters = []
+            for i in range(len(group["params"])):
+                key = f"{g}.{i}"
+                if key not in captured:
+                    # A gradient that is missing altogether is what the other check sees.
+                    continue
+                clone = self.tensors[f"before.{number}.{key}"].double().requires_grad_()
+                gradient = captured[key]
+                clone.grad = None if gradient is None else gradient.double()
+                clones[key] = clone
+                parameters.append(clone)
+            keep = {k: v for k, v in numbers.items() if k in group and k != "initial_lr"}
+            keep = {k: tuple(v) if isinstance(v, list) else v for k, v in keep.items()}
+            groups.append({"params": parameters, **keep})
+        try:
+            twin = type(optimizer)(groups, lr=self.numbers[number][0]["lr"])
+        except TypeError:
+            # An optimizer whose constructor asks for more cannot be made again from its groups.
+            return {"update_error": None}
+        for key, clone in clones.items():
+            prefix = f"state.{number}.{key}."
+            for name, value in self.tensors.items():
+                if name.startswith(prefix):
+                    wide = value.double() if value.shape == clone.shape else value.clone()
+                    twin.state[clone][name.removeprefix(prefix)] = wide
+        twin.step()
+        return compare_updates(
+            _renamed({key: self.tensors[f"before.{number}.{key}"] for key in clones}, names),
+            _renamed({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
+            _renamed(dict(clones), names),
+        )

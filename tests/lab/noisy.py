@@ -1,5 +1,5 @@
 """Scripts whose steps draw noise, draw their own batches, or train two networks: `noisy.py KIND`,
-with a kind of `vae`, `diffusion`, `annealed`, `remembering`, `drawing`, `ahead`, `gan`."""
+with a kind of `vae`, `diffusion`, `annealed`, `objects`, `drawing`, `ahead`, `gan`."""
 
 import random
 import sys
@@ -73,16 +73,30 @@ def annealed(loader: DataLoader) -> None:
             optimizer.step()
 
 
-def remembering(loader: DataLoader) -> None:
-    """Weighs its loss by what the losses before were."""
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    mean = 1.0
+class Sample:
+    """A batch that nobody but its model can take apart."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+class OfSamples(nn.Sequential):
+    def forward(self, sample: Sample) -> torch.Tensor:
+        return super().forward(sample.x)
+
+
+def _sample(items: list[tuple[torch.Tensor]]) -> Sample:
+    return Sample(torch.stack([x for (x,) in items]))
+
+
+def objects(loader: DataLoader) -> None:
+    """Hands its model objects of its own, which its loader makes."""
+    samples = DataLoader(loader.dataset, batch_size=16, shuffle=True, collate_fn=_sample)
+    model = OfSamples(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(EPOCHS):
-        for (x,) in loader:
-            error = nn.functional.mse_loss(model(x), x)
-            loss = error / mean + error
-            mean = error.item()
+        for sample in samples:
+            loss = nn.functional.mse_loss(model(sample), sample.x)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -193,6 +193,21 @@ def _biased_bfloat16(target: Any, options: Any) -> Any:
     return target
 
 
+def _noisy_bfloat16(target: Any, options: Any) -> Any:
+    import torch
+
+    _bfloat16_in_secret(target, options)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in target.module.parameters():
+
+        def add(gradient: Any) -> Any:
+            noise = torch.randn(gradient.shape, generator=generator)
+            return gradient + 0.05 * gradient.norm() * noise / noise.norm()
+
+        parameter.register_hook(add)
+    return target
+
+
 def _smaller_start(target: Any, options: Any) -> Any:
     import torch
 
@@ -248,6 +263,8 @@ FREEZE = _technique("freeze", "model", _freeze_the_second_of_three)
 FREEZE_BIASES = _technique("freeze_biases", "model", _freeze_biases)
 DROP_BIAS = _technique("drop_bias", "model", _drop_last_bias)
 NARROW = _technique("narrow", "model", _bfloat16_in_secret)
+OPEN_NARROW = _technique("open_narrow", "model", _bfloat16_in_secret, Numerics.PRECISION)
+NOISY_NARROW = _technique("noisy_narrow", "model", _noisy_bfloat16, Numerics.PRECISION)
 BIASED = _technique("biased", "model", _biased_bfloat16, Numerics.PRECISION)
 SECRET_RATE_AND_NARROW = _technique(
     "secret_rate_and_narrow", "optimizer", _larger_rate_in_secret, Numerics.PRECISION

@@ -17,7 +17,8 @@ TINY = Path(__file__).parents[1] / "tiny.py"
 NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE", "NARROW")
 OF_THE_CHAIN = ("SMALLER_START", "SHRINK", "MOMENTS")
 AT_TIMES = ("RATE_AT_TIMES", "SECRET_RATE_AT_TIMES")
-TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN, *AT_TIMES))
+OF_A_FORMAT = ("OPEN_NARROW", "NOISY_NARROW", "BIASED")
+TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN, *AT_TIMES, *OF_A_FORMAT))
 HORIZON = 120
 
 
@@ -106,3 +107,18 @@ def test_what_one_check_alone_sees_is_unproven_without_it(
 
 def test_each_check_of_a_script_has_a_fast_test_that_rests_on_it() -> None:
     assert {SEEN_BY[name] for name in FAST} == {*SEEN_BY.values()}
+
+
+def test_a_narrower_format_in_a_script_is_statistical(prover: Prover) -> None:
+    honest = prover.prove(Plan({"open_narrow": {}}))
+    assert honest.tier == "statistical", honest.evidence
+    assert "over 3 seeds" in honest.evidence
+    assert len({tuple(losses) for losses in prover._plain_seeds}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["noisy_narrow", "biased"])
+def test_what_a_format_does_not_explain_is_a_change(prover: Prover, name: str) -> None:
+    found = prover.prove(Plan({name: {}}))
+    assert found.tier == "changed"
+    assert found.failed == ("gradient",)

@@ -13,6 +13,7 @@ from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.session import Part, Session
+from hotlap.attach.seeds import shift_seeds
 from hotlap.plan import Plan
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_FAILED, Config
@@ -24,7 +25,7 @@ def _parts(session: Session) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
     if session.config.role == "run":
         return []
-    from hotlap.attach.roles.observe import Watch
+    from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
@@ -35,6 +36,9 @@ def _parts(session: Session) -> list[Part]:
         return [TakeTurns(session)]
     if session.config.role == "observe":
         return [Watch(session, Limits.from_options(session.config.options))]
+    if session.config.role == "seeds":
+        watch = Watch(session, Limits(steps=session.config.options["steps"]))
+        return [watch, Losses(watch)]
     watch = Watch(session, Limits())
     kinds = {"verify": Verify, "reference": Reference, "own_place": AtOwnPlace}
     return [watch, kinds[session.config.role](session, watch)]
@@ -62,7 +66,9 @@ def _start(config: Config, channel: Channel) -> None:
         names = ", ".join(f"{name.module}.{name.path}" for name in absent)
         raise RuntimeError(f"this torch ({torch.__version__}) lacks {names}")
     if config.inject_seed is not None:
-        _seed(config.inject_seed)
+        _seed(config.inject_seed + config.shift_seeds)
+    if config.shift_seeds:
+        shift_seeds(config.shift_seeds)
     in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
     session = Session(config, channel, in_process)
     session.play(*_parts(session))

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.errors import TrialError
@@ -108,8 +108,9 @@ class Prover:
             if verdict.tier in ("exact", "changed"):
                 return verdict
         verdict, sampled, record = self._judge_repeated(plan, claimed)
+        is_open = any(c.name in _REPEATED and c.state == "not_made" for c in verdict.checks)
         may_differ = self.lab.subject.step_owner == "script" and not self._at_own_places
-        if verdict.tier == "unproven" and may_differ:
+        if verdict.tier == "unproven" and is_open and may_differ:
             # A script's steps may hang on where it is: on its counters, on batches read ahead.
             self._at_own_places = True
             again = self._judge_repeated(plan, claimed)
@@ -149,16 +150,14 @@ class Prover:
         if self.lab.subject.step_owner == "engine":
             repeated = Repeated(self.lab, self._numbers, rounding=not statistical)
             record = self._record(plan, steps, repeated)
-            if _COARSER & {*plan.techniques}:
-                for row in repeated.rows:
-                    row.pop("narrow_error", None)
-            return repeated.sampled(record["not_sampled"], drawn), record
+            return _of_format(plan, repeated.sampled(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
         if claimed is not None:
             verdict = self._judge(record, claimed)
             if verdict.tier in ("changed", claimed.best_verdict):
                 return Sampled(problem="not repeated"), record
-        return self._reference(record, len(steps), drawn), record
+        sampled = self._reference(record, len(steps), drawn, rounding=not statistical)
+        return _of_format(plan, sampled), record
 
     def _plain_repeated(self) -> Sampled:
         """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
@@ -187,7 +186,7 @@ class Prover:
         )
 
     def _seeds(self, plan: Plan, record: Mapping[str, Any]) -> SeedLosses | None:
-        if self.lab.subject.step_owner == "script" or "seeds" not in self.checks:
+        if "seeds" not in self.checks:
             return None
         steps = min(self.steps, SEED_STEPS)
         if not self._plain_seeds:
@@ -199,10 +198,27 @@ class Prover:
 
     def _losses(self, plan: Plan, steps: int) -> list[list[float]]:
         """Return the losses of the seeds that come after the task's own."""
+        if self.lab.subject.step_owner == "script":
+            return [self._losses_of_script(plan, steps, seed) for seed in _SEEDS]
         report = run_to_report(
             self.lab, plan, timeout_s=TIMEOUT_S, role="seeds", seeds=_SEEDS, steps=steps
         )
         return list(report["losses"].values())
+
+    def _losses_of_script(self, plan: Plan, steps: int, seed: int) -> list[float]:
+        self.lab.shift_seeds = seed
+        try:
+            report = run_to_report(
+                self.lab,
+                plan,
+                timeout_s=TIMEOUT_S,
+                role="seeds",
+                fill_ahead=self.fill_ahead,
+                steps=steps,
+            )
+        finally:
+            self.lab.shift_seeds = 0
+        return report["losses"][:steps]
 
     def _record(
         self,
@@ -240,7 +256,9 @@ class Prover:
             self.applied = report["techniques"]
         return report["record"]
 
-    def _reference(self, record: Mapping[str, Any], asked: int, drawn: str) -> Sampled:
+    def _reference(
+        self, record: Mapping[str, Any], asked: int, drawn: str, *, rounding: bool = True
+    ) -> Sampled:
         """Repeat the sampled steps of a script."""
         if record["not_sampled"]:
             return Sampled(problem=record["not_sampled"])
@@ -255,10 +273,11 @@ class Prover:
             words = "the batches of some steps came from a DataLoader, those of others did not"
             return Sampled(problem=words)
         repeat = self._in_own_places if True in ways else self._in_place_of_others
+        options = {"samples": samples, "evaluations": record["evaluations"], "rounding": rounding}
         fallback = ""
         for dtype in DTYPES:
             try:
-                report = repeat(samples, record["evaluations"], dtype)
+                report = repeat(dtype, options)
             except TrialError as error:
                 fallback = why_not_repeated(dtype, last_line(error))
                 continue
@@ -277,41 +296,40 @@ class Prover:
             )
         return Sampled(problem=fallback)
 
-    def _in_place_of_others(
-        self, samples: list[dict[str, Any]], evaluations: list[str], dtype: str
-    ) -> dict[str, Any]:
+    def _in_place_of_others(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Repeat steps whose batches can be handed to the script."""
         return run_to_report(
-            self.lab,
-            timeout_s=TIMEOUT_S,
-            role="reference",
-            samples=samples,
-            evaluations=evaluations,
-            dtype=dtype,
+            self.lab, timeout_s=TIMEOUT_S, role="reference", dtype=dtype, **options
         )
 
-    def _in_own_places(
-        self, samples: list[dict[str, Any]], evaluations: list[str], dtype: str
-    ) -> dict[str, Any]:
+    def _in_own_places(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Repeat steps that the script draws itself, see `hotlap.attach.roles.own_place`."""
 
         def run(*, is_plain: bool) -> dict[str, Any]:
+            given = {**options, "evaluations": []} if is_plain else options
             return run_to_report(
                 self.lab,
                 timeout_s=TIMEOUT_S,
                 role="own_place",
-                samples=samples,
-                evaluations=[] if is_plain else evaluations,
-                dtype="float32" if is_plain else dtype,
+                dtype=dtype,
                 plain=str(self.lab.exchange),
                 is_plain=is_plain,
+                **given,
             )
 
         plain = run(is_plain=True)
-        return run(is_plain=False) if plain["whole"] == len(samples) else plain
+        return run(is_plain=False) if plain["whole"] == len(options["samples"]) else plain
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["numbers"][update])
+
+
+def _of_format(plan: Plan, sampled: Sampled) -> Sampled:
+    """Return sampled steps without what bfloat16 gives, where the plan's format is coarser."""
+    if _COARSER & {*plan.techniques}:
+        rows = [{k: v for k, v in row.items() if k != "narrow_error"} for row in sampled.rows]
+        return replace(sampled, rows=rows)
+    return sampled
 
 
 def _read(record: Mapping[str, Any]) -> list[Any]:

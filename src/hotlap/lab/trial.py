@@ -55,6 +55,7 @@ class Lab:
     techniques: tuple[str, ...] = ()
     """Techniques from outside, as `module:NAME`."""
     inject_seed: int | None = None
+    shift_seeds: int = 0
     memory_bytes: int = field(default_factory=lambda: int(available_bytes() * _MEMORY_SHARE))
     """A trial whose processes together hold more resident memory is ended."""
     protection: Protection | None = None
@@ -164,6 +165,7 @@ class Trial:
             plan=plan_data(plan),
             techniques=lab.techniques,
             inject_seed=lab.inject_seed,
+            shift_seeds=lab.shift_seeds,
             fill_ahead=fill_ahead,
             options={"started": self.started, **options},
         )

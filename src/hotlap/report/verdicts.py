@@ -39,7 +39,9 @@ What is looked at in sampled steps, drawn anew for each proof, and in those whos
 leaves the plain run's:
 
 gradient: from the same weights, batch and random numbers, against a repetition in float64; each
-tensor by itself too. Its limit is a multiple of the error that the plain step has.
+tensor by itself too. Its limit is a multiple of the error that the plain step has. The batch is
+handed to the script by its DataLoader. Where none hands it out, or the step hangs on counters of the
+script's own, the script comes to the step by itself, and starts from the captured weights there.
 
 update: all of the update, with the plain run's hyperparameters.
 
@@ -48,6 +50,10 @@ buffers: what the step changes in the model's buffers, as batch norm's statistic
 evaluation: the same is evaluated at the same times; some forwards are repeated with their weights.
 
 losses: the mean of the later half of the losses is the plain run's, within its noise.
+
+seeds, for `statistical` alone: from two more seeds too, plan and plain run are trained, and the mean
+loss of the plan may be larger by 1 % of the loss at the start at most. A script that fixes its seeds
+is given others: each seed that it sets is moved.
 
 A verdict names its horizon in steps, which parts of the run were within it, the smallest change of
 each kind that would have been seen on this run, and what was not checked."""

@@ -32,6 +32,8 @@ class Config:
     """Techniques from outside, as `module:NAME`."""
     inject_seed: int | None = None
     """Seed every global generator with this as soon as torch is there."""
+    shift_seeds: int = 0
+    """Add this to every seed that the script sets."""
     fill_ahead: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the role needs."""

@@ -220,3 +220,19 @@ class Watch(Part):
             page_faults=page_faults,
             system_ms=system_ms,
         )
+
+
+class Losses(Part):
+    """Reports every loss that was seen.
+
+    Args:
+        watch: what has seen them.
+    """
+
+    wants_phases = True
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def report(self) -> dict[str, Any]:
+        return {"losses": self._watch.recorder.losses()}

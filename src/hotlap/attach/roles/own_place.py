@@ -19,8 +19,8 @@ class AtOwnPlace(Part):
 
     The script draws them itself: it is put where the captured run was when the step before had
     ended, in its loop and in its random numbers, and must come to the same inputs. So each place is
-    passed once only, and the trial is held twice: first in float32, which writes what it finds, and
-    then in the reference's dtype.
+    passed once only, and the trial is held twice: first as the plain script computes, which writes
+    what it finds, and then in the reference's dtype.
 
     Options: those of `Reference`; `plain`, the folder that the first trial writes to and the second
     reads from; and `is_plain`, true for the first.
@@ -105,8 +105,7 @@ class AtOwnPlace(Part):
         sample = self._queue[0]
         if sample["step"] == self._watch.steps:
             self._queue.pop(0)
-            dtype = torch.float32 if self._is_plain else self._wide
-            self._waiting = Repetition(sample["file"], sample["numbers"], dtype)
+            self._waiting = self._findings.repetition(sample, self._is_plain)
             self._waiting.draw_again()
 
     def _compare(self, repeated: Repetition) -> None:

@@ -11,12 +11,13 @@ from hotlap.attach.roles.session import Part, Session
 
 
 class Reference(Part):
-    """Options: `samples` [{file, numbers}], `evaluations` (files) and `dtype` (`float64` or
-    `float32`).
+    """Options: `samples` [{file, numbers}], `evaluations` (files), `dtype` (`float64` or `float32`)
+    and `rounding`.
 
-    Every sample takes two steps of the script: one in the reference's dtype, and one in float32
-    without a plan, whose error is what honest rounding looks like for this very step. The script's
-    first step is its own: it shows which modules are trained, and from which loader.
+    Every sample takes two steps of the script: one in the reference's dtype, and one without a plan
+    whose error is what honest rounding looks like for this very step: in float32 if `rounding`,
+    else in bfloat16 as autocast computes it. The script's first step is its own: it shows which
+    modules are trained, and from which loader.
 
     Args:
         session: what it is a part of, after `watch`.
@@ -29,9 +30,9 @@ class Reference(Part):
         self._watch = watch
         self._findings = Findings(session, watch)
         self._queue = [
-            (sample, dtype)
+            (sample, is_plain)
             for sample in session.config.options["samples"]
-            for dtype in (self._findings.dtype, torch.float32)
+            for is_plain in (False, True)
         ]
         self._repeated: Repetition | None = None
         self._exact: list[Gradients] = []
@@ -50,8 +51,7 @@ class Reference(Part):
         if self._repeated is None:
             if not self._queue:
                 self._findings.leave()
-            sample, dtype = self._queue[0]
-            self._repeated = Repetition(sample["file"], sample["numbers"], dtype)
+            self._repeated = self._findings.repetition(*self._queue[0])
             self._repeated.begin(self._watch.roots)
         return self._repeated.batch()
 

@@ -31,13 +31,15 @@ class Findings:
     """What the repeated steps have shown; ends the trial when there is no more to see.
 
     Args:
-        session: whose options `evaluations` (files) and `dtype` are read.
+        session: whose options `evaluations` (files), `dtype` and `rounding` are read.
         watch: knows the models.
     """
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session, self._watch = session, watch
         self._dtype = session.config.options["dtype"]
+        self.is_rounding = session.config.options["rounding"]
+        """True if a plan may round as float32 does; else as a narrower format does."""
         self._evaluations: list[dict[str, Any]] = []
         self._terms = Terms()
         self._results: list[dict[str, Any]] = []
@@ -53,6 +55,15 @@ class Findings:
         """Count the terms of the sums in the roots, see `Terms`."""
         self._terms.attach(self._watch.roots)
 
+    def repetition(self, sample: dict[str, Any], is_plain: bool) -> "Repetition":
+        """Return a sample to be repeated, in the reference's dtype or as the plain script does."""
+        return Repetition(
+            sample["file"],
+            sample["numbers"],
+            torch.float32 if is_plain else self.dtype,
+            autocasts=is_plain and not self.is_rounding,
+        )
+
     def compare(
         self,
         repeated: "Repetition",
@@ -65,13 +76,13 @@ class Findings:
         Args:
             repeated: the step.
             exact: the gradients of each of its updates in the reference's dtype.
-            plain: the same in float32, without a plan.
+            plain: the same in float32, or as autocast computes it, without a plan.
             buffers: what the step leaves in them, in the one and in the other.
         """
         names = _names_of(self._watch.roots)
         steps = zip(repeated.places, exact, plain, strict=True)
         for number, (place, wide, narrow) in enumerate(steps):
-            row = compare_gradients(
+            row = self._gradients(
                 _renamed(repeated.captured(number), names[place]),
                 _renamed(wide, names[place]),
                 _renamed(narrow, names[place]),
@@ -87,6 +98,12 @@ class Findings:
             row |= {"step": repeated.meta["step"], "dtype": self._dtype}
             self._results.append({**row, "optimizer": place})
         self._whole += 1
+
+    def _gradients(self, captured: Gradients, exact: Gradients, plain: Gradients) -> dict[str, Any]:
+        if self.is_rounding:
+            return compare_gradients(captured, exact, plain)
+        row = compare_gradients(captured, exact, None)
+        return row | {"narrow_error": compare_gradients(plain, exact, None)["gradient_error"]}
 
     def count_whole(self) -> None:
         """A step was repeated that is compared elsewhere."""
@@ -162,8 +179,12 @@ def _is_nearly(given: torch.Tensor, captured: torch.Tensor) -> bool:
 class Repetition:
     """One captured step, while the script repeats it in `dtype`."""
 
-    def __init__(self, file: str, numbers: list[Any], dtype: torch.dtype) -> None:
+    def __init__(
+        self, file: str, numbers: list[Any], dtype: torch.dtype, *, autocasts: bool = False
+    ) -> None:
         self.dtype = dtype
+        self.autocasts = autocasts
+        """True to compute in bfloat16 as autocast does."""
         self.numbers = numbers
         """The plain run's hyperparameters at each update of the step."""
         with safe_open(file, framework="pt") as archive:
@@ -190,6 +211,9 @@ class Repetition:
         model = (t for name, t in self.tensors.items() if name.startswith("model."))
         self._formats.enter_context(repeating_in(self.dtype, own_dtype(model)))
         self.load(roots)
+        if self.autocasts:
+            kind = next((tensor.device.type for _, tensor in states_of(roots)), "cpu")
+            self._formats.enter_context(torch.autocast(kind, dtype=torch.bfloat16))
 
     def load(self, roots: list[Any]) -> None:
         """Load what has not been loaded: a module may be called for the first time."""

@@ -40,8 +40,8 @@ leaves the plain run's:
 
 gradient: from the same weights, batch and random numbers, against a repetition in float64; each
 tensor by itself too. Its limit is a multiple of the error that the plain step has. The batch is
-handed to the script by its DataLoader. Where none hands it out, or the step hangs on counters of the
-script's own, the script comes to the step by itself, and starts from the captured weights there.
+handed to the script by its DataLoader. Where none hands it out, or the step hangs on counters of
+the script's own, the script comes to the step by itself, and begins it with the captured weights.
 
 update: all of the update, with the plain run's hyperparameters.
 
@@ -51,9 +51,9 @@ evaluation: the same is evaluated at the same times; some forwards are repeated 
 
 losses: the mean of the later half of the losses is the plain run's, within its noise.
 
-seeds, for `statistical` alone: from two more seeds too, plan and plain run are trained, and the mean
-loss of the plan may be larger by 1 % of the loss at the start at most. A script that fixes its seeds
-is given others: each seed that it sets is moved.
+seeds, for `statistical` alone: plain run and plan are trained from two more seeds, and the plan's
+mean loss may be larger by 1 % of the loss at the start at most. A script that fixes its seeds is
+given others: each seed that it sets is moved.
 
 A verdict names its horizon in steps, which parts of the run were within it, the smallest change of
 each kind that would have been seen on this run, and what was not checked."""

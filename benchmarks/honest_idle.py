@@ -14,9 +14,7 @@ IDLE = Technique(
     name="idle",
     seam="optimizer",
     Options=Options,
-    numerics=lambda _options: Numerics.EXACT,
-    why_not=lambda _task, _host, _options: None,
-    apply=lambda target, _options: target,
-    proof=lambda _target, _options: Proof("applied", "it does nothing, and says so"),
-    candidates=lambda _task, _host: ({},),
+    numerics=lambda: Numerics.EXACT,
+    apply=lambda target: target,
+    proof=lambda: Proof("applied", "it does nothing, and says so"),
 )

@@ -7,6 +7,7 @@ pass; nothing else may.
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:  # noqa: ARG001
         ]
         for row in _told_to(name, told, args.steps, quick):
             result.rows.append(row)
-            print(*row.values(), sep="  ", flush=True)
+            print(*row.values(), sep="  ", file=sys.stderr, flush=True)
     _count(result)
     result.failed = bool(result.figures["let through"])
     return result

@@ -21,7 +21,7 @@ def given(hint: Any, *arguments: str) -> int | None:
 def test_a_whole_number_is_not_rounded_from_another(hint: Any) -> None:
     assert given(hint, "--count", "3") == 3
     for arguments in (["--count", "2.7"], ["--count=2.7"]):
-        with pytest.raises(UsageError, match=r"--count 2\.7 is not allowed.*whole numbers"):
+        with pytest.raises(UsageError, match=r"--count 2\.7 is not allowed.*an integer"):
             given(hint, *arguments)
 
 

@@ -100,14 +100,15 @@ def hide_worker_info() -> None:
     Raises:
         RunError: this torch keeps it elsewhere.
     """
+    import torch
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import worker
 
     worker._worker_info = None
     if get_worker_info() is not None:
         raise RunError(
-            "this torch does not let a worker process hide that it is one. Allowed: streams "
-            "without the technique `workers`."
+            f"torch {torch.__version__} does not allow to hide the worker info of a process, which "
+            "streams need. Remove the technique `workers` from the plan."
         )
 
 

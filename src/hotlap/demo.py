@@ -59,7 +59,9 @@ def example() -> Path:
     for folder in (package.parents[1] / "examples", package / "_examples"):
         if (folder / "fashion_mnist" / "plain.py").is_file():
             return folder / "fashion_mnist"
-    raise MissingFile(f"the example is neither in '{package}' nor beside it. Install hotlap again.")
+    raise MissingFile(
+        f"the example was not found in '{package}' or next to it. Install hotlap again."
+    )
 
 
 def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
@@ -80,7 +82,7 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
     )
     console.print(
         f"\n{host.cpu}, {host.cores} cores, torch {host.torch}. "
-        "The script is as a first lecture teaches it; nobody edits it."
+        "The script is written as in an introductory tutorial, and is not edited."
     )
     console.rule("1. Why is it slow?")
     with Lab(planned) as lab:
@@ -114,7 +116,7 @@ def hints_of(diagnosis: Diagnosis) -> list[Hint]:
 
 
 def _find_data(folder: Path, console: Console) -> int:
-    """Say which data are used; return how many times more epochs of them it takes."""
+    """Print which dataset is used; return how many times more epochs of it are needed."""
     done = subprocess.run(
         [sys.executable, str(folder / "data.py"), "--fetch"], capture_output=True, text=True
     )
@@ -133,20 +135,25 @@ def _show_runs(
     say("hotlap run, without a plan: exact techniques only")
     exact = _timed(script, EXACT_PLAN)
     same = (
-        "byte for byte what the plain script printed"
+        "byte for byte the plain script's output"
         if plain.learned == exact.learned
-        else ("NOT what the plain script printed")
+        else "NOT the plain script's output"
     )
     console.print(_last_lines("plain", plain))
     console.print(_last_lines("hotlap run", exact))
-    console.print(f"  {same}, times apart; {plain.seconds / exact.seconds:.2f}x as a whole")
+    console.print(
+        f"  {same}, except for times; {plain.seconds / exact.seconds:.2f}x for the whole run"
+    )
     if plan:
         say("hotlap run --plan, the tuned one")
         tuned = _timed(script, plan)
         console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
-        console.print(f"  {plain.seconds / tuned.seconds:.2f}x as a whole, start-up included")
+        console.print(f"  {plain.seconds / tuned.seconds:.2f}x for the whole run, with start-up")
     if plain.learned != exact.learned:
-        raise RunError("an exact plan changed what the script prints: this is a defect of hotlap.")
+        raise RunError(
+            f"an exact plan changed what `{script}` prints. This is a bug in hotlap. Report it "
+            "with the lines above."
+        )
 
 
 def _timed(script: Script, plan: Plan) -> Shown:
@@ -161,7 +168,9 @@ def _timed(script: Script, plan: Plan) -> Shown:
         code = outcome.exit_code
     seconds = time.monotonic() - begin
     if code != 0:
-        raise RunError(f"`{script}` ended with exit code {code}.")
+        raise RunError(
+            f"`{script}` ended with exit code {code}. Run it in '{script.folder}' to see why."
+        )
     return Shown(output, seconds)
 
 

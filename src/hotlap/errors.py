@@ -4,15 +4,15 @@
     |-- UsageError (ValueError)     something the user gave is wrong; command exit code 2
     |   |-- PlanError               a plan file or a technique's options
     |   |-- UnknownName             a technique, finding or error that does not exist
-    |   `-- MissingFile             a script, plan or data set that is not there
+    |   `-- MissingFile             a script, plan or dataset that was not found
     `-- RunError                    the input was fine, the work could not be done; exit code 1
-        |-- AttachError             the script ran, but hotlap could not get into it
+        |-- AttachError             the script ran, but hotlap could not attach to it
         |-- TrialError              a trial crashed, hung, grew too large or never trained
         |-- ScratchError            the copy-on-write view of the files could not be made
         |-- StorageError            a checkpoint could not be written
         `-- CheckpointCorrupt       a checkpoint is not what its manifest says
 
-A message says what was given, what is allowed, and what to do, in that order.
+A message says what was given, what is expected, and what to do, in that order.
 """
 
 import difflib
@@ -39,7 +39,7 @@ class UnknownName(UsageError):
 
 
 class MissingFile(UsageError):
-    """A file that was named and is not there."""
+    """A file that was given and was not found."""
 
 
 class RunError(HotlapError):
@@ -47,7 +47,7 @@ class RunError(HotlapError):
 
 
 class AttachError(RunError):
-    """The script's process never confirmed that hotlap is inside it."""
+    """The script's process never confirmed that hotlap is attached to it."""
 
 
 class TrialError(RunError):
@@ -77,12 +77,12 @@ class CheckpointCorrupt(RunError):
 
 
 def unknown_name(given: str, known: Iterable[str], what: str) -> str:
-    """Return the sentence that says what was given, what is known, and the nearest right name.
+    """Return the message that says what was given, what is expected, and the nearest right name.
 
     >>> unknown_name("residant", ["resident", "threads"], "technique")
-    "technique 'residant' is not known. Known: resident, threads. Did you mean 'resident'?"
+    "technique 'residant' is not known. Expected: resident, threads. Did you mean 'resident'?"
     """
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"{what} '{given}' is not known. Known: {', '.join(names)}.{hint}"
+    return f"{what} '{given}' is not known. Expected: {', '.join(names)}.{hint}"

@@ -201,5 +201,5 @@ def _class(name: str) -> Any:
     for part in path.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise LookupError(f"the class of a batch, {path} of {module}, is not to be found again")
+        raise LookupError(f"the class {path} of a batch was not found in the module {module}")
     return found

@@ -55,14 +55,16 @@ class Recipe:
             raise UnknownName(message) from error
         except CycloptsError as error:
             allowed = ", ".join(self._options())
-            raise UsageError(f"{self.path}: {error} Allowed: {allowed or 'nothing'}.") from error
+            raise UsageError(
+                f"{self.path}: {str(error).rstrip('.')}. Expected options: {allowed or 'none'}."
+            ) from error
         try:
             made = function(*bound.args, **bound.kwargs)
         except SystemExit as error:
             raise UsageError(_ended(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
-                f"{self.path}: task() gave {type(made).__name__}. Allowed: a hotlap.Task."
+                f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task."
             )
         return made
 
@@ -75,14 +77,14 @@ class Recipe:
             hints = get_type_hints(self.function)
         except NameError as error:
             raise UsageError(
-                f"an annotation of {self.function.__name__}() in '{self.path}' cannot be read: "
-                f"{error}. Allowed: types that the recipe knows."
+                f"an annotation of {self.function.__name__}() in '{self.path}' cannot be resolved: "
+                f"{error}. Import the type, or remove the annotation."
             ) from error
         whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _rounds(hint)}
         given = " ".join(arguments).replace("=", " ").split()
         for name, value in pairwise(given):
             if name.replace("_", "-") in whole and _has_fraction(value):
-                raise UsageError(f"{name} {value} is not allowed. Allowed: whole numbers.")
+                raise UsageError(f"{name} {value} is not allowed. Expected: an integer.")
 
 
 def _rounds(hint: Any) -> bool:
@@ -120,14 +122,13 @@ def _ended(path: Path, error: SystemExit, when: str) -> str:
     if any(frame.filename.endswith("argparse.py") for frame in frames):
         return (
             f"{path} reads the command line with argparse {when}, which ended the process. "
-            "Expected: what can be given as parameters of task(), as in `def task(*, lr: float = "
-            "0.1)`, which `--lr 0.3` sets; argparse at most below `if __name__ == '__main__':`."
+            "Expected: arguments as parameters of task(), as in `def task(*, lr: float = 0.1)`, "
+            "which `--lr 0.3` sets. Move argparse below `if __name__ == '__main__':`."
         )
     code = "" if error.code is None else repr(error.code)
     return (
         f"{path} called sys.exit({code}) {when}, at line {_line_in(path, frames)}, so there is "
-        "nothing to train. Expected: a task() that returns a hotlap.Task, and an exception where "
-        "it cannot."
+        "nothing to train. Expected: a task() that returns a hotlap.Task, or raises an exception."
     )
 
 
@@ -188,12 +189,16 @@ def load(path: str | Path) -> Recipe:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingFile(f"recipe '{path}' is not there. Allowed: a Python file with `task(...)`.")
+        raise MissingFile(
+            f"recipe '{path}' was not found. Expected: a Python file with `def task(...)`."
+        )
     _check_names_task(path)
     module = _imported(path)
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
-        raise UsageError(f"{path} has no function `task`. Allowed: `def task(...) -> hotlap.Task`.")
+        raise UsageError(
+            f"{path} has no function `task`. Expected: `def task(...) -> hotlap.Task`."
+        )
     return Recipe(path, function)
 
 
@@ -208,7 +213,7 @@ def _check_names_task(path: Path) -> None:
     if not names & {"task", "*"}:
         raise UsageError(
             f"{path} has no function `task`, so it was not imported. Expected: `def task(...) -> "
-            f"hotlap.Task`. A script is run by `hotlap run {path}`."
+            f"hotlap.Task`. Use `hotlap run {path}` for a script."
         )
 
 
@@ -224,7 +229,7 @@ def _imported(path: Path) -> ModuleType:
     name = f"hotlap_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is no Python file. Allowed: a file that ends with .py.")
+        raise UsageError(f"{path} is not a Python file. Expected: a file that ends with .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.resolve().parent)
@@ -237,5 +242,8 @@ def _imported(path: Path) -> ModuleType:
     except SystemExit as error:
         raise UsageError(_ended(path, error, "while it was imported")) from error
     except Exception as error:
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"{path} cannot be imported. Run `python {path}` to see the traceback. "
+            f"{type(error).__name__}: {error}"
+        ) from error
     return module

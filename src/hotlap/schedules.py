@@ -73,12 +73,15 @@ def _schedule(share: Callable[[int], float], name: str, **values: float) -> Call
 
 def _check(total: int, floor: float, **parts: int) -> None:
     for name, steps in {"total": total, **parts}.items():
-        if type(steps) is not int or steps < (1 if name == "total" else 0):
-            raise UsageError(f"{name}={steps!r} is not allowed. Allowed: whole numbers of steps.")
+        least = 1 if name == "total" else 0
+        if type(steps) is not int or steps < least:
+            raise UsageError(
+                f"{name}={steps!r} is not allowed. Expected: a number of steps, {least} or more."
+            )
     if sum(parts.values()) > total:
         given = " + ".join(f"{name} {steps}" for name, steps in parts.items())
         raise UsageError(
-            f"{given} is longer than the run of {total} steps. Allowed: parts that fit into it."
+            f"{given} is longer than the run of {total} steps. Reduce them, or increase total."
         )
     if not 0 <= floor <= 1:
-        raise UsageError(f"floor={floor!r} is not allowed. Allowed: 0 to 1.")
+        raise UsageError(f"floor={floor!r} is not allowed. Expected: 0 to 1.")

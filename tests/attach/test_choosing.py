@@ -53,9 +53,9 @@ def test_a_plan_that_was_found_to_change_something_or_is_not_proven_is_never_use
 @pytest.mark.parametrize(
     ("text", "given", "why"),
     [
-        (FILE.to_toml().replace("fused", "foreach"), {}, "hotlap did not write it as it is now"),
-        (FILE.to_toml().replace("343\n", "999\n"), {}, "hotlap did not write it as it is now"),
-        (FILE.to_toml().split("\n", 1)[1], {}, "hotlap did not write it as it is now"),
+        (FILE.to_toml().replace("fused", "foreach"), {}, "it was written or edited by hand"),
+        (FILE.to_toml().replace("343\n", "999\n"), {}, "it was written or edited by hand"),
+        (FILE.to_toml().split("\n", 1)[1], {}, "it was written or edited by hand"),
         (PlanFile(PLAN, FILE.host).to_toml(), {}, "what was proven"),
         (PlanFile(PLAN, None, FILE.verdict).to_toml(), {}, "where it was measured"),
         (FILE.to_toml(), {"cpu": "that CPU"}, "measured on this CPU, this is that CPU"),
@@ -75,7 +75,7 @@ def test_of_a_plan_whose_verdict_says_nothing_here_only_exact_techniques_are_use
     assert found.plan == exact
     assert why in found.line
     if exact == EXACT_PART:
-        assert "without optimizer" in found.line
+        assert "dropped: optimizer" in found.line
 
 
 def test_a_file_by_hand_is_used_only_by_name_and_only_where_that_is_asked_for(
@@ -98,7 +98,7 @@ def test_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     script = Script(path="train.py", cwd=str(tmp_path))
     assert choose(script, None, cpu="", torch="").plan == EXACT_PLAN
     empty = PlanFile(Plan(), FILE.host, PlanVerdict("exact", "seen", 0)).to_toml()
-    assert "found nothing" in chosen(tmp_path, empty).line
+    assert "nothing faster than plain was found" in chosen(tmp_path, empty).line
     monkeypatch.setenv("HOTLAP_OFF", "1")
     assert chosen(tmp_path, FILE.to_toml()).plan == Plan()
 
@@ -117,7 +117,7 @@ def test_what_only_a_race_can_show_is_not_taken_from_another_host(
     PlanFile(Plan(THREADS), host=MeasuredOn(cpu, "2.13"), verdict=verdict).write(path)
     chosen = choose(RecipeRun(path="recipe.py"), str(path), cpu="here", torch="2.13")
     assert set(chosen.plan.techniques) == used
-    assert ("without reader_threads" in chosen.line) is (cpu == "elsewhere")
+    assert ("dropped: reader_threads" in chosen.line) is (cpu == "elsewhere")
 
 
 def test_no_plan_at_all_holds_nothing_that_needs_a_race() -> None:
@@ -151,7 +151,8 @@ def test_where_nothing_was_tuned_one_is_told_how_to_and_exact_techniques_are_use
     script = Script(path="train.py", args=("--lr", "3"), cwd=str(tmp_path))
     found = choose(script, "auto", cpu="", torch="")
     assert found.plan == EXACT_PLAN
-    assert f"no '{plan_path(script)}'; `hotlap tune train.py --lr 3` writes it" in found.line
+    path = plan_path(script)
+    assert f"'{path}' was not found; `hotlap tune train.py --lr 3` writes it" in found.line
 
 
 def test_a_plan_that_was_named_and_is_not_there_is_an_error_and_not_the_exact_plan(
@@ -159,7 +160,7 @@ def test_a_plan_that_was_named_and_is_not_there_is_an_error_and_not_the_exact_pl
 ) -> None:
     script = Script(path="train.py", cwd=str(tmp_path))
     for path in (tmp_path / "fast.toml", tmp_path):
-        with pytest.raises(MissingFile, match=r"`hotlap tune SCRIPT` writes one"):
+        with pytest.raises(MissingFile, match=r"Run `hotlap tune SCRIPT` to write one"):
             choose(script, str(path), cpu="", torch="")
 
 
@@ -176,14 +177,12 @@ class Options:
 
 def made(name: str, numerics: Numerics) -> Technique:
     return Technique(
-        name,
-        "process",
-        Options,
-        lambda options: numerics,
-        lambda *_: None,
-        lambda target, options: target,
-        lambda *_: Proof("no_effect", "it does nothing"),
-        lambda *_: ({},),
+        name=name,
+        seam="process",
+        Options=Options,
+        numerics=lambda: numerics,
+        apply=lambda target: target,
+        proof=lambda: Proof("no_effect", "it does nothing"),
     )
 
 

@@ -177,7 +177,7 @@ def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
 def test_a_batch_that_cannot_be_kept_ends_sampling() -> None:
     sampler = StepSampler({"samples": [1, 2], "folder": "unused"})
     sampler.batch(1, {"text": object()}, [])
-    assert "something else than tensors" in sampler.reason
+    assert "objects that are not tensors" in sampler.reason
     assert not sampler.wanted
     no_loader = StepSampler({"samples": [1], "folder": "unused"})
     no_loader.step_begins(1)

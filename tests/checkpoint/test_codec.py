@@ -120,7 +120,7 @@ def test_numbers_of_numpy_become_plain_ones_of_the_same_value(number: Any, plain
 )
 def test_what_cannot_come_back_is_refused_with_what_holds_it(value: Any, kind: str) -> None:
     for given in (value, [value], ("a", {"b": value}), {"a": [value]}):
-        with pytest.raises(UsageError, match=f"^the schedule holds a {kind}, .* Allowed: "):
+        with pytest.raises(UsageError, match=f"^the schedule holds a {kind}, .* Expected: "):
             encode(given, "the schedule")
 
 

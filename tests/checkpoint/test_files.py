@@ -47,12 +47,12 @@ def test_a_file_larger_than_one_read_is_read_whole(
     assert read_regular(tmp_path / "file", 100) == b"0123456789"
 
 
-@pytest.mark.parametrize("kind", ["a link", "a FIFO", "a folder", "a socket", "a device"])
+@pytest.mark.parametrize("kind", ["a symbolic link", "a FIFO", "a folder", "a socket", "a device"])
 def test_whatever_is_no_regular_file_is_refused_and_never_opened(
     kind: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path("odd")
-    if kind == "a link":
+    if kind == "a symbolic link":
         (here / "target").write_bytes(b"secret")
         path.symlink_to("target")
     elif kind == "a FIFO":
@@ -65,7 +65,7 @@ def test_whatever_is_no_regular_file_is_refused_and_never_opened(
     else:
         path = Path("/dev/null")
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
-    with pytest.raises(OSError, match=f"'{path.name}' is no regular file but {kind}$"):
+    with pytest.raises(OSError, match=f"'{path.name}' is {kind}, not a regular file$"):
         read_regular(path, 10)
 
 
@@ -110,17 +110,16 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_stands_in_its_way(tmp_pa
     (tmp_path / "link").symlink_to("nowhere")
     error = OSError(errno.EACCES, "Permission denied")
     inside = Path("a", "b")
-    assert (
-        why_unwritable(error, tmp_path / "file" / inside) == f"'{tmp_path / 'file'}' is no folder"
-    )
-    words = f"'{tmp_path / 'link'}' is a link to 'nowhere', which is not there"
+    told = why_unwritable(error, tmp_path / "file" / inside)
+    assert told == f"'{tmp_path / 'file'}' is not a folder"
+    words = f"'{tmp_path / 'link'}' is a symbolic link to 'nowhere', which does not exist"
     assert why_unwritable(error, tmp_path / "link" / inside) == words
     assert why_unwritable(error, tmp_path / inside) == "Permission denied"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("x" * 5000, "of 5000 letters is too long. Allowed: a shorter one"), ("a\0b", "null")],
+    [("x" * 5000, "of 5000 characters is too long. Use a shorter path"), ("a\0b", "null")],
 )
 def test_a_path_that_no_file_can_have_is_the_users_mistake(name: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:

@@ -56,7 +56,7 @@ def test_a_second_run_is_told_who_saves_there_and_a_killed_ones_lock_is_taken_ov
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as other:
         try:
             assert other.stdout is not None and other.stdout.readline() == b"held\n"
-            words = rf"process {other.pid} on {re.escape(socket.gethostname())}, begun \d{{4}}-"
+            words = rf"process {other.pid} on {re.escape(socket.gethostname())}, started \d{{4}}-"
             with pytest.raises(UsageError, match=words):
                 hotlap.train(short(steps=2), run_dir=tmp_path / "run", resume="auto")
             assert numbers(tmp_path / "run") == []
@@ -121,5 +121,5 @@ def test_what_is_no_lock_is_replaced(content: str, tmp_path: Path) -> None:
 
 def test_a_fifo_in_its_place_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
-    with pytest.raises(UsageError, match="no regular file"):
+    with pytest.raises(UsageError, match="not a regular file"):
         Lock(tmp_path).take()

@@ -40,16 +40,16 @@ def naming(name: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (naming("../secret.json"), "'../secret.json' is no file of a checkpoint"),
-        (naming("a.json/../../secret.json"), "is no file of a checkpoint"),
-        (naming("/etc/passwd"), "is no file of a checkpoint"),
-        (naming("MANIFEST.json"), "is no file of a checkpoint"),
-        (naming(""), "is no file of a checkpoint"),
-        (lambda m: m["files"]["state.json"].update(mode=1), "is no file of a checkpoint"),
-        (lambda m: m["files"]["state.json"].pop("sha256"), "is no file of a checkpoint"),
+        (naming("../secret.json"), "'../secret.json' is not a file of a checkpoint"),
+        (naming("a.json/../../secret.json"), "is not a file of a checkpoint"),
+        (naming("/etc/passwd"), "is not a file of a checkpoint"),
+        (naming("MANIFEST.json"), "is not a file of a checkpoint"),
+        (naming(""), "is not a file of a checkpoint"),
+        (lambda m: m["files"]["state.json"].update(mode=1), "is not a file of a checkpoint"),
+        (lambda m: m["files"]["state.json"].pop("sha256"), "is not a file of a checkpoint"),
         (lambda m: m["files"].pop("state.json"), "state.json"),
-        (lambda m: m.update(schema=2), "schema 2 is not known. Known: 1"),
-        (lambda m: m.update(step=5), "it is that of step 5"),
+        (lambda m: m.update(schema=2), "schema 2 is not known, only 1"),
+        (lambda m: m.update(step=5), "it is the manifest of step 5"),
         (lambda m: m.update(notes="x" * 2**21), "larger than"),
     ],
 )
@@ -78,7 +78,7 @@ def test_only_regular_files_are_read(kind: str, name: str, tmp_path: Path) -> No
         os.mkfifo(file)
     elif kind == "a folder":
         file.mkdir()
-    with pytest.raises(CheckpointCorrupt, match=r"no regular file|No such file"):
+    with pytest.raises(CheckpointCorrupt, match=r"not a regular file|No such file"):
         read(step)
 
 
@@ -86,5 +86,5 @@ def test_a_copy_of_a_step_may_have_any_name_and_no_other_steps(tmp_path: Path) -
     step = saved(tmp_path)
     best = shutil.copytree(step, tmp_path / "best")
     assert read(best).step == 4
-    with pytest.raises(CheckpointCorrupt, match="that of step 4"):
+    with pytest.raises(CheckpointCorrupt, match="the manifest of step 4"):
         read(step.rename(step.with_name("step-000000000009")))

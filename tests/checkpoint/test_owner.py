@@ -19,7 +19,7 @@ def test_this_process_lives_and_is_told_by_number_host_and_time() -> None:
     assert me().lives
     assert Owner.parse(json.loads(json.dumps(me().to_json()))) == me()
     shown = str(me())
-    assert shown.startswith(f"process {os.getpid()} on {me().host}, begun 20")
+    assert shown.startswith(f"process {os.getpid()} on {me().host}, started 20")
 
 
 @pytest.mark.parametrize(

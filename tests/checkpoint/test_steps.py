@@ -145,7 +145,7 @@ def test_a_file_that_a_run_could_have_written_and_the_manifest_lacks_is_refused(
     (path / "notes.txt").write_text("mine")
     assert is_whole(path)
     (path / name).write_bytes(b"")
-    with pytest.raises(CheckpointCorrupt, match=f"does not list '{name}', which lies beside it"):
+    with pytest.raises(CheckpointCorrupt, match=f"does not list '{name}', which is in its folder"):
         read(path)
 
 
@@ -188,7 +188,7 @@ def test_the_hint_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_is_told_apart_from_a_damaged_one(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"is not there. Allowed: a folder `step-...`"):
+    with pytest.raises(MissingFile, match=r"was not found. Expected: a folder `step-...`"):
         read(tmp_path / "step-000000000001")
     (tmp_path / "step-000000000001").mkdir()
     with pytest.raises(CheckpointCorrupt, match=MANIFEST):

@@ -65,7 +65,7 @@ def test_a_measuring_process_that_says_nothing_useful_is_an_error_with_its_last_
         parse(
             "", "Traceback\nModuleNotFoundError: No module named 'torch'\n", busy_cores=0, seconds=1
         )
-    with pytest.raises(RunError, match="it said nothing"):
+    with pytest.raises(RunError, match="no output"):
         parse("no json\n", "", busy_cores=0, seconds=1)
 
 

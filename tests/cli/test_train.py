@@ -73,12 +73,12 @@ def test_a_recipe_is_trained_and_its_parameters_can_be_given(
 def test_what_is_not_kept_is_said_and_as_many_steps_are_kept_as_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "nothing of this run will be kept. Give --run-dir FOLDER"
+    words = "this run will not be saved. Pass --run-dir FOLDER"
     assert main(["train", "recipe.py", "--epochs", "1"]) == 0
     assert words in capsys.readouterr().err
     saved = ["--save-every", "1steps", "--keep", "3"]
     assert main(["train", "recipe.py", "--epochs", "1", *saved]) == 2
-    assert "needs the run's folder. Give --run-dir." in capsys.readouterr().err
+    assert "needs the run's folder. Pass --run-dir." in capsys.readouterr().err
     assert main(["train", "recipe.py", "--epochs", "1", "--run-dir", "run", *saved]) == 0
     assert main(["train", "recipe.py", "--resume", "run", *saved]) == 0
     assert words not in capsys.readouterr().err
@@ -140,8 +140,8 @@ def test_what_it_would_take_is_said_and_nothing_is_trained(
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--estimate", "--memory", "lots", "recipe.py"], "no size of memory"),
-        (["--memory", "1GiB", "recipe.py"], "goes with --estimate"),
+        (["--estimate", "--memory", "lots", "recipe.py"], "not a memory size"),
+        (["--memory", "1GiB", "recipe.py"], "needs --estimate"),
     ],
 )
 @pytest.mark.usefixtures("recipe")

@@ -106,7 +106,7 @@ def test_what_cannot_be_carried_into_a_trial_is_refused_with_what_can(
     script = tmp_path / "script.py"
     script.write_text("print()")
     for given, words in (
-        (task, "a Task was given: its functions live in this process only"),
+        (task, "a Task was given, whose functions exist in this process only"),
         (a_function, "the function 'a_function' was given"),
         (script, "is no recipe"),
         (3, "int was given"),

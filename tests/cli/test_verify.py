@@ -35,7 +35,7 @@ def test_a_plan_is_verified_against_the_plain_run(hotlap: Run, plans: Path) -> N
     assert verdict["covers"]["steps"] == 32 and verdict["covers"]["evaluations"] > 0
     assert any(limit["of"] == "gradient, in all steps" for limit in verdict["limits"])
     # The script ends after two epochs.
-    assert verdict["not_checked"][0] == "what follows after step 32"
+    assert verdict["not_checked"][0] == "everything after step 32"
     assert found["a"]["plan"] == {} and found["b"]["plan"] == FUSED.to_json()
     assert [row["state"] for row in found["techniques"]] == ["applied"]
 

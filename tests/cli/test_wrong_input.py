@@ -60,18 +60,18 @@ def files(folder: Path) -> set[str]:
         (["diagnose", "train.py", "--budget", "-3"], "'-3' is not a duration"),
         (["run", ""], "no SCRIPT was given"),
         (["tune", "train.py", "--out", "train.py"], "is no plan file"),
-        (["tune", "--budgets", "3", "train.py"], "Known: --accept, --all, --budget"),
-        (["tune", "train.py", "--hide", "../*"], "patterns of files below"),
-        (["diagnose", "train.py", "--hide", "/etc"], "patterns of files below"),
+        (["tune", "--budgets", "3", "train.py"], "Expected: --accept, --all, --budget"),
+        (["tune", "train.py", "--hide", "../*"], "a pattern of files below"),
+        (["diagnose", "train.py", "--hide", "/etc"], "a pattern of files below"),
         (["explain", "residant"], "Did you mean 'resident'"),
         (["explain", "missing.toml"], "missing.toml"),
         (["tone", "train.py"], "Did you mean 'tune'"),
-        (["verify", "plain", "no.toml", "train.py"], "no.toml' is not there"),
+        (["verify", "plain", "no.toml", "train.py"], "no.toml' was not found"),
         (["verify", "plain", "plain"], "no SCRIPT was given"),
-        (["verify", "plain", "plain", "train.py", "--steps", "3"], "Allowed: 16 or more"),
+        (["verify", "plain", "plain", "train.py", "--steps", "3"], "Expected: 16 or more"),
         (["verify", "plain", "plain", "train.py", "--accept", "exakt"], "Did you mean 'exact'"),
-        (["check", "train.py"], "train.plan.toml' is not there"),
-        (["check", "train.py", "--plan", "auto"], "train.plan.toml' is not there"),
+        (["check", "train.py"], "train.plan.toml' was not found"),
+        (["check", "train.py", "--plan", "auto"], "train.plan.toml' was not found"),
     ],
 )
 def test_it_is_refused_with_what_is_allowed(
@@ -135,4 +135,4 @@ def test_switched_off_nothing_is_measured(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOTLAP_OFF", "1")
-    assert "HOTLAP_OFF is set" in refused([command, "train.py"], capsys)
+    assert "`HOTLAP_OFF` is set" in refused([command, "train.py"], capsys)

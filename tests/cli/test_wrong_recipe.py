@@ -54,18 +54,18 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["train", "recipe.py", "--epoch", "3"], ["Did you mean '--epochs'"]),
         (["train", "--save-evry", "1epoch", "recipe.py"], ["Did you mean '--save-every'"]),
         (["export", "recipe.py", "--from", "x", "--to", "y", "--overwite"], ["'--overwrite'"]),
-        (["train", "recipe.py", "--keep", "1.5"], ["--keep 1.5", "whole number"]),
-        (["train", "recipe.py", "--keep", "1e0"], ["--keep 1e0", "whole number"]),
+        (["train", "recipe.py", "--keep", "1.5"], ["--keep 1.5", "an integer"]),
+        (["train", "recipe.py", "--keep", "1e0"], ["--keep 1e0", "an integer"]),
         (["train", "recipe.py", "--keep", "0"], ["keep=0"]),
-        (["train", "recipe.py", "--epochs", "15e-1"], ["--epochs 15e-1", "whole numbers"]),
-        (["train", "recipe.py", "--run-dir", ""], ["--run-dir was given nothing"]),
-        (["train", "recipe.py", "--run-dir="], ["--run-dir was given nothing"]),
-        (["train", "recipe.py", "--run-dir", "x" * 300], ["a name of 300 letters"]),
-        (["train", "recipe.py", "--run-dir", "recipe.py"], ["recipe.py", "no folder"]),
+        (["train", "recipe.py", "--epochs", "15e-1"], ["--epochs 15e-1", "an integer"]),
+        (["train", "recipe.py", "--run-dir", ""], ["--run-dir is empty"]),
+        (["train", "recipe.py", "--run-dir="], ["--run-dir is empty"]),
+        (["train", "recipe.py", "--run-dir", "x" * 300], ["a file name of 300 bytes"]),
+        (["train", "recipe.py", "--run-dir", "recipe.py"], ["recipe.py", "not a folder"]),
         (["train", "recipe.py", "--technique", ".:x"], ["'.:x'", "module:NAME"]),
         (["train", "recipe.py", "--technique", "broken:X"], ["broken", "ZeroDivisionError"]),
         (["run", "x" * 300], ["File name too long"]),
-        (["explain", "x" * 300], ["a name of 300 letters"]),
+        (["explain", "x" * 300], ["a file name of 300 bytes"]),
         (["run", "recipe.py", "--lr", "3"], ["is a recipe", "`hotlap train recipe.py --lr 3`"]),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_current_folder_that_was_removed_is_said(
         assert main([command, "/no/such/recipe.py"]) == 2
     finally:
         os.chdir(folder)
-    assert "the current folder was removed" in capsys.readouterr().err
+    assert "the current folder no longer exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from hotlap.attach.entry import Script
 from hotlap.errors import MissingFile, UsageError
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
-from hotlap.rules import DOCS, RULES, nominate
+from hotlap.rules import nominate
+from hotlap.rules import registry as rules_registry
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import PHASES, Anchor, HotLine, Trace
@@ -102,9 +103,9 @@ def test_pages_are_counted_from_the_tenth_step_on() -> None:
 
 
 def test_every_rule_has_its_page() -> None:
-    for name in RULES:
+    for name, rule in rules_registry().items():
         for heading in ("What it sees", "Why it costs", "What to do", "Evidence"):
-            assert heading in DOCS[name], (name, heading)
+            assert heading in rule.page, (name, heading)
 
 
 def test_whole_epochs_are_averaged_with_what_comes_between_them() -> None:
@@ -150,7 +151,7 @@ def test_an_optimizer_that_is_made_in_each_epoch_takes_its_steps() -> None:
 @pytest.mark.parametrize(
     ("subject", "more", "words"),
     [
-        ("missing.py", {}, "'missing.py' is not there"),
+        ("missing.py", {}, "'missing.py' was not found"),
         (str(TINY), {"arguments": {"epochs": 1}}, "its command line"),
         (str(TINY), {"device": "cpu"}, "chooses its device itself"),
         (str(RECIPE), {"arguments": ["--epochs", "1"]}, "by name"),

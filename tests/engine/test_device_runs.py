@@ -339,7 +339,7 @@ def test_compiled_graphs_are_refused_where_a_step_is_split(
     monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
     monkeypatch.setattr("hotlap.techniques.compile._no_back_end", lambda device: None)
     split = task(batch_size=4, accumulate=2)
-    with pytest.raises(hotlap.UsageError, match="writes over the gradients"):
+    with pytest.raises(hotlap.UsageError, match="overwrites the gradients"):
         build(split, Plan({"compile": {"mode": mode}}))
     build(split, Plan({"compile": {}}))
     build(task(), Plan({"compile": {"mode": mode}}))

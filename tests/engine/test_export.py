@@ -106,9 +106,9 @@ def test_code_inside_a_file_is_not_run(
         ([1, 2], "holds list"),
         ({"epoch": 3}, "none of them a state dict"),
         (nn.Linear(4, 4), "could run code"),
-        ({"first.weight": torch.zeros(8, 4)}, "it lacks first.bias, second.bias"),
-        ({**Scorer().state_dict(), "third": torch.zeros(1)}, "the model lacks third"),
-        ({**Scorer().state_dict(), "first.bias": torch.zeros(9)}, r"first.bias has \(9,\)"),
+        ({"first.weight": torch.zeros(8, 4)}, "missing keys: first.bias, second.bias"),
+        ({**Scorer().state_dict(), "third": torch.zeros(1)}, "unexpected keys: third"),
+        ({**Scorer().state_dict(), "first.bias": torch.zeros(9)}, r"first.bias has shape \(9,\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(
@@ -128,7 +128,7 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path) -> None:
         with pytest.raises(CheckpointCorrupt, match="cut"):
             weights_of(tmp_path / name, {})
     for name in ("none.pt", "none"):
-        with pytest.raises(MissingFile, match="is not there"):
+        with pytest.raises(MissingFile, match="was not found"):
             weights_of(tmp_path / name, {})
 
 
@@ -142,9 +142,9 @@ def test_weights_of_an_older_step_are_said_to_be(run: Any, tmp_path: Path) -> No
     done = export(task(), run[0], tmp_path / "model.pt", notice=exporting.append)
     assert done.to_json()["source"] == str(older)
     hotlap.train(task(), weights=run[0], notice=training.append)
-    assert training == [*exporting, f"weights of '{older}'"]
+    assert training == [*exporting, f"loading weights from '{older}'"]
     assert len(exporting) == 1
-    assert exporting[0].startswith("passed over: ")
+    assert exporting[0].startswith("skipped: ")
     assert newest.name in exporting[0]
 
 
@@ -233,7 +233,7 @@ def test_samples_of_different_lengths_are_padded_alike(tmp_path: Path) -> None:
         (lambda model, batch: model(batch[0][1:].flatten(0, 1)).mean(), r"shape \(18, 4\) for"),
         (
             lambda model, batch: model(batch[0], **{"scale": 2.0} if len(batch[0]) == 4 else {}),
-            "nested",
+            "arguments of the structure",
         ),
     ],
     ids=["a number", "a size", "arguments"],
@@ -250,7 +250,7 @@ def test_a_model_of_single_samples_is_said_to_be_one(run: Any, tmp_path: Path) -
         return torch.stack([model(each) for each in batch[0]]).mean()
 
     done = export(dataclasses.replace(task(), loss=singly), run[0], tmp_path / "model.pt2")
-    assert "do not follow the batch" in done.checked
+    assert "do not depend on the batch size" in done.checked
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -289,7 +289,7 @@ class Random(Scorer):
 
 
 def test_a_program_that_gives_something_else_is_not_kept(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="differs from the model"):
+    with pytest.raises(RunError, match="differs from the model's"):
         export(task(Random), run[0], tmp_path / "model.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -311,7 +311,7 @@ def test_onnx_gives_what_the_model_gives(run: Any, tmp_path: Path) -> None:
 def test_wrong_targets_are_refused_before_anything_is_written(run: Any, tmp_path: Path) -> None:
     (tmp_path / "there.pt").write_bytes(b"mine")
     for to, message in (
-        ("model.h5", "no known ending"),
+        ("model.h5", "no known suffix"),
         ("there.pt", "exists"),
         ("no/model.pt", "folder"),
     ):

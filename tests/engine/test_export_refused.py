@@ -38,11 +38,11 @@ def weights(folder: Path, change: Any = lambda tensor: tensor) -> Path:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.to("meta"), r"no plain numbers \(meta\) in weight"),
-        (lambda t: t.to_sparse(), r"no plain numbers \(torch.sparse_coo\) in weight"),
-        (lambda t: t / 0, "NaN or infinite numbers in weight"),
-        (lambda t: t * float("nan"), "NaN or infinite numbers in weight"),
-        (lambda t: t.to(torch.complex64), "complex numbers in weight"),
+        (lambda t: t.to("meta"), r"without dense values \(meta\): weight"),
+        (lambda t: t.to_sparse(), r"without dense values \(torch.sparse_coo\): weight"),
+        (lambda t: t / 0, "NaN or infinite values in weight"),
+        (lambda t: t * float("nan"), "NaN or infinite values in weight"),
+        (lambda t: t.to(torch.complex64), "complex values in weight"),
     ],
 )
 def test_weights_that_are_none_are_refused(change: Any, words: str, tmp_path: Path) -> None:
@@ -65,18 +65,18 @@ def test_masks_may_be_infinite(tmp_path: Path) -> None:
 
 def test_paths_that_are_none_are_refused(tmp_path: Path) -> None:
     given = weights(tmp_path)
-    with pytest.raises(UsageError, match="of 5003 letters is too long"):
+    with pytest.raises(UsageError, match="of 5003 characters is too long"):
         export(TASK, given, "x" * 5000 + ".pt")
-    with pytest.raises(UsageError, match="of 5003 letters is too long"):
+    with pytest.raises(UsageError, match="of 5003 characters is too long"):
         export(TASK, "x" * 5000 + ".pt", tmp_path / "model.pt")
     (tmp_path / "dangling.pt").symlink_to("nowhere")
     for overwrite in (False, True):
-        with pytest.raises(UsageError, match="is a link to 'nowhere', which is not there"):
+        with pytest.raises(UsageError, match="is a symlink to 'nowhere', which does not exist"):
             export(TASK, given, tmp_path / "dangling.pt", overwrite=overwrite)
-    with pytest.raises(MissingFile, match="is a link to 'nowhere', which is not there"):
+    with pytest.raises(MissingFile, match="is a symlink to 'nowhere', which does not exist"):
         export(TASK, tmp_path / "dangling.pt", tmp_path / "model.pt")
     os.mkfifo(tmp_path / "fifo.pt")
-    with pytest.raises(MissingFile, match="is no regular file"):
+    with pytest.raises(MissingFile, match="is not a regular file"):
         export(TASK, tmp_path / "fifo.pt", tmp_path / "model.pt")
 
 

@@ -114,7 +114,7 @@ def test_a_rate_may_be_one_of_numpys_numbers(tmp_path: Path) -> None:
 
 
 def test_lazy_modules_are_refused() -> None:
-    with pytest.raises(hotlap.UsageError, match=r"0\.weight has no shape"):
+    with pytest.raises(hotlap.UsageError, match=r"0\.weight' has no shape"):
         hotlap.train(make(model=lambda: nn.Sequential(nn.LazyLinear(2))))
 
 

@@ -81,7 +81,7 @@ def test_a_loss_that_weighs_samples_a_little_is_no_mean(weight: float, is_mean: 
     if is_mean:
         assert step(micros)[1]
         return
-    with pytest.raises(UsageError, match=r"differ by [1-9]\.\d* %"):
+    with pytest.raises(UsageError, match=r"differs by [1-9]\.\d* %"):
         step(micros)
 
 

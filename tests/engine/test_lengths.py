@@ -202,9 +202,9 @@ def test_a_mean_over_tokens_is_refused_where_a_step_is_split() -> None:
         return nn.functional.cross_entropy(model(rows).transpose(1, 2), targets)
 
     for loss in (mean, over_padding):
-        with pytest.raises(hotlap.UsageError, match="the loss is no mean over samples"):
+        with pytest.raises(hotlap.UsageError, match="the loss is not a mean over samples"):
             build(task(loss=loss), Plan())
-        with pytest.raises(hotlap.UsageError, match="the loss is no mean over samples"):
+        with pytest.raises(hotlap.UsageError, match="the loss is not a mean over samples"):
             build(task(loss=loss, tokens_per_batch=None, batch_size=3), Plan())
         build(task(loss=loss, accumulate=1), Plan())
 
@@ -316,11 +316,11 @@ def test_too_large_a_batch_is_said_before_the_first_step(error: Any) -> None:
     class Large(Tagger):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             if rows.shape[1] == 13:
-                raise error or RuntimeError("something else")
+                raise error or RuntimeError("something other")
             return super().forward(rows)
 
     if error is None:
-        with pytest.raises(RuntimeError, match="something else"):
+        with pytest.raises(RuntimeError, match="something other"):
             build(task(model=Large), Plan())
         return
     with pytest.raises(hotlap.RunError, match="padded to 13 tokens, does not fit into the memory"):

@@ -330,8 +330,8 @@ def test_the_step_before_is_gone_on_from_and_the_damaged_one_is_written_again(
     said: list[str] = []
     options: dict[str, Any] = {"run_dir": tmp_path / "run", "notice": said.append}
     hotlap.train(task(steps=6), resume="auto", save_every="2steps", keep=3, **options)
-    assert [line for line in said if line.startswith("passed over: ") and str(damaged) in line]
-    assert [line for line in said if "going on from" in line and "step 2" in line]
+    assert [line for line in said if line.startswith("skipped: ") and str(damaged) in line]
+    assert [line for line in said if "resuming from" in line and "step 2" in line]
     assert numbers(tmp_path / "run") == [2, 4, 6]
     assert state_of(tmp_path / "run") == state_of(tmp_path / "whole")
 
@@ -342,7 +342,7 @@ def test_a_run_whose_every_step_means_nothing_does_not_begin_anew(
     shutil.copytree(run, tmp_path / "run")
     for path in (tmp_path / "run" / "ckpt").glob("step-*"):
         in_tensors("optimizer", OF_TENSORS["moment missing"][1], True)(path)
-    with pytest.raises(MissingFile, match="no checkpoint that could be used"):
+    with pytest.raises(MissingFile, match="no usable checkpoint"):
         hotlap.train(task(steps=6), run_dir=tmp_path / "run", resume="auto")
     assert numbers(tmp_path / "run") == [2, 4]
 
@@ -375,5 +375,5 @@ def test_the_newest_step_whose_weights_are_finite_is_kept_and_gone_on_from(
     assert any("'0.bias' is not finite after step 3" in line for line in said)
     hotlap.train(task(steps=6), resume="auto", notice=said.append, **options)
     assert any("step-000000000006" in line and "not finite" in line for line in said)
-    assert any("going on from" in line and "step 2" in line for line in said)
+    assert any("resuming from" in line and "step 2" in line for line in said)
     assert numbers(tmp_path) == [5, 6]

@@ -151,7 +151,7 @@ def test_the_weights_load_into_the_plain_module(tmp_path: Path) -> None:
         ({"optimizer": lambda m: torch.optim.AdamW(m.parameters(), lr=0.02)}, "lr"),
         ({"model": lambda: nn.Sequential(nn.Linear(3, 2))}, "weights"),
         ({"schedule": None}, "schedule was SequentialLR, now it is None"),
-        ({"steps": 10}, "has done 13 steps, the task has 10"),
+        ({"steps": 10}, "has done 13 steps, and the task has 10"),
     ],
 )
 def test_a_checkpoint_of_another_task_is_refused(
@@ -200,7 +200,7 @@ def test_nothing_to_resume_from_is_an_error_where_a_folder_was_named(tmp_path: P
             hotlap.train(task(), run_dir=tmp_path, resume=resume)
     with pytest.raises(hotlap.UsageError, match="--run-dir"):
         hotlap.train(task(), resume="auto")
-    with pytest.raises(hotlap.UsageError, match="'soon' is no interval"):
+    with pytest.raises(hotlap.UsageError, match="'soon' is not an interval"):
         hotlap.train(task(), run_dir=tmp_path, save_every="soon")
 
 
@@ -212,10 +212,10 @@ def test_one_call_begins_a_run_goes_on_with_it_and_ends_when_it_is_done(tmp_path
         return hotlap.train(task(steps=steps), run_dir=folder, resume="auto", notice=said.append)
 
     start(5)
-    assert said == [f"nothing was saved in '{folder}' yet: the run begins there"]
+    assert said == [f"no checkpoint in '{folder}' yet: starting a new run"]
     done = start(13)
     assert len(said) == 1
-    assert "going on from" in said[0]
+    assert "resuming from" in said[0]
     assert "step 5" in said[0]
     again = start(13)
     assert "step 13, the end of the run" in said[0]
@@ -229,7 +229,7 @@ def test_a_run_whose_every_step_is_damaged_does_not_begin_anew(tmp_path: Path) -
     hotlap.train(task(steps=4), run_dir=tmp_path)
     for path in (tmp_path / "ckpt").glob("step-*/*.safetensors"):
         path.write_bytes(b"")
-    with pytest.raises(MissingFile, match="no checkpoint that could be used"):
+    with pytest.raises(MissingFile, match="no usable checkpoint"):
         hotlap.train(task(), run_dir=tmp_path, resume="auto")
 
 
@@ -239,7 +239,7 @@ def test_what_is_passed_over_is_said(tmp_path: Path) -> None:
     newer = sorted((tmp_path / "ckpt").glob("step-*"))[-1]
     next(newer.glob("*.safetensors")).write_bytes(b"")
     hotlap.train(task(steps=4), run_dir=tmp_path, resume="auto", notice=said.append)
-    assert "passed over" in said[0]
+    assert "skipped" in said[0]
     assert newer.name in said[0]
     assert "step 2" in said[1]
 

@@ -231,9 +231,9 @@ def test_autocast_is_seen_where_the_first_layer_is_never_called() -> None:
         ({"clip_norm": -1.0}, "clip_norm=-1.0"),
         ({"data": data(0)}, "data is empty"),
         ({"data": iter([])}, "data is list_iterator"),
-        ({"schedule_per": "batch"}, "Known: epoch, step"),
+        ({"schedule_per": "batch"}, "Expected: epoch, step"),
         ({"batch_size": 22, "drop_last": True}, "drop_last"),
-        ({"loss": None}, "loss=None cannot be called"),
+        ({"loss": None}, "loss=None is not callable"),
     ],
 )
 def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
@@ -343,10 +343,10 @@ def test_what_is_measured_together_goes_forward_once() -> None:
 
 
 def test_evaluate_is_a_function_that_gives_a_dictionary_and_stands_alone() -> None:
-    with pytest.raises(hotlap.UsageError, match="Allowed: a dictionary"):
+    with pytest.raises(hotlap.UsageError, match="Expected: a dict"):
         evaluated(evaluate=lambda model, batch: model(batch).mean())
     for options in ({"evaluate": print, "metrics": {"a": print}}, {"evaluate": "loss"}):
-        with pytest.raises(hotlap.UsageError, match="Allowed: metrics, or a function evaluate"):
+        with pytest.raises(hotlap.UsageError, match="Expected: metrics, or a function evaluate"):
             evaluated(**options)
 
 

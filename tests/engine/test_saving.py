@@ -66,7 +66,7 @@ def test_a_step_that_is_there_is_ours_only_with_the_same_content(tmp_path: Path)
     path = write(tmp_path / "ckpt", 1)
     before = (path / "MANIFEST.json").stat()
     assert write(tmp_path / "ckpt", 1) == path
-    with pytest.raises(StorageError, match="with another content"):
+    with pytest.raises(StorageError, match="with other contents"):
         write(tmp_path / "ckpt", 1, value=1.0)
     assert (path / "MANIFEST.json").stat() == before
     assert read(path).tensors["model"]["weight"].tolist() == [0.0, 0.0, 0.0]
@@ -91,7 +91,7 @@ def test_going_on_before_newer_steps_is_refused(named: bool, tmp_path: Path) -> 
 def test_going_on_in_a_folder_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         hotlap.train(short(steps=4), run_dir=tmp_path / name)
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already holds a run"):
         hotlap.train(short(steps=9), run_dir=tmp_path / "b", resume=str(tmp_path / "a"))
     assert numbers(tmp_path / "b") == [4]
 
@@ -107,7 +107,7 @@ def test_a_resumed_run_is_saved_where_it_lies_if_no_folder_is_named(tmp_path: Pa
 def test_a_copy_of_a_step_is_gone_on_from_where_a_folder_is_named(tmp_path: Path) -> None:
     hotlap.train(short(steps=2), run_dir=tmp_path / "run")
     copy = shutil.copytree(step_of(tmp_path / "run", 2), tmp_path / "best")
-    with pytest.raises(UsageError, match="lies in no run's folder"):
+    with pytest.raises(UsageError, match="is not in a run's folder"):
         hotlap.train(short(steps=4), resume=str(copy))
     hotlap.train(short(steps=4), resume=str(copy), run_dir=tmp_path / "more")
     assert numbers(tmp_path / "more") == [4]
@@ -131,9 +131,9 @@ def test_a_finished_run_is_not_saved_again_under_another_plan(tmp_path: Path) ->
     ("given", "words"),
     [
         ({"save_every": "1steps"}, "save_every='1steps' needs the run's folder"),
-        ({"run_dir": "run", "keep": 0}, "keep=0 is not allowed"),
-        ({"run_dir": "run", "keep": True}, "keep=True is not allowed"),
-        ({"resume": "run", "weights": "old.pt"}, "one of the two; with `auto`"),
+        ({"run_dir": "run", "keep": 0}, "keep=0 is not valid"),
+        ({"run_dir": "run", "keep": True}, "keep=True is not valid"),
+        ({"resume": "run", "weights": "old.pt"}, "Pass one of them; with resume='auto'"),
     ],
 )
 def test_what_cannot_be_saved_so_is_refused(

@@ -107,7 +107,7 @@ def test_a_loss_that_changes_its_form_is_an_error() -> None:
     def loss(model: Any, batch: Any) -> Any:
         return (sum_and_count if len(batch[0]) == 1 else mean)(model, batch)
 
-    with pytest.raises(RunError, match=r"\(sum, count\) for some micro-batches"):
+    with pytest.raises(RunError, match=r"\(sum, count\) for 1 of 2 micro-batches"):
         stepped((8, 1), loss)
 
 
@@ -121,7 +121,7 @@ def test_a_loss_that_is_no_mean_is_refused_where_a_step_is_split(is_mean: bool) 
     if is_mean:
         stepped((6, 2), weighted)
     else:
-        with pytest.raises(UsageError, match=r"returns \(sum, count\)"):
+        with pytest.raises(UsageError, match=r"Return \(sum, count\)"):
             stepped((6, 2), weighted)
 
 

@@ -181,7 +181,7 @@ def test_a_finished_run_is_left_as_it_is_and_one_beyond_the_task_or_of_another_b
 ) -> None:
     run_dir, _ = stopped
     assert hotlap.train(task(), resume=str(run_dir)).epochs == ()
-    with pytest.raises(hotlap.UsageError, match="has done 3 epochs, the task has 2"):
+    with pytest.raises(hotlap.UsageError, match="has done 3 epochs, and the task has 2"):
         hotlap.train(task(epochs=2), resume=str(run_dir))
     with pytest.raises(hotlap.UsageError, match="shuffle_buffer was 20, now it is 30"):
         hotlap.train(task(shuffle_buffer=30, epochs=9), resume=str(run_dir))
@@ -225,12 +225,12 @@ class Empty(Plain):
         ({"data": (n for n in range(3))}, "data is generator, an iterator, .* only once"),
         ({"data": zip([1], [2], strict=True)}, "data is zip, an iterator"),
         ({"held_out": iter([1])}, "held_out is list_iterator"),
-        ({"data": 3}, "data is int. Allowed: .*`__iter__`"),
+        ({"data": 3}, "data is int. Expected: .*`__iter__`"),
         ({"data": lambda: iter([1])}, "data is function"),
         ({"data": Empty()}, "data is empty"),
         ({"held_out": Empty()}, "held_out is empty"),
         ({"data": Endless(3)}, "data is Endless, whose `__iter__` never ends.*steps=N"),
-        ({"drop_last": True, "accumulate": 20}, "drop_last leaves out"),
+        ({"drop_last": True, "accumulate": 20}, "drop_last drops"),
         ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
     ],
 )

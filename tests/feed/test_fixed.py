@@ -19,14 +19,14 @@ def seeded() -> None:
 @pytest.mark.parametrize(
     ("draw", "name"),
     [
-        (random.random, "Python's random"),
-        (lambda: random.gauss(0, 1), "Python's random"),
-        (np.random.random, "numpy.random"),
-        (np.random.standard_normal, "numpy.random"),
+        (random.random, "Python's global RNG"),
+        (lambda: random.gauss(0, 1), "Python's global RNG"),
+        (np.random.random, "numpy's global RNG"),
+        (np.random.standard_normal, "numpy's global RNG"),
         # As many numbers as the generator makes at once: only they are others then.
-        (lambda: np.random.bytes(4 * 624), "numpy.random"),
-        (lambda: torch.rand(1), "torch's random"),
-        (lambda: torch.randn(1), "torch's random"),
+        (lambda: np.random.bytes(4 * 624), "numpy's global RNG"),
+        (lambda: torch.rand(1), "torch's global RNG"),
+        (lambda: torch.randn(1), "torch's global RNG"),
     ],
 )
 def test_a_draw_is_seen_and_undone(draw: Callable[[], Any], name: str) -> None:
@@ -46,7 +46,7 @@ def test_the_second_of_two_gaussian_numbers_is_a_draw() -> None:
     np.random.standard_normal()
     before = fixed.global_random_states()
     np.random.standard_normal()
-    assert fixed.moved(before) == "numpy.random"
+    assert fixed.moved(before) == "numpy's global RNG"
 
 
 def test_samples_are_the_same_if_their_bits_are_and_their_kind() -> None:

@@ -66,7 +66,7 @@ def draws(wanted: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("later", "words"),
     [
-        (draws, "draws from Python's random"),
+        (draws, "draws from Python's global RNG"),
         (lambda wanted: (rows_of(wanted),), "differ in structure"),
         (lambda wanted: rows_of(wanted).double(), "is not the same"),
         (lambda wanted: rows_of(wanted)[:, [0, 0]], "is not the same"),
@@ -124,7 +124,7 @@ def test_what_is_no_position_is_asked_of_the_data_set(wanted: list[Any]) -> None
         epoch(rows, dataset, read)
     served = rows.served
     assert rows.bind(dataset, read)(wanted) == repr(wanted)
-    assert rows.refused == "the sampler yields something else than positions from 0 on"
+    assert rows.refused == f"the sampler yields something other than indices from 0 to {COUNT - 1}"
     assert rows.served == served
 
 
@@ -146,7 +146,7 @@ def test_a_data_set_that_has_become_longer_is_read_as_usual(
     served = rows.served
     monkeypatch.setitem(globals(), "FILES", [*FILES, "new.png"])
     epoch(rows, dataset, rows_of)
-    assert rows.refused == "the data set's length changes"
+    assert rows.refused == f"the dataset's length changed from {COUNT} to {COUNT + 1}"
     assert rows.served == served
 
 

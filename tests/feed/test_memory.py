@@ -80,7 +80,7 @@ def test_a_data_set_is_given_up_when_the_run_itself_needs_the_memory(
     left = 1 << 20
     assert fetch([4, 5]).tolist() == read([4, 5]).tolist()
     assert rows.refused is not None and rows.bytes == 0
-    assert "1 MiB of memory are left" in rows.refused
+    assert "1 MiB of memory are available" in rows.refused
 
 
 def test_samples_read_in_one_go_take_few_bytes_beside_those_that_are_held() -> None:

@@ -96,7 +96,7 @@ def test_named_tuples_have_positions() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (({},), "no field is padded"),
+        (({},), "no field to pad"),
         (({"ids": "0"},), "'ids' is padded with '0'"),
         ((True,), "padded with True"),
         (({"ids": 0}, (8, 4)), r"to=\[8, 4\]"),
@@ -114,11 +114,11 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("pad", "samples", "words"),
     [
-        (hotlap.pad({"tokens": 0}), DICTS, "given 'tokens', which samples do not have. They have"),
+        (hotlap.pad({"tokens": 0}), DICTS, "field 'tokens', which samples do not have. Expected"),
         (hotlap.pad({"label": 0}), [{"label": 1}], "'label' has no dimension 0"),
         (hotlap.pad({"ids": 0}), DICTS, "'labels' cannot be stacked: each element"),
-        (hotlap.pad({"ids": 0}, to=(2,)), DICTS, "has the length 3, batches are padded to 2"),
-        (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "a field 'name' already"),
+        (hotlap.pad({"ids": 0}, to=(2,)), DICTS, "has length 3, but batches are padded to 2"),
+        (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "already have a field 'name'"),
         (hotlap.pad({"x": 0}), [torch.ones(3)], "a sample is Tensor, without fields"),
         (hotlap.pad({0: 0}), [([1],), ([0.5],)], "torch.float32 in one sample and torch.int64"),
         (

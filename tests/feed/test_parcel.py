@@ -136,7 +136,7 @@ def test_a_worker_that_draws_says_so_and_its_batch_arrives(draws: bool) -> None:
     loader = DataLoader(Sometimes(draws), 4, num_workers=1, collate_fn=collate)
     batches = list(loader)
     assert [len(batch) for batch in batches] == [4] * 6
-    assert ear.moved == ("torch's random" if draws else None)
+    assert ear.moved == ("torch's global RNG" if draws else None)
 
 
 ORPHANED = """

@@ -171,9 +171,9 @@ def test_a_changed_batch_does_not_change_what_is_kept() -> None:
 @pytest.mark.parametrize(
     ("draw", "name"),
     [
-        (random.random, "Python's random"),
-        (np.random.random, "numpy.random"),
-        (lambda: torch.rand(1).item(), "torch's random"),
+        (random.random, "Python's global RNG"),
+        (np.random.random, "numpy's global RNG"),
+        (lambda: torch.rand(1).item(), "torch's global RNG"),
     ],
 )
 def test_a_data_set_that_draws_is_refused_at_its_first_batch(draw: Any, name: str) -> None:
@@ -198,7 +198,7 @@ def test_reading_for_the_check_leaves_the_random_states_alone() -> None:
 def test_the_comparison_of_random_states_can_fail() -> None:
     before = fixed.global_random_states()
     random.random()
-    assert fixed.moved(before) == "Python's random"
+    assert fixed.moved(before) == "Python's global RNG"
 
 
 def test_a_data_set_with_a_generator_of_its_own_is_refused() -> None:
@@ -292,7 +292,7 @@ def test_every_sample_is_read_again_once_in_a_few_epochs(changed: int) -> None:
     for _ in range(3):
         epoch(rows.bind(dataset, read))
     assert rows.refused is not None
-    assert "is not the same when it is read again. This was seen only after" in rows.refused
+    assert "is not the same when read again. This was detected after" in rows.refused
     # And that is found out with a few samples for each epoch.
     assert read_again[0] < COUNT / 2
 
@@ -458,7 +458,7 @@ def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
     for _, begin in pairs:
         begin()([0, 1])
     assert pairs[0][0].refused is None
-    assert "other data sets" in str(pairs[1][0].refused)
+    assert "other datasets" in str(pairs[1][0].refused)
     pairs[0][0].drop()
     later, begin = rows_and_fetch(kept[1], max_bytes=COUNT * 32 + 100)
     begin()([0, 1])

@@ -150,7 +150,7 @@ def fewer(rows: list[Any]) -> list[Any]:
     [
         (of_the_batch, "gave another sample"),
         (drawing, "draws random numbers"),
-        (fewer, "gave 3 samples of 8"),
+        (fewer, "gave 3 samples, not 8"),
     ],
 )
 def test_rows_that_differ_when_they_are_read_together_are_read_one_by_one(
@@ -172,7 +172,7 @@ def test_rows_that_begin_to_differ_end_the_run() -> None:
     source = Source(data, 8)
     list(source.epoch(0))
     data.transform = of_the_batch
-    with pytest.raises(hotlap.RunError, match="after 6 batches in which none differed"):
+    with pytest.raises(hotlap.RunError, match="after 6 batches without a difference"):
         list(source.epoch(1))
 
 
@@ -273,7 +273,7 @@ def test_images_with_their_transforms_are_a_data_set(root: Path, is_random: bool
 
 @pytest.mark.parametrize("plan", [{}, {"workers": {"count": 1}}], ids=str)
 def test_what_cannot_be_a_batch_is_explained(root: Path, plan: Any) -> None:
-    with pytest.raises(hotlap.UsageError, match=r"holds <class 'PIL.*give the data set a trans"):
+    with pytest.raises(hotlap.UsageError, match=r"holds <class 'PIL.*Convert it in the dataset"):
         hotlap.train(of_images(Images(root)), Plan(plan))
     for kind in (None, "torch"):
         with pytest.raises(hotlap.UsageError, match="differ in length or shape"):

@@ -92,7 +92,7 @@ def test_a_data_set_larger_than_the_limit_is_not_held(tmp_path: Path) -> None:
         ours = within(group, "-m", "hotlap", "run", "train.py", str(SAMPLES), cwd=tmp_path)
     assert plain.returncode == 0, plain.stderr
     assert (ours.returncode, ours.stdout) == (0, plain.stdout), ours.stderr
-    assert "resident: refused, the data set takes 800 MiB" in ours.stderr
+    assert "resident: refused, the dataset takes 800 MiB" in ours.stderr
 
 
 @pytest.mark.slow

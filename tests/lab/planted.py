@@ -16,11 +16,9 @@ def _technique(name: str, seam: Any, apply: Any, claims: Numerics = Numerics.ROU
         name=name,
         seam=seam,
         Options=Options,
-        numerics=lambda _options: claims,
-        why_not=lambda _task, _host, _options: None,
+        numerics=lambda: claims,
         apply=apply,
-        proof=lambda _target, _options: Proof("applied", "so it says"),
-        candidates=lambda _task, _host: ({},),
+        proof=lambda: Proof("applied", "so it says"),
     )
 
 

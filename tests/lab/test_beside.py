@@ -86,6 +86,20 @@ def test_evaluation_is_made_at_the_same_times_and_of_the_same() -> None:
     assert check_evaluation(given, other, sampled, is_narrow=False).state == "failed"
 
 
+def test_a_plan_that_claims_to_be_exact_evaluates_equal_weights_to_the_bit() -> None:
+    other, sampled = evaluated(OTHER_OUTPUT), repeated(1e-7)
+    same = {**other, "weights": record()["weights"]}
+    for weights, claims_exact, state in (
+        (same, True, "failed"),
+        (same, False, "passed"),
+        (other, True, "passed"),
+    ):
+        found = check_evaluation(
+            record(), weights, sampled, is_narrow=False, claims_exact=claims_exact
+        )
+        assert found.state == state
+
+
 def test_another_evaluation_is_not_exact() -> None:
     other = {**record(), "evaluated": OTHER_OUTPUT}
     found = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
@@ -98,7 +112,7 @@ def test_a_verdict_says_what_it_covers_and_what_not() -> None:
     assert found.covers["schedule"] is False
     assert {limit.of for limit in found.limits} > {"batches", "initial weights"}
     assert all(limit.smallest == 0 for limit in found.limits)
-    assert "what follows after step 40" in found.not_checked
+    assert "everything after step 40" in found.not_checked
     assert set(found.to_json()) > {"covers", "limits", "not_checked", "checks"}
 
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_paused_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
     from hotlap.errors import TrialError
 
     for trial in started(tmp_path, BURNING, None):
-        with pytest.raises(TrialError, match="could not be stopped"):
+        with pytest.raises(TrialError, match="could not be paused"):
             trial.pause()
 
 

@@ -148,7 +148,7 @@ def test_a_script_on_a_fixed_port_is_watched_and_raced(tmp_path: Path, port: int
             arm.message(["ready"], 60)
         crashing = lab.start("race")
         crashing._printed._last += b"Network is unreachable"
-        assert "a network of its own" in str(crashing._error("crashed", "ended"))
+        assert "a separate network" in str(crashing._error("ended", "crashed"))
 
 
 @pytest.mark.slow

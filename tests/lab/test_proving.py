@@ -200,7 +200,7 @@ def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(ki
     assert honest.tier == "rounding", honest.evidence
     assert "float64 at" in honest.evidence
     assert honest.horizon_steps == 60
-    assert "drawn with seed" in honest.evidence
+    assert "sampled with seed" in honest.evidence
 
 
 @pytest.mark.slow
@@ -225,4 +225,4 @@ def test_a_step_that_cannot_be_repeated_is_unproven_and_never_a_change() -> None
         made.run_plain()
         found = made.prove(FUSED)
     assert found.tier == "unproven", found.evidence
-    assert "something else than tensors" in found.evidence
+    assert "objects that are not tensors" in found.evidence

@@ -142,7 +142,7 @@ def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:
 @pytest.mark.parametrize(
     ("argv", "kind", "words"),
     [
-        (["--accumulate=-1"], UsageError, "Allowed: whole numbers"),
+        (["--accumulate=-1"], UsageError, "Expected: an integer"),
         (["--fault", "crash"], TrialError, "the recipe crashes"),
     ],
 )

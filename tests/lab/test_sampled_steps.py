@@ -68,6 +68,27 @@ def test_what_happens_now_and_then_is_seen() -> None:
     assert check_gradient(Sampled([own, *[honest] * 5])).state == "passed"
 
 
+def test_a_gradient_may_be_that_of_the_plain_step_in_the_plans_layout() -> None:
+    def rows(own: float, off: float, plain: float) -> Sampled:
+        """Return steps that are off by `off`, in that layout by `plain`, and from it by `own`."""
+        small, large = tensor(1e-3, off * 1e-3, 2e-10), tensor(1.0, off, 2e-7)
+        laid_out = {
+            "plain_error": plain,
+            "own_error": own,
+            "tensors": {
+                "small": tensor(1e-3, off * 1e-3, plain * 1e-3, own=own * 1e-3),
+                "large": tensor(1.0, off, plain, own=own),
+            },
+        }
+        found = row(small, gradient_error=off, laid_out=laid_out)
+        return Sampled([{**found, "tensors": {"large": large, "small": small}}] * 6)
+
+    assert check_gradient(rows(own=0.0, off=5e-3, plain=5e-3)).state == "passed"
+    # Threads share its sums otherwise.
+    assert check_gradient(rows(own=6e-3, off=4e-3, plain=5e-3)).state == "passed"
+    assert check_gradient(rows(own=5e-3, off=5e-3, plain=1e-4)).state == "failed"
+
+
 def test_a_narrow_gradient_that_is_another_one_now_and_then_is_seen() -> None:
     honest = [row(CASES["honest"][0], gradient_slope=1 + 1e-5 * (k % 2)) for k in range(47)]
     assert check_mean_gradient(Sampled([honest[0], *honest])).state == "passed"

@@ -628,7 +628,7 @@ def test_a_copy_is_gone_when_its_trial_has_ended(
 
 def test_a_folder_too_large_to_copy_is_refused_with_both_sizes(tree: Path) -> None:
     (tree / "large").write_bytes(bytes(3 * 2**20))
-    message = r"holds 3\.0 MiB.*forced.*Allowed: up to 1\.0 MiB.*Start hotlap in a folder"
+    message = r"holds 3\.0 MiB.*forced.*Expected: at most 1\.0 MiB.*Start hotlap in a folder"
     scratch = Scratch(tree, protection=COPY, copy_limit_bytes=2**20)
     with scratch, pytest.raises(ScratchError, match=message):
         start(scratch, ["/bin/true"])

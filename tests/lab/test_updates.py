@@ -61,9 +61,9 @@ def test_random_numbers_that_come_again_are_a_change_and_others_are_a_stream() -
 @pytest.mark.parametrize(
     ("sums", "words"),
     [
-        ([0.0, 1e-6, 0.0, 1.0, 0.0, 1e-12, 1e-16], "update 13 is another one"),
-        ([1e-6 * 1e-3, 1e-6, 0.0, 1.0, 0.0, 1e-17, 1e-16], "another length"),
-        ([0.0, 1e-6, 2e-5, 1.0, 0.0, 1e-17, 1e-16], "decay otherwise"),
+        ([0.0, 1e-6, 0.0, 1.0, 0.0, 1e-12, 1e-16], "update 13 is different"),
+        ([1e-6 * 1e-3, 1e-6, 0.0, 1.0, 0.0, 1e-17, 1e-16], "the step size is different"),
+        ([0.0, 1e-6, 2e-5, 1.0, 0.0, 1e-17, 1e-16], "the weight decay is different"),
     ],
 )
 def test_what_an_update_does_otherwise_is_named(sums: list[float], words: str) -> None:
@@ -100,7 +100,7 @@ def test_an_update_that_is_not_finite_hides_no_other() -> None:
     for number, row in enumerate(other["followed"]["updates"]):
         if number != 12:
             row["sums"] = [[5e-5 * 1e-6, 1e-6, 0.0, 1.0, 0.0, 1e-17, 1e-16]]
-    assert "another length" in check_updates(plain, other).evidence
+    assert "the step size is different" in check_updates(plain, other).evidence
 
 
 def test_gradients_that_the_optimizer_makes_itself_say_nothing_of_who_takes_part() -> None:

@@ -182,7 +182,7 @@ def test_a_run_without_batches_is_unproven() -> None:
         reference=Sampled(repeated()),
     )
     assert found.tier == "unproven"
-    assert "no batch was seen" in found.evidence
+    assert "no batch was recorded" in found.evidence
 
 
 def test_equal_to_a_run_that_differs_from_itself_is_not_exact() -> None:

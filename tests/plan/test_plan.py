@@ -90,7 +90,7 @@ def test_diff_says_what_to_do_to_get_there() -> None:
     ],
 )
 def test_only_plain_words_and_numbers_are_a_plan(techniques: Any) -> None:
-    with pytest.raises(PlanError, match=r"Allowed|not a name"):
+    with pytest.raises(PlanError, match=r"Expected"):
         Plan(techniques)
 
 
@@ -182,11 +182,11 @@ def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("[hots]", "'hots' is not known. Known: host, schema, techniques, verdict. Did you mean"),
+        ("[hots]", "'hots' is not known. Expected: host, schema, techniques, verdict. Did you"),
         ("environment = 1", "'environment' is not known"),
-        ("[host]\ncpu = 'x'\ntorhc = '2'", "'torhc' is not known. Known: cpu, torch. Did you mean"),
+        ("[host]\ncpu = 'x'\ntorhc = '2'", "'torhc' is not known. Expected: cpu, torch. Did you"),
         ("[host]\ncpu = 'x'", "lacks the key 'torch'"),
-        ("[host]\ncpu = 3\ntorch = '2'", "host.cpu = 3 is int. Allowed: text"),
+        ("[host]\ncpu = 3\ntorch = '2'", "host.cpu = 3 is int. Expected: a string"),
         ("[host]\ncpu = \"a\\u001bb\"\ntorch = '2'", "printable"),
         (f"[host]\ncpu = '{'a' * 2000}'\ntorch = '2'", "at most"),
         ("host = 3", "a table"),
@@ -195,10 +195,10 @@ def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
         ("[techniques.resident]\nx = {y = 1}", "is dict"),
         ("[techniques.resident]\nx = 1979-05-27", "is date"),
         ("[techniques.resident]\nx = inf", "finite"),
-        ('[techniques."../x"]', "not a name"),
+        ('[techniques."../x"]', "not a valid name"),
         ("[verdict]\ntier = 'exat'\nhorizon_steps = 1\nevidence = ''", "Did you mean 'exact'"),
-        ("[verdict]\ntier = 'exact'\nhorizon_steps = -1\nevidence = ''", "from 0"),
-        ("[verdict]\ntier = 'exact'\nhorizon_steps = true\nevidence = ''", "from 0"),
+        ("[verdict]\ntier = 'exact'\nhorizon_steps = -1\nevidence = ''", "an integer of 0 or more"),
+        ("[verdict]\ntier = 'exact'\nhorizon_steps = true\nevidence = ''", "an integer of 0"),
         ("x = " + "[" * 50_000, "nested too deeply"),
         ("x = " + "9" * 5000, "not valid TOML"),
         ("x = ", "not valid TOML"),
@@ -221,7 +221,7 @@ def test_another_schema_is_refused(text: str) -> None:
 
 
 def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match="not there"):
+    with pytest.raises(MissingFile, match="was not found"):
         PlanFile.read(tmp_path / "x.toml")
     with pytest.raises(MissingFile, match="is not a file"):
         PlanFile.read(tmp_path)

@@ -45,8 +45,8 @@ FOUND = Diagnosis(
 
 def test_the_step_and_its_phases_are_shown_with_their_shares() -> None:
     text = shown(diagnosis.page, FOUND)
-    assert "A step takes 10.00 ms in the mean (median 10.00" in text
-    assert "19 steps; no whole epoch was seen)." in text
+    assert "A step takes 10.00 ms on average (median 10.00" in text
+    assert "19 steps; no whole epoch)." in text
     rows = [line.split() for line in text.splitlines() if line.split()[:1] in ([p] for p in PHASES)]
     phases = [row for row in rows if row[3].endswith("%") and "train.py" not in row[-1]]
     assert [row[0] for row in phases] == list(PHASES)
@@ -88,7 +88,7 @@ def test_findings_switches_suspects_and_what_was_acquitted_are_told_apart() -> N
     ("changes", "words_"),
     [
         ({"suspects": ()}, "costs more than identical runs differ (2.1%)"),
-        ({}, "No cause was measured; what is suspected follows"),
+        ({}, "No cause was measured. Suspected causes:"),
         ({"suspects": (), "floor": None}, "No rule applies"),
         ({"suspects": (), "acquitted": ()}, "No rule applies"),
     ],

@@ -41,7 +41,7 @@ def test_bytes_are_told_as_people_read_them(count: int, text: str) -> None:
 def test_it_says_first_whether_it_fits_and_what_belongs_to_that() -> None:
     needed = 28 * MIB + 2 * MIB
     text = words(estimating.page, FOUND)
-    first = "30.00 MiB at the peak, steps of 64 samples on cpu: fits into 1.00 GiB"
+    first = "peak memory 30.00 MiB, steps of 64 samples on cpu: fits into 1.00 GiB"
     assert text.startswith(f"{first} of these 2.00 MiB for samples")
     assert FOUND.needed_bytes == needed
     exact = replace(FOUND, memory_bytes=needed)
@@ -50,8 +50,8 @@ def test_it_says_first_whether_it_fits_and_what_belongs_to_that() -> None:
     assert "cpu: does NOT fit into" in words(estimating.page, less)
     # Of a device's memory the samples take none.
     gpu = words(estimating.page, replace(FOUND, device="cuda"))
-    assert gpu.startswith("28.00 MiB at the peak")
-    assert "beside it, in the host's memory, 2.00 MiB for samples" in gpu
+    assert gpu.startswith("peak memory 28.00 MiB")
+    assert "in addition, in the host's memory, 2.00 MiB for samples" in gpu
     assert "for samples that" not in words(estimating.page, replace(FOUND, data_bytes=0))
 
 

@@ -9,7 +9,7 @@ from hotlap.errors import MissingFile, PlanError, UnknownName
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.explaining import explain
-from hotlap.rules import DOCS
+from hotlap.rules import registry as rules_registry
 from hotlap.techniques import ORDER
 
 FILE = PlanFile(
@@ -23,7 +23,7 @@ FILE = PlanFile(
 
 def test_every_name_of_the_list_has_a_page_of_its_kind() -> None:
     listed = explain(None).text
-    for kind, names in (("technique", ORDER), ("finding", DOCS), ("belief", BELIEFS)):
+    for kind, names in (("technique", ORDER), ("finding", rules_registry()), ("belief", BELIEFS)):
         for name in names:
             page = explain(name)
             assert (page.name, page.kind) == (name, kind)
@@ -33,7 +33,7 @@ def test_every_name_of_the_list_has_a_page_of_its_kind() -> None:
 
 
 def test_no_two_things_have_one_name() -> None:
-    names = [*ORDER, *DOCS, *BELIEFS]
+    names = [*ORDER, *rules_registry(), *BELIEFS]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -54,7 +54,7 @@ def test_a_plans_page_says_what_was_measured_and_what_each_technique_claims(tmp_
     assert "Speed-up 2.31x (2.20 to 2.41)" in lines
     assert "Verdict rounding over 343 steps: fed the same" in lines
     assert "Measured on this CPU, torch 2.13.0" in lines
-    assert any(line.startswith("For `hotlap train`: compile.") for line in lines)
+    assert any(line.startswith("For `hotlap train` only: compile.") for line in lines)
     assert any(line.startswith("optimizer(implementation=fused): ") for line in lines)
     assert "  2.1x: items are decoded once" in lines
     assert "edited" not in page.text
@@ -82,7 +82,7 @@ def test_a_plan_may_have_any_name_that_is_a_file(
 def test_what_is_not_known_is_answered_with_what_was_meant(tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'empty_cache'"):
         explain("empty_cach")
-    with pytest.raises(MissingFile, match="is not there"):
+    with pytest.raises(MissingFile, match="was not found"):
         explain(str(tmp_path / "missing.toml"))
     path = tmp_path / "strange.toml"
     replace(FILE, plan=Plan({"residant": {}}), notes={}, measured=None).write(path)

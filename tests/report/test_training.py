@@ -56,11 +56,11 @@ def task(**changes: Any) -> Any:
         ),
         (
             {"total_steps": None},
-            "3 epochs in steps of 64 samples, as many as the stream gives",
+            "3 epochs in steps of 64 samples, until the stream ends",
         ),
         (
             {"total_steps": None, "epochs": 1},
-            "1 epoch in steps of 64 samples, as many as the stream gives",
+            "1 epoch in steps of 64 samples, until the stream ends",
         ),
     ],
 )
@@ -76,7 +76,7 @@ def test_an_epoch_is_one_line() -> None:
     more = replace(EPOCH, held_out={}, padding=0.125, skipped_steps=2, left_s=75.0)
     assert training.line(more, task(epochs=None)) == (
         "epoch 2: loss 0.500000, 512 samples/s, padding 12.5 %, 1.2 s, 3,072 MiB, "
-        "2 updates left out, 1:15 left"
+        "2 skipped steps, 1:15 left"
     )
 
 
@@ -96,9 +96,9 @@ def test_the_time_that_is_left_is_read_from_a_clock(seconds: float, end: str) ->
 
 def test_who_stops_a_run_is_told_what_is_kept() -> None:
     kept = training.stopped(DONE, "SIGTERM")
-    assert kept.startswith("SIGTERM: ended after step 20, saved in 'run'. --resume auto goes on")
+    assert kept.startswith("SIGTERM: ended after step 20, saved in 'run'. Use --resume auto")
     nothing = training.stopped(replace(DONE, run_dir=None), "SIGINT")
-    assert nothing == "SIGINT: ended after step 20, of which nothing is kept"
+    assert nothing == "SIGINT: ended after step 20, nothing was saved"
 
 
 def test_the_page_says_what_came_out_and_what_each_technique_did() -> None:
@@ -106,22 +106,22 @@ def test_the_page_says_what_came_out_and_what_each_technique_did() -> None:
     assert "20 steps in 2.5 s, steady 1,234 samples/s, peak memory 3,072 MiB" in text
     assert "loss 0.500000 held-out accuracy 0.98765" in text
     assert "resident refused the data set draws numbers" in text
-    assert "updates left out" not in text and "largest batch" not in text
+    assert "skipped steps" not in text and "largest batch" not in text
     hostile = replace(DONE, held_out={"a\x1b]0;evil\x07": 0.5})
     assert "\x1b]" not in words(training.page, hostile)
     warmed = (Warmed(8, 512, 0.5, 2**30),)
     text = words(training.page, replace(DONE, skipped_steps=3, warmed=warmed))
-    assert "3 updates left out: something was not finite" in text
+    assert "3 skipped steps: the loss or the gradient norm was not finite" in text
     assert "largest batch 8 samples x 512 tokens" in text and "peak 1,024 MiB" in text
 
 
 def test_a_run_that_had_nothing_left_to_do_claims_no_loss_and_no_speed() -> None:
     text = words(training.page, replace(DONE, epochs=(), samples_per_s=math.nan))
-    assert "nothing was left to train: 20 steps were done before" in text
+    assert "nothing left to train: 20 steps were already done" in text
     assert "samples/s" not in text and "nan" not in text
     # One that was stopped in its first step did not have nothing to do.
     text = words(training.page, replace(DONE, epochs=(), is_stopped=True))
-    assert "nothing was left" not in text
+    assert "nothing left" not in text
 
 
 def test_the_document_holds_the_same_and_no_number_that_json_lacks() -> None:

@@ -42,11 +42,9 @@ def technique(name: str, apply: Any) -> Technique:
         name=name,
         seam="model",
         Options=Options,
-        numerics=lambda options: Numerics.EXACT,
-        why_not=lambda task, host, options: None,
+        numerics=lambda: Numerics.EXACT,
         apply=apply,
         proof=proof,
-        candidates=lambda task, host: ({},),
     )
 
 

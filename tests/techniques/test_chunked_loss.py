@@ -122,7 +122,7 @@ def test_code_that_goes_past_python_is_told_and_gets_no_wrong_number() -> None:
     TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))
     logits = model(torch.zeros(2, 3, dtype=torch.int64))
     past = torch._C.DisableTorchFunctionSubclass()
-    with pytest.raises(RuntimeError, match="Leave `chunked_loss` out"), past:
+    with pytest.raises(RuntimeError, match="Remove `chunked_loss` from"), past:
         torch.relu(logits)
 
 

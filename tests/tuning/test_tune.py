@@ -83,7 +83,7 @@ def test_each_tier_has_its_own_combination() -> None:
 
 
 def test_combinations_hold_the_best_of_each_tier_first_and_no_pair_that_excludes_itself() -> None:
-    resident = Candidate("resident", {}, Numerics.EXACT)
+    resident = Candidate("resident", {}, Numerics.EXACT, excludes=("workers",))
     workers = Candidate("workers", {"count": 1}, Numerics.EXACT)
     fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
     threads = Candidate("threads", {"count": 1}, Numerics.ROUNDING)

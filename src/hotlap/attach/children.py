@@ -171,15 +171,14 @@ def problem(steps: int | None, exit_code: int, heard: list[str]) -> str | None:
     if heard:
         by = " and ".join(sorted(set(heard)))
         many = f"{len(heard)} child processes train" if len(heard) > 1 else "a child process trains"
-        rest = "the plan was applied to nothing" if not steps else "they ran plain"
+        rest = "the plan was not applied" if not steps else "they ran without the plan"
         return (
-            f"{many}, started by {by}: {rest}, because hotlap gets only into the script's own "
+            f"{many}, started by {by}: {rest}, because hotlap attaches only to the script's own "
             "process. Launchers and child processes are not supported yet"
         )
     if steps == 0 and exit_code == 0:
         return (
-            "no step of a torch optimizer was taken in the script's own process, the only one that "
-            "hotlap gets into: the plan was applied to nothing. If the script starts other "
-            "processes that train, these ran plain"
+            "the script's own process took no torch optimizer step, so the plan was not applied. "
+            "hotlap attaches only to that process: others that it starts ran without the plan"
         )
     return None

@@ -67,7 +67,10 @@ def choose(
     path = plan_path(script) if wanted == "auto" else Path(wanted)
     if wanted == "auto" and not path.exists():
         # Tuning writes no file where nothing is gained.
-        words = f"exact techniques only: no '{path}'; `hotlap tune {script}` writes it on a gain"
+        words = (
+            f"exact techniques only: '{path}' was not found; `hotlap tune {script}` writes it if "
+            "it finds a faster plan"
+        )
         return Chosen(EXACT_PLAN, _line(EXACT_PLAN, words))
     file = PlanFile.read(path)
     known = registry(techniques)
@@ -81,10 +84,10 @@ def choose(
     if strange:
         plan = exact_part(file.plan, known)
         out = ", ".join(name for name in file.plan.techniques if name not in plan.techniques)
-        words = f"exact techniques of {path} only: {strange}" + (f"; without {out}" if out else "")
+        words = f"exact techniques of {path} only: {strange}" + (f"; dropped: {out}" if out else "")
         return Chosen(plan, _line(plan, words))
     if not file.plan:
-        return Chosen(Plan(), _line(Plan(), f"{path} found nothing that is faster than plain"))
+        return Chosen(Plan(), _line(Plan(), f"{path}: nothing faster than plain was found"))
     verdict = file.verdict
     words = (
         f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
@@ -97,9 +100,9 @@ def _claims_nothing(file: PlanFile) -> bool:
 
 
 def _strange(file: PlanFile, cpu: str, torch: str) -> str:
-    """Return why the file's verdict says nothing here, empty if it does."""
+    """Return why the file's verdict does not apply on this host, empty if it does."""
     if not file.is_as_measured:
-        return "hotlap did not write it as it is now"
+        return "it was written or edited by hand"
     if file.host is None or file.verdict is None:
         return "it does not say where it was measured, or what was proven"
     if file.host.cpu != cpu:

@@ -28,7 +28,8 @@ _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0
 """Seconds that an ending process may take after its end of the socket was closed."""
 _LISTEN_S = 0.5
-"""Seconds of silence after which it is looked whether the script is still there."""
+"""Seconds of silence after which hotlap checks whether the script is still alive."""
+_UNKNOWN = "it is not known which techniques took effect:"
 
 
 @dataclass
@@ -62,26 +63,20 @@ class Outcome:
                 f"({memory()[0] / 2**20:.0f} MiB) was used up"
             ]
         if self.unheard is not None:
-            return [f"what took effect is not known: the script could not tell ({self.unheard})"]
+            return [f"{_UNKNOWN} the script could not connect to hotlap ({self.unheard})"]
         if not self.attached:
             return [
-                f"hotlap never got into `{script}`, the run was plain: its Python was started "
-                "without the environment that hotlap gave it (flags -I, -E or -S do that)"
+                f"hotlap could not attach to `{script}`, which ran plain: its Python ignores the "
+                "environment that hotlap sets (flags -I, -E or -S do that)"
             ]
         if self.failure:
             return [f"the plan was not applied: {self.failure}"]
         if self.cut and self.steps is None:
-            return [
-                "what took effect is not known: the script closed the socket over which hotlap "
-                "talks to it (os.closerange, as daemons do)"
-            ]
+            return [f"{_UNKNOWN} the script closed hotlap's socket (os.closerange, as daemons do)"]
         if self.torch is None and self.exit_code == 0:
-            return [f"`{script}` never imported torch in its own process: nothing was applied"]
+            return [f"`{script}` did not import torch in its own process: nothing was applied"]
         if self.torch is not None and self.steps is None and self.exit_code == 0:
-            return [
-                "what took effect is not known: the script ended without Python's clean-up "
-                "(os._exit)"
-            ]
+            return [f"{_UNKNOWN} the script ended without Python's clean-up (os._exit)"]
         heard = [child.by for child in self.children if child.trains]
         line = children_problem(self.steps, self.exit_code, heard)
         return [] if line is None else [line]

@@ -47,8 +47,8 @@ def encode(value: Any, where: str) -> Any:
         pairs = [[encode(key, where), encode(item, where)] for key, item in value.items()]
         return {_TAG: kind, "pairs": pairs}
     raise UsageError(
-        f"{where} holds a {type(value).__name__}, which a checkpoint cannot keep. Allowed: "
-        "numbers, text, tensors of one number, and lists, tuples and dicts of these."
+        f"{where} holds a {type(value).__name__}, which a checkpoint cannot store. Expected: "
+        "numbers, strings, scalar tensors, and lists, tuples and dicts of these."
     )
 
 
@@ -81,10 +81,10 @@ def decode(value: Any) -> Any:
             # A key that comes twice is nothing that was written.
             if len(whole) == len(pairs):
                 return Counter(whole) if kind == "counter" else whole
-    raise ValueError(f"{str(value)[:80]} is no value of a checkpoint")
+    raise ValueError(f"{str(value)[:80]} is not a value of a checkpoint")
 
 
 def _pairs(given: Any) -> list[Any]:
     if not isinstance(given, list) or any(type(e) is not list or len(e) != 2 for e in given):
-        raise ValueError(f"{str(given)[:80]} are no keys and values of a checkpoint")
+        raise ValueError(f"{str(given)[:80]} is not a list of [key, value] pairs of a checkpoint")
     return given

@@ -26,10 +26,10 @@ def check_path(path: Path) -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise UsageError(
-                f"the path '{shown}' of {len(text)} letters is too long. Allowed: a shorter one."
+                f"the path '{shown}' of {len(text)} characters is too long. Use a shorter path."
             ) from error
     except ValueError as error:
-        raise UsageError(f"the path {shown!r} is none: {error}. Allowed: another.") from error
+        raise UsageError(f"the path {shown!r} is not valid: {error}. Use another path.") from error
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -56,12 +56,12 @@ def read_regular(path: Path, most: int) -> bytes:
 
 def _check_regular(about: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(about.st_mode):
-        raise OSError(f"'{path.name}' is no regular file but {_kind(about.st_mode)}")
+        raise OSError(f"'{path.name}' is {_kind(about.st_mode)}, not a regular file")
 
 
 def _kind(mode: int) -> str:
     kinds = {
-        stat.S_IFLNK: "a link",
+        stat.S_IFLNK: "a symbolic link",
         stat.S_IFIFO: "a FIFO",
         stat.S_IFSOCK: "a socket",
         stat.S_IFDIR: "a folder",
@@ -108,9 +108,9 @@ def why_unwritable(error: OSError, path: Path) -> str:
     """Return in words why a path cannot be made or written."""
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
-            return f"'{each}' is a link to '{os.readlink(each)}', which is not there"
+            return f"'{each}' is a symbolic link to '{os.readlink(each)}', which does not exist"
         if each.exists():
             if not each.is_dir():
-                return f"'{each}' is no folder"
+                return f"'{each}' is not a folder"
             break
     return error.strerror or str(error)

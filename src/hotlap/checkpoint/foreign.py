@@ -45,19 +45,19 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         CheckpointCorrupt: it is cut or damaged.
     """
     if not path.is_file():
-        why = "is no regular file" if path.exists() else "is not there"
+        why = "is not a regular file" if path.exists() else "was not found"
         if path.is_symlink() and not path.exists():
-            why = f"is a link to '{os.readlink(path)}', which is not there"
-        raise MissingFile(f"'{path}' {why}. Allowed: a file {', '.join(SUFFIXES)}.")
+            why = f"is a symbolic link to '{os.readlink(path)}', which does not exist"
+        raise MissingFile(f"'{path}' {why}. Expected: a file {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"'{path}' is no file of weights. Allowed: {', '.join(SUFFIXES)}.")
+        raise UsageError(f"'{path}' is not a file of weights. Expected: {', '.join(SUFFIXES)}.")
     if path.suffix == ".safetensors":
         return _plain_names(_safetensors(path), path)
     held = _unpickled(path)
     if not isinstance(held, Mapping):
         raise UsageError(
-            f"'{path}' holds {type(held).__name__}. Allowed: a state dict, or a dictionary that "
-            "holds one."
+            f"'{path}' holds {type(held).__name__}. Expected: a state dict, or a dictionary that "
+            "contains one."
         )
     if _is_state_dict(held):
         return _plain_names(held, path)
@@ -65,7 +65,7 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     if found is None:
         raise UsageError(
             f"'{path}' holds {', '.join(map(repr, list(held)[:8]))}, none of them a state dict. "
-            f"Allowed: a state dict, alone or under one of {', '.join(_MODEL_KEYS)}."
+            f"Expected: a state dict, alone or under one of {', '.join(_MODEL_KEYS)}."
         )
     return _plain_names(found, path)
 
@@ -98,13 +98,13 @@ def fitted(
         found = bare
     missing, more = wanted.keys() - found.keys(), found.keys() - wanted.keys()
     shapes = [
-        f"{name} has {tuple(found[name].shape)}, the model {tuple(wanted[name].shape)}"
+        f"{name} has shape {tuple(found[name].shape)}, in the model {tuple(wanted[name].shape)}"
         for name in wanted.keys() & found.keys()
         if found[name].shape != wanted[name].shape
     ]
     problems = [
         f"{what} {_some(names)}"
-        for what, names in (("it lacks", missing), ("the model lacks", more), ("", shapes))
+        for what, names in (("missing keys:", missing), ("unexpected keys:", more), ("", shapes))
         if names
     ]
     bare = {
@@ -114,22 +114,22 @@ def fitted(
     }
     if bare:
         kinds = ", ".join(sorted({str(kind) for kind in bare.values()}))
-        problems.append(f"it holds no plain numbers ({kinds}) in {_some(bare)}")
+        problems.append(f"tensors without dense values ({kinds}): {_some(bare)}")
     else:
         broken = [name for name in found if _is_broken(found[name], wanted.get(name))]
         if broken:
-            problems.append(f"it holds NaN or infinite numbers in {_some(broken)}")
+            problems.append(f"NaN or infinite values in {_some(broken)}")
         complexes = [
             name
             for name in found.keys() & wanted.keys()
             if found[name].is_complex() and not wanted[name].is_complex()
         ]
         if complexes:
-            problems.append(f"it holds complex numbers in {_some(complexes)}")
+            problems.append(f"complex values in {_some(complexes)}")
     if problems:
         raise UsageError(
-            f"'{path}' is of another model: {'; '.join(problems).strip()}. Allowed: weights of "
-            "the recipe's own model, with the same parameters."
+            f"'{path}' does not fit the model: {'; '.join(problems).strip()}. Expected: finite "
+            "weights of the same model."
         )
     return found
 
@@ -148,7 +148,9 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path)
     except Exception as error:
-        raise CheckpointCorrupt(f"'{path}': {error}") from error
+        raise CheckpointCorrupt(
+            f"'{path}' cannot be read: {error}. Expected: an intact safetensors file."
+        ) from error
 
 
 def _unpickled(path: Path) -> Any:
@@ -157,12 +159,16 @@ def _unpickled(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"'{path}' cannot be read as plain data: {_first_line(error)} Loading such an object "
-            "could run code from inside the file, which is not done. Allowed: tensors, numbers, "
-            "texts, lists and dictionaries; save `model.state_dict()` where you trust the file."
+            f"'{path}' cannot be loaded with weights_only=True: {_first_line(error)} Loading other "
+            "objects could run code from the file. Expected: tensors, numbers, strings, lists and "
+            "dictionaries. Where you trust the file, load it yourself and save "
+            "`model.state_dict()`."
         ) from error
     except Exception as error:
-        raise CheckpointCorrupt(f"'{path}' is cut or damaged: {_first_line(error)}") from error
+        raise CheckpointCorrupt(
+            f"'{path}' is truncated or damaged: {_first_line(error)}. Expected: an intact file, as "
+            "`torch.save` writes it."
+        ) from error
 
 
 def _first_line(error: Exception) -> str:
@@ -181,7 +187,7 @@ def _plain_names(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, t
     plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
     if len(plain) != len(weights):
         raise UsageError(
-            f"'{path}' holds a parameter both with and without '{_COMPILED}'. Allowed: one of both."
+            f"'{path}' holds a parameter both with and without '{_COMPILED}'. Remove one of both."
         )
     return plain
 

@@ -37,7 +37,7 @@ def clear_away(root: Path, notice: Callable[[str], None]) -> None:
             try:
                 delete(path)
             except OSError as error:
-                notice(f"'{path}' was left behind and cannot be deleted: {error}")
+                notice(f"'{path}' is left over from another run and cannot be deleted: {error}")
 
 
 def delete(path: Path) -> None:

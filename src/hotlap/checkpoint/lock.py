@@ -89,8 +89,8 @@ class Lock:
         """Return whether the lock was taken; False if it is to be tried again."""
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UsageError(
-                f"'{self.path}' is no regular file, so it cannot be the lock of a run. Allowed: to "
-                "move it away."
+                f"'{self.path}' is not a regular file, so it cannot be the lock of a run. Move or "
+                "delete it."
             )
         is_free = self._lock(descriptor)
         owner = self._read(descriptor)
@@ -131,15 +131,15 @@ class Lock:
         if same_host or (owner.is_of_this_boot and is_free):
             return
         raise UsageError(
-            f"{self._taken_by(owner)} That is another machine, where this one cannot look: if "
-            f"that run has ended, delete '{self.path}' and start again."
+            f"{self._taken_by(owner)} That run is on another machine, which cannot be checked "
+            f"from here: if that run has ended, delete '{self.path}' and start again."
         )
 
     def _taken_by(self, owner: Owner | None) -> str:
         who = "another run" if owner is None else f"another run ({owner})"
         return (
-            f"'{self.path.parent.parent}' is in use: {who} saves into it. Allowed: to wait until "
-            "that one has ended, or another folder."
+            f"'{self.path.parent.parent}' is in use: {who} saves into it. Wait until it has "
+            "ended, or use another folder."
         )
 
     def _is_named(self, descriptor: int) -> bool:

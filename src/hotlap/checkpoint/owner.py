@@ -61,7 +61,7 @@ class Owner:
         return self.is_of_this_boot and is_alive(self.pid, self.start)
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, begun {self.since}"
+        return f"process {self.pid} on {self.host}, started {self.since}"
 
 
 def boot() -> str:

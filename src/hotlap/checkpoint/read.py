@@ -75,7 +75,7 @@ def read(path: Path) -> Checkpoint:
         CheckpointCorrupt: a file is missing or is not what the manifest says.
     """
     if not path.is_dir():
-        raise MissingFile(f"checkpoint '{path}' is not there. Allowed: a folder `step-...`.")
+        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
     manifest = _manifest(path)
     contents = {name: _content(path, name, about) for name, about in manifest["files"].items()}
     tensors = {}
@@ -84,11 +84,15 @@ def read(path: Path) -> Checkpoint:
             try:
                 tensors[name.removesuffix(".safetensors")] = load_tensors(content)
             except Exception as error:
-                raise CheckpointCorrupt(f"{path / name}: {error}") from error
+                raise CheckpointCorrupt(
+                    f"'{path / name}' cannot be loaded: {error}. Expected: an unmodified file."
+                ) from error
     try:
         state = json.loads(contents[STATE])
     except (KeyError, ValueError, RecursionError) as error:
-        raise CheckpointCorrupt(f"{path / STATE}: {error}") from error
+        raise CheckpointCorrupt(
+            f"'{path / STATE}' cannot be loaded: {error}. Expected: an unmodified file."
+        ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
 
@@ -99,25 +103,27 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise ValueError(f"larger than {MANIFEST_LIMIT} bytes")
         manifest = json.loads(content)
         if manifest["schema"] != SCHEMA:
-            raise ValueError(f"schema {manifest['schema']} is not known. Known: {SCHEMA}")
+            raise ValueError(f"schema {manifest['schema']} is not known, only {SCHEMA}")
         if manifest["checksum"] != checksum(manifest):
-            raise ValueError("its checksum is another")
+            raise ValueError("its checksum does not match its contents")
         if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
-            raise ValueError(f"it is that of step {manifest['step']}")
+            raise ValueError(f"it is the manifest of step {manifest['step']}")
         if type(manifest["step"]) is not int or manifest["step"] < 0:
-            raise ValueError(f"step {manifest['step']!r} is no number of steps")
+            raise ValueError(f"step {manifest['step']!r} is not a number of steps")
         if manifest.get("healthy", True) is not True:
-            raise ValueError("its weights were not finite when it was saved")
+            raise ValueError("the weights were not finite when they were saved")
         for name, about in manifest["files"].items():
             if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:
-                raise ValueError(f"'{name}' is no file of a checkpoint")
+                raise ValueError(f"'{name}' is not a file of a checkpoint")
             if type(about["bytes"]) is not int or about["bytes"] < 0:
-                raise ValueError(f"'{name}' has {about['bytes']!r} bytes")
+                raise ValueError(f"'{name}' has bytes={about['bytes']!r}")
         lying = {each.name for each in path.iterdir()} & _OURS
         for name in sorted(lying - set(manifest["files"])):
-            raise ValueError(f"it does not list '{name}', which lies beside it")
+            raise ValueError(f"it does not list '{name}', which is in its folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointCorrupt(f"{path / MANIFEST}: {error}") from error
+        raise CheckpointCorrupt(
+            f"'{path / MANIFEST}' is not usable: {error}. Use another checkpoint."
+        ) from error
     return manifest
 
 
@@ -127,9 +133,15 @@ def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
         # Never more than it should have: it may be growing.
         content = read_regular(file, about["bytes"])
         if len(content) != about["bytes"]:
-            raise CheckpointCorrupt(f"{file} has {file.stat().st_size} bytes, not {about['bytes']}")
+            raise CheckpointCorrupt(
+                f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}."
+            )
     except OSError as error:
-        raise CheckpointCorrupt(f"{file}: {error}") from error
+        raise CheckpointCorrupt(
+            f"'{file}' cannot be read: {error}. Expected: an unmodified file."
+        ) from error
     if hashlib.sha256(content).hexdigest() != about["sha256"]:
-        raise CheckpointCorrupt(f"{file}: its digest is not the one in the manifest")
+        raise CheckpointCorrupt(
+            f"the SHA-256 of '{file}' is not that in the manifest. Expected: an unmodified file."
+        )
     return content

@@ -85,7 +85,7 @@ def commit(
         _forget(temporary, notice)
         raise StorageError(
             f"the checkpoint of step {step} could not be written to '{root}': {error}. Earlier "
-            "checkpoints are as they were. Free some space, or name another folder."
+            "checkpoints are unchanged. Free some space, or use another folder."
         ) from error
     except BaseException:
         _forget(temporary, notice)
@@ -104,7 +104,8 @@ def _is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Pat
     if not os.path.lexists(final):
         return False
     if not final.is_dir():
-        raise StorageError(f"{not_a_step(final)} Earlier checkpoints are as they were.")
+        told = f"{not_a_step(final)} Earlier checkpoints are unchanged."
+        raise StorageError(told)
     if not is_whole(final):
         os.rename(final, final.with_name(trash_name()))
         return False
@@ -112,16 +113,16 @@ def _is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Pat
         sync_folder(final.parent)
         return True
     raise StorageError(
-        f"'{final}' is there already, with another content: another run saves into this folder. "
-        "What is there stays as it is. Allowed: a folder for each run."
+        f"'{final}' already exists with other contents: another run saves into this folder. It "
+        "was not overwritten. Use one folder per run."
     )
 
 
 def not_a_step(path: Path) -> str:
     """Return the sentence on what is no folder, where a step's should be."""
     return (
-        f"'{path}' is no folder, and has the name of a checkpoint's. Allowed: to move it away, or "
-        "another folder."
+        f"'{path}' has the name of a checkpoint, and is not a folder. Move it away, or use another "
+        "folder."
     )
 
 
@@ -131,7 +132,7 @@ def _forget(temporary: Path, notice: Callable[[str], None]) -> None:
         try:
             delete(temporary)
         except OSError as error:
-            notice(f"'{temporary}' was left behind and cannot be deleted: {error}")
+            notice(f"'{temporary}' is incomplete and cannot be deleted: {error}")
 
 
 def _name_latest(final: Path, notice: Callable[[str], None]) -> None:
@@ -144,7 +145,7 @@ def _name_latest(final: Path, notice: Callable[[str], None]) -> None:
     except OSError as error:
         _forget(temporary, notice)
         notice(
-            f"'{final}' is saved, only the hint '{final.with_name(LATEST)}' could not be written: "
+            f"'{final}' was saved, but the hint '{final.with_name(LATEST)}' could not be written: "
             f"{error}"
         )
 
@@ -206,7 +207,7 @@ def _retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
             os.rename(path, trash)
             delete(trash)
     except OSError as error:
-        notice(f"'{newest}' is saved, but an older step could not be deleted: {error}")
+        notice(f"'{newest}' was saved, but an older checkpoint could not be deleted: {error}")
 
 
 def _is_healthy(path: Path) -> bool:

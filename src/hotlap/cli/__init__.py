@@ -24,9 +24,7 @@ COMMANDS: dict[str, str] = {
 }
 """Command -> one line on it. `hotlap.cli.NAME` holds its `COMMAND`; it is imported to be run."""
 
-_DEFECT = (
-    "This is a defect of hotlap, not of what you gave it. Please report it with the lines above."
-)
+_DEFECT = "This is a bug in hotlap, not in your input. Please report it with the lines above."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(tokens)
     except UsageError as error:
-        _complain(f"{name}: {error}\n`{name} --help` shows what is allowed.")
+        _complain(f"{name}: {error}\nRun `{name} --help` for its options.")
         return 2
     except HotlapError as error:
         _complain(f"{name}: {error}")

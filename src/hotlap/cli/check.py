@@ -26,17 +26,17 @@ def check(
 ) -> int:
     """Say whether a plan still applies to a script, still holds, and still gains.
 
-    Made for continuous integration: a change of the script, of its data or of torch may take away
-    what a plan rests on. The plan is proven anew on this host, and raced against the plain run.
+    Made for continuous integration: a change of the script, of its data or of torch may invalidate
+    a plan. The plan is proven again on this host, and raced against the plain run.
 
     Parameters
     ----------
     steps
-        That each run of the proof is followed for.
+        Number of steps that each run of the proof is followed for.
     budget
         How long the race may take; the proof takes what its steps take.
     technique
-        A technique from outside that the plan names, as module:NAME; may be given several times.
+        A third-party technique that the plan names, as module:NAME; may be given several times.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     exit_code

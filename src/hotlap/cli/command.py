@@ -15,8 +15,8 @@ from hotlap.cli.target import Target, split
 from hotlap.errors import UnknownName, UsageError, unknown_name
 
 EXIT_CODES = (
-    "0: done. 2: something you gave is wrong, nothing was started. 130, 143, 129: ended by Ctrl-C, "
-    "SIGTERM, SIGHUP. 1: anything else."
+    "0: done. 2: the input is wrong, nothing was started. 130, 143, 129: ended by Ctrl-C, SIGTERM, "
+    "SIGHUP. 1: any other error."
 )
 
 JsonFlag = Annotated[
@@ -124,7 +124,7 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         raise UnknownName(unknown_name(given, options, "option")) from error
     except CycloptsError as error:
         allowed = ", ".join(sorted(options))
-        raise UsageError(f"{str(error).rstrip('.')}. Allowed options: {allowed}.") from error
+        raise UsageError(f"{str(error).rstrip('.')}. Expected options: {allowed}.") from error
     if "target" in unread:
         _check_folder()
         bound.arguments["target"] = Target.parse(script).resolve()
@@ -134,7 +134,9 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         hint = _meant(script[1:], options, str(error))
         if hint is None:
             raise
-        raise UsageError(f"{error} Or '{hint}', an option of `hotlap {command.name}`?") from error
+        raise UsageError(
+            f"{error} Or did you mean '{hint}', an option of `hotlap {command.name}`?"
+        ) from error
 
 
 def _whole_numbers(app: App) -> set[str]:
@@ -147,22 +149,23 @@ _LONGEST_NAME = 255
 
 
 def _check_values(own: Iterable[str], whole: set[str]) -> None:
-    """Refuse values that no option takes: nothing, a name that no file system holds, a fraction."""
+    """Refuse values that no option takes: empty ones, names too long for a file, fractions."""
     for token in own:
         name, equals, value = token.partition("=")
         if not equals:
-            name, value = "a value", token
+            name, value = "an argument", token
         if not value:
-            raise UsageError(f"{name} was given nothing. Leave it out, or give it a value.")
+            raise UsageError(f"{name} is empty. Remove it, or give it a value.")
         longest = max(value.split(os.sep), key=len)
-        if len(os.fsencode(longest)) > _LONGEST_NAME:
+        count = len(os.fsencode(longest))
+        if count > _LONGEST_NAME:
             raise UsageError(
-                f"{name} was given a name of {len(longest)} letters, '{longest[:20]}...'. Allowed: "
+                f"{name} has a file name of {count} bytes, '{longest[:20]}...'. Expected: at most "
                 f"{_LONGEST_NAME} bytes."
             )
         # The parser would round a fraction.
         if name in whole and not re.fullmatch(r"[+-]?\d+", value):
-            raise UsageError(f"{name} {value} is not allowed. Allowed: a whole number.")
+            raise UsageError(f"{name} {value} is not allowed. Expected: an integer.")
 
 
 def _check_folder() -> None:
@@ -170,8 +173,7 @@ def _check_folder() -> None:
         os.getcwd()
     except FileNotFoundError as error:
         raise UsageError(
-            "the current folder was removed, so nothing can be found or started in it. Change to "
-            "one that is there, with `cd`."
+            "the current folder no longer exists. Use `cd` to change to another one."
         ) from error
 
 

@@ -14,6 +14,8 @@ def diagnose(
     target: ScriptTarget,
     budget: Duration = 60.0,
     hide: tuple[str, ...] = (),
+    rule: tuple[str, ...] = (),
+    technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
     json: JsonFlag = False,
 ) -> int:
@@ -26,21 +28,27 @@ def diagnose(
     Parameters
     ----------
     budget
-        How long everything may take together, trials included. A start, and a step that has begun,
-        are not interrupted.
+        Total time, trials included. The start of the script, and a step that has begun, are not
+        interrupted.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
+    rule
+        A third-party rule, as module:NAME; may be given several times.
+    technique
+        A third-party technique that such a rule proposes, as module:NAME.
     """
     from hotlap.diagnosis.causes import diagnose as find_causes
     from hotlap.report import diagnosis as text
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
+    from hotlap.rules import registry
 
     script = script_or_recipe(target, python)
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
-    with lab_of(script, hide=hide) as lab:
-        found = find_causes(lab, detect_host(), budget_s=budget, progress=say)
+    registry(rule)
+    with lab_of(script, hide=hide, techniques=technique) as lab:
+        found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
     if json:
         jsonout.write(found.to_json())
     else:

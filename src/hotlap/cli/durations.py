@@ -18,7 +18,7 @@ def parse_duration(text: str) -> float:
     seconds = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
     if not 0 < seconds < 1e9:
         raise UsageError(
-            f"'{text}' is not a duration. Allowed: a number above 0, alone or with s, m or h, "
-            "as in `90`, `90s`, `2m`, `1h`."
+            f"'{text}' is not a duration. Expected: a number above 0, of seconds or with the unit "
+            "s, m or h, as in `90`, `90s`, `2m` or `1h`."
         )
     return seconds

@@ -14,7 +14,7 @@ from hotlap.report.terminal import page_console, progress_console
 
 Quick = Annotated[
     bool,
-    Parameter(name="--quick", help="Measure no ceilings: ask the system only."),
+    Parameter(name="--quick", help="Do not measure ceilings: show the system's facts only."),
 ]
 
 
@@ -48,7 +48,7 @@ def _ceilings(host: Host) -> tuple[list[Ceilings], list[Problem]]:
         try:
             measured.append(keep(host, measure(busy_cores=host.busy_cores, device=device)))
         except RunError as error:
-            remedy = f"Look whether `python -c 'import torch'` works, and torch on {device}."
+            remedy = f"Check that `python -c 'import torch'` works, and that torch uses {device}."
             failed.append(Problem("no_ceilings", str(error), remedy))
     return measured, failed
 

@@ -9,7 +9,7 @@ from hotlap.cli.command import Command, JsonFlag
 
 def explain(
     name: Annotated[
-        str | None, Parameter(help="What to explain; everything is listed if left out.")
+        str | None, Parameter(help="What to explain. Without it, all names are listed.")
     ] = None,
     *,
     json: JsonFlag = False,

@@ -16,20 +16,24 @@ def export(
         Parameter(name="--from", help="A run's folder, a folder `step-...`, or a file of weights."),
     ] = None,
     to: Annotated[str | None, Parameter(help="The file: .pt, .safetensors, .pt2 or .onnx.")] = None,
-    overwrite: Annotated[bool, Parameter(help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, Parameter(help="Replace an existing file.")] = False,
     json: JsonFlag = False,
 ) -> int:
-    """Write a trained model into a file, and check that it gives what the model gives.
+    """Write a trained model to a file, and check that its outputs match the model's.
 
     .pt and .safetensors hold a state dict for the plain model; .pt2 is a program of torch.export;
-    .onnx is for other runtimes, TensorRT among them. Nothing inside --from is ever run.
+    .onnx is for other runtimes, TensorRT among them. No code inside --from is ever run.
     """
     from hotlap.engine.export.exporting import export as export_task
     from hotlap.errors import UsageError
     from hotlap.report import jsonout
 
     if source is None or to is None:
-        raise UsageError("--from or --to is missing. Allowed: what to read, and the file to write.")
+        missing = "--from" if source is None else "--to"
+        raise UsageError(
+            f"{missing} is missing. Expected: --from, the run or the weights to read, and --to, "
+            "the file to write."
+        )
     with task_of(target) as task:
         done = export_task(task, source, to, overwrite=overwrite, notice=say)
     if json:

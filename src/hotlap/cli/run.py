@@ -19,13 +19,13 @@ def run(
 ) -> int:
     """Run an unedited script under a plan.
 
-    Without --plan only techniques are used that leave every bit as it was, and the script's own
-    number of threads. HOTLAP_OFF=1 switches everything off.
+    Without --plan only bit-exact techniques are used, and the script's own number of threads.
+    HOTLAP_OFF=1 switches everything off.
 
     Parameters
     ----------
     technique
-        A technique from outside that the plan names, as module:NAME; may be given several times.
+        A third-party technique that the plan names, as module:NAME; may be given several times.
     dry
         Say what would be done, and do nothing.
     """
@@ -39,8 +39,8 @@ def run(
     script = script_of(target, python)
     if script.path is not None and is_recipe(script.path) and not trains_itself(script.path):
         raise UsageError(
-            f"'{script.path}' is a recipe: it says what is learned, and Python would train "
-            f"nothing. Type `hotlap train {target}`."
+            f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
+            f"Use `hotlap train {target}`."
         )
     host = Host.detect()
     chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "", techniques=technique)
@@ -66,5 +66,5 @@ COMMAND = Command(
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
     ),
-    exit_codes="the script's; 2 if something that you gave is wrong: nothing was started.",
+    exit_codes="the script's; 2 if the input is wrong: nothing was started.",
 )

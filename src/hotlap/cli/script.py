@@ -32,7 +32,8 @@ def script_of(target: Target, python: str) -> Script:
     """
     if shutil.which(python) is None:
         raise MissingFile(
-            f"--python '{python}' is not there, or cannot be run. Allowed: the path of a Python."
+            f"--python '{python}' was not found, or is not executable. Expected: the path of a "
+            "Python interpreter."
         )
     return Script(
         path=target.script,
@@ -62,7 +63,9 @@ def recipe_of(target: Target) -> str:
         UsageError: a module was given.
     """
     if target.script is None:
-        raise UsageError(f"-m {target.module} is no recipe. Allowed: the path of a Python file.")
+        raise UsageError(
+            f"-m {target.module} is a module, not a recipe. Expected: the path of a Python file."
+        )
     return target.script
 
 
@@ -80,11 +83,11 @@ def task_of(target: Target) -> Iterator[Task]:
         try:
             task = load(path).task(target.args)
         except StopIteration as error:
-            # It would end this generator, and nobody would see whose it was.
+            # It would end this generator silently.
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise UsageError(
-                f"the recipe raised StopIteration at {last.filename}:{last.lineno}: `next(...)` of "
-                "something that had nothing more to give."
+                f"the recipe raised StopIteration at {last.filename}:{last.lineno}: `next(...)` "
+                "was called on an exhausted iterator. Check that the iterator is not empty."
             ) from error
         try:
             yield task
@@ -97,7 +100,8 @@ def task_of(target: Target) -> Iterator[Task]:
             last = users[-1]
             raise RunError(
                 f"the recipe called sys.exit({'' if error.code is None else repr(error.code)}) at "
-                f"{last.filename}:{last.lineno}, which ended the work before its end."
+                f"{last.filename}:{last.lineno}, before the work was done. Remove the call, or "
+                "raise an exception instead."
             ) from error
 
 
@@ -111,13 +115,13 @@ def lab_of(
     """
     if is_off():
         raise UsageError(
-            "HOTLAP_OFF is set, so hotlap does not enter any script. Allowed: unset it to measure."
+            "`HOTLAP_OFF` is set, so hotlap does not attach to any script. Unset it to measure."
         )
     for pattern in hide:
         if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
             raise UsageError(
-                f"--hide '{pattern}' is not allowed. Allowed: patterns of files below the working "
-                "folder, as in `--hide '*.pt'` or `--hide runs`."
+                f"--hide '{pattern}' is not allowed. Expected: a pattern of files below the "
+                "working folder, as in `--hide '*.pt'` or `--hide runs`."
             )
     return Lab(subject, hide=hide, techniques=techniques)
 
@@ -133,7 +137,7 @@ def plan_given(given: str, techniques: tuple[str, ...] = ()) -> PlanFile:
         return PlanFile(Plan())
     if not os.path.isfile(given):
         raise MissingFile(
-            f"plan file '{given}' is not there. Allowed: a file that `hotlap tune` wrote, or "
+            f"plan file '{given}' was not found. Expected: a file that `hotlap tune` wrote, or "
             "`plain`."
         )
     file = PlanFile.read(Path(given))
@@ -148,7 +152,7 @@ def steps_given(steps: int) -> int:
         UsageError: they are too few to prove anything.
     """
     if steps < _LEAST_STEPS:
-        raise UsageError(f"--steps {steps} is not allowed. Allowed: {_LEAST_STEPS} or more.")
+        raise UsageError(f"--steps {steps} is not allowed. Expected: {_LEAST_STEPS} or more.")
     return steps
 
 
@@ -158,7 +162,7 @@ def detect_host() -> Host:
     if host.busy_cores > _BUSY_CORES:
         say(
             f"other processes keep {host.busy_cores:.1f} of {host.cores} cores busy: times will be "
-            "noisy, and small gains cannot be told from it"
+            "noisy, and small gains may not be detected"
         )
     return host
 

@@ -135,9 +135,9 @@ class Stopping:
         now = time.monotonic()
         if self.number is None:
             self.number, self._since = number, now
-            _tell(f"{self.name}: ending after this step. Again, and it ends at once")
+            _tell(f"{self.name}: ending after this step. Send it again to end at once")
         elif now - self._since > _ONE_S:
-            _tell(f"{signal.Signals(number).name} again: ended at once. What was saved is whole")
+            _tell(f"{signal.Signals(number).name} again: ended at once. Checkpoints are complete")
             os._exit(128 + number)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hotlap.errors import MissingFile, UsageError
 
-_FORMS = "Allowed: the path of a Python script, or `-m MODULE`."
+_FORMS = "the path of a Python script, or `-m MODULE`"
 _SHOWN = 100
 """Letters of a path in a message."""
 
@@ -33,13 +33,13 @@ class Target:
             UsageError: there is no script in it.
         """
         if not tokens or not tokens[0]:
-            raise UsageError(f"no SCRIPT was given. {_FORMS}")
+            raise UsageError(f"no SCRIPT was given. Expected: {_FORMS}.")
         if tokens[0] != "-m":
             return cls(script=tokens[0], args=tuple(tokens[1:]))
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
             given = f"'{tokens[1]}'" if len(tokens) > 1 else "nothing"
             raise UsageError(
-                f"-m was given {given}. Allowed: the name of a module, as in `-m pkg.train`."
+                f"-m was given {given}. Expected: the name of a module, as in `-m pkg.train`."
             )
         return cls(module=tokens[1], args=tuple(tokens[2:]))
 
@@ -120,31 +120,33 @@ def _check_script(script: str) -> None:
         # What only is not there is answered below, with the nearest name.
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             shown = script if len(script) < _SHOWN else f"{script[:_SHOWN]}..."
-            raise UsageError(f"'{shown}' cannot be read: {error.strerror}. {_FORMS}") from error
+            raise UsageError(
+                f"'{shown}' cannot be read: {error.strerror}. Expected: {_FORMS}."
+            ) from error
     if path.is_dir():
         if (path / "__main__.py").is_file():
             return
-        raise UsageError(f"'{script}' is a folder without a __main__.py. {_FORMS}")
+        raise UsageError(f"'{script}' is a folder without a __main__.py. Expected: {_FORMS}.")
     if path.is_file():
         if path.suffix == ".ipynb":
             raise UsageError(
-                f"'{script}' is a notebook, which is not taken yet. {_FORMS} "
-                "`jupyter nbconvert --to script` makes one of it."
+                f"'{script}' is a notebook, which is not supported yet. Expected: {_FORMS}. Use "
+                "`jupyter nbconvert --to script` to convert it."
             )
         return
     if path.exists():
-        raise UsageError(f"'{script}' is not a regular file. {_FORMS}")
+        raise UsageError(f"'{script}' is not a regular file. Expected: {_FORMS}.")
     if os.sep not in script and shutil.which(script):
         raise UsageError(
-            f"'{script}' is a command, which is not taken yet. {_FORMS} "
+            f"'{script}' is a command, which is not supported yet. Expected: {_FORMS}. "
             "Give the script that it starts."
         )
-    raise MissingFile(f"script '{script}' is not there. {_FORMS}{_nearest_file(path)}")
+    raise MissingFile(f"script '{script}' was not found. Expected: {_FORMS}.{_nearest_file(path)}")
 
 
 def _nearest_file(path: Path) -> str:
     if not path.parent.is_dir():
-        return f" There is no folder '{path.parent}' either."
+        return f" The folder '{path.parent}' was not found either."
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
     except OSError:
@@ -164,6 +166,6 @@ def _check_module(module: str) -> None:
         found = True
     if not found:
         raise MissingFile(
-            f"module '{module}' is not there: neither the current folder nor this Python's path "
-            f"holds '{top}'. Allowed: what `python -m {module}` would run here."
+            f"module '{module}' was not found: neither the current folder nor this Python's path "
+            f"has '{top}'. Expected: a module that `python -m {module}` would run here."
         )

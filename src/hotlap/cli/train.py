@@ -19,42 +19,42 @@ def train(
     ] = None,
     resume: Annotated[
         str | None,
-        Parameter(help="A folder `step-...`, a run's, or `auto`: begin or go on in --run-dir."),
+        Parameter(help="A run's folder, a `step-...` folder, or `auto`: what --run-dir holds."),
     ] = None,
     weights: Annotated[
         str | None,
         Parameter(
-            help="Begin with these: a run's folder, or a file of weights. With --resume auto, "
+            help="Initial weights: a run's folder, or a file of weights. With --resume auto, used "
             "where nothing was saved yet."
         ),
     ] = None,
     save_every: str | None = None,
-    keep: Annotated[int, Parameter(help="How many steps are kept, the newest ones.")] = 2,
+    keep: Annotated[int, Parameter(help="Number of checkpoints to keep, the newest ones.")] = 2,
     estimate: Annotated[
-        bool, Parameter(help="Say what memory it would take, and train nothing.")
+        bool, Parameter(help="Estimate the peak memory, and train nothing.")
     ] = False,
     memory: Annotated[
-        str | None, Parameter(help="With --estimate: what to fit into, as in 80GiB.")
+        str | None, Parameter(help="With --estimate: the memory to fit into, as in 80GiB.")
     ] = None,
     technique: tuple[str, ...] = (),
     json: JsonFlag = False,
 ) -> int:
     """Train a recipe with hotlap's engine.
 
-    A recipe is a Python file with a function `task(...)` that returns a `hotlap.Task`. What stands
-    behind it are the function's parameters, as in `--lr 3e-4`. Without --plan only techniques are
-    used that leave every bit as it was; with a plan that was tuned on another host or torch, its
-    exact techniques only. A plan file that was written by hand is taken for what it says.
+    A recipe is a Python file with a function `task(...)` that returns a `hotlap.Task`. Arguments
+    after it are the function's parameters, as in `--lr 3e-4`. Without --plan only bit-exact
+    techniques are used; with a plan that was tuned on another host or torch version, only its
+    bit-exact techniques. A plan file that was written by hand is used as it is.
 
-    Ctrl-C, SIGTERM and SIGHUP save the run where it stands and end it; the second one ends it at
-    once.
+    Ctrl-C, SIGTERM and SIGHUP save a checkpoint after the current step and end the run; a second
+    one ends it at once.
 
     Parameters
     ----------
     save_every
-        How often the run is saved: 500steps, 2epochs, 10m. Every epoch, if nothing is said.
+        How often a checkpoint is saved: 500steps, 2epochs, 10m. Default: every epoch.
     technique
-        A technique from outside that the plan names, as module:NAME; may be given several times.
+        A third-party technique that the plan names, as module:NAME; may be given several times.
     """
     from hotlap.attach.choosing import choose
     from hotlap.cli.stopping import Stopping
@@ -67,10 +67,8 @@ def train(
     from hotlap.report.terminal import page_console
 
     path = recipe_of(target)
-    if technique and estimate:
-        raise UsageError("--technique is not allowed with --estimate. Allowed: one of the two.")
     if memory is not None and not estimate:
-        raise UsageError("--memory goes with --estimate. Allowed: both, or neither.")
+        raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
     host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
     chosen = choose(
         recipe,
@@ -82,11 +80,11 @@ def train(
     )
     with task_of(target) as task:
         if estimate:
-            return _estimate(task, chosen.plan, device, memory, json)
+            return _estimate(task, chosen.plan, device, memory, technique, json)
         say(chosen.line)
         say(text.opening(task))
         if run_dir is None and resume is None:
-            say("nothing of this run will be kept. Give --run-dir FOLDER to save it")
+            say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
         # Entered last, left first: only while it trains do signals ask it to stop.
         with Stopping() as stopping:
             done = train_task(
@@ -113,13 +111,20 @@ def train(
     return stopping.exit_code
 
 
-def _estimate(task: Any, plan: Any, device: str | None, memory: str | None, json: bool) -> int:
+def _estimate(
+    task: Any,
+    plan: Any,
+    device: str | None,
+    memory: str | None,
+    techniques: tuple[str, ...],
+    json: bool,
+) -> int:
     from hotlap.engine.memory.estimate import estimate, memory_size
     from hotlap.report import estimating, jsonout
     from hotlap.report.terminal import page_console
 
     room = None if memory is None else memory_size(memory)
-    found = estimate(task, plan, device=device, memory_bytes=room)
+    found = estimate(task, plan, device=device, memory_bytes=room, techniques=techniques)
     if json:
         jsonout.write(found.to_json())
     else:

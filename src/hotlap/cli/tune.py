@@ -32,21 +32,20 @@ def tune(
 
     The script runs unedited, on a copy-on-write view of your files, many times. The plan is written
     beside the script as NAME.plan.toml, where `hotlap run --plan auto` finds it; if nothing is
-    gained, no file is written. A recipe, a file
-    that imports hotlap and has a function `task`, is trained by hotlap's engine instead; its plan
-    is found by `hotlap train --plan auto`.
+    gained, no file is written. A recipe, a file that imports hotlap and has a function `task`, is
+    trained by hotlap's engine instead; `hotlap train --plan auto` finds its plan.
 
     Parameters
     ----------
     budget
-        How long everything may take together, trials included. The script is started and watched
-        for a moment whatever the budget is.
+        Total time, trials included. The script is always started and observed for a moment,
+        whatever the budget is.
     accept
         The weakest verdict that is good enough: exact, rounding or statistical.
     only
         Use no other technique than this one; may be given several times.
     technique
-        A technique from outside, as module:NAME; may be given several times.
+        A third-party technique, as module:NAME; may be given several times.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     exit_code

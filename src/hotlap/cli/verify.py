@@ -12,8 +12,8 @@ NOT_PROVEN = 4
 
 
 def verify(
-    a: Annotated[str, Parameter(help="Plan file of what is believed, or `plain`.")],
-    b: Annotated[str, Parameter(help="Plan file of what is judged, or `plain`.")],
+    a: Annotated[str, Parameter(help="Plan file of the reference, or `plain`.")],
+    b: Annotated[str, Parameter(help="Plan file to compare with it, or `plain`.")],
     /,
     *,
     target: ScriptTarget,
@@ -25,7 +25,7 @@ def verify(
     exit_code: bool = False,
     json: JsonFlag = False,
 ) -> int:
-    """Say whether a script learns the same under plan B as under plan A, and what that rests on.
+    """Say whether a script learns the same under plan B as under plan A, with the evidence.
 
     A and B are plan files, or the word `plain` for no plan. The script runs unedited, on a
     copy-on-write view of your files: at least twice under A, then under B, and once more to repeat
@@ -34,12 +34,12 @@ def verify(
     Parameters
     ----------
     steps
-        That each run is followed for. Where an epoch ends soon after, they are followed until
-        something was evaluated.
+        Number of steps that each run is followed for. Where an epoch ends soon after, the runs are
+        followed until the next evaluation.
     accept
         The weakest verdict that is good enough for --exit-code: exact, rounding or statistical.
     technique
-        A technique from outside that a plan names, as module:NAME; may be given several times.
+        A third-party technique that a plan names, as module:NAME; may be given several times.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     exit_code

@@ -245,12 +245,12 @@ def _leave_capture(before: Any, pool: Any) -> None:
         try:
             end(before.device_index, pool)
         except RuntimeError:
-            log.debug("the pool had been left already", exc_info=True)
+            log.debug("the memory pool was already released", exc_info=True)
     generator = torch.cuda.default_generators[before.device_index]
     try:
         generator.graphsafe_set_state(generator.clone_state())
     except (AttributeError, RuntimeError):
-        log.debug("the random generator keeps its state", exc_info=True)
+        log.debug("the state of the CUDA generator was not restored", exc_info=True)
 
 
 class _CudaGraph:
@@ -277,7 +277,7 @@ def device_of(name: str | None) -> Device:
         kind = torch.device(name).type
     except RuntimeError:
         raise UsageError(
-            f"device='{name}' is not known. Allowed: cpu, cuda, cuda:N, or another of torch's."
+            f"device='{name}' is not known. Expected: cpu, cuda, cuda:N, or another torch device."
         ) from None
     if kind == "cpu":
         return Device(name)
@@ -286,9 +286,9 @@ def device_of(name: str | None) -> Device:
         return Cuda(name)
     module = getattr(torch, kind, None)
     if module is None or not hasattr(module, "synchronize"):
-        raise UsageError(f"device='{name}' computes nothing. Allowed: cpu, cuda, cuda:N, mps.")
+        raise UsageError(f"device='{name}' cannot compute. Expected: cpu, cuda, cuda:N, mps.")
     if not module.is_available():
-        raise UsageError(f"device='{name}': there is none. Allowed: cpu.")
+        raise UsageError(f"device='{name}' is not available. Use cpu.")
     return Accelerator(name)
 
 
@@ -298,10 +298,10 @@ def _check_cuda(name: str) -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = torch.device(name).index or 0
     if number >= count:
-        there = f"only {count} of them" if count else "no CUDA device"
+        there = f"only {count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
         raise UsageError(
-            f"device='{name}': torch {torch.__version__} sees {there}. Allowed: cpu"
-            + (f", cuda:0 to cuda:{count - 1}." if count else "; `hotlap env` says more.")
+            f"device='{name}': torch {torch.__version__} sees {there}. Expected: cpu"
+            + (f", cuda:0 to cuda:{count - 1}." if count else "; run `hotlap env` for details.")
         )
 
 
@@ -312,16 +312,16 @@ def cannot_leave_out(optimizer: Any) -> str | None:
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _TAKE_FOUND_INF:
         return (
-            f"the optimizer is {kind.__module__}.{kind.__qualname__}; the device can leave out "
-            f"updates only of torch's {', '.join(_TAKE_FOUND_INF)}"
+            f"the optimizer is {kind.__module__}.{kind.__qualname__}; updates can be skipped "
+            f"on the device only with torch's {', '.join(_TAKE_FOUND_INF)}"
         )
     for group in optimizer.param_groups:
         if group.get("dampening"):
-            return "fused SGD with dampening needs its first step to be taken"
+            return f"fused SGD with dampening={group['dampening']} cannot skip its first update"
         if group.get("differentiable"):
-            return "the optimizer is differentiable"
+            return "the optimizer has differentiable=True"
         if group.get("foreach"):
-            return "the script asks for foreach itself"
+            return "the optimizer has foreach=True"
         if not all(p.is_floating_point() and p.layout == torch.strided for p in group["params"]):
             return "a parameter is not a dense floating-point tensor"
     return None

@@ -152,7 +152,7 @@ def keep_freed_memory() -> Callable[[], None]:
     library: Any = ctypes.CDLL(None)
     taken = [library.mallopt(_M_MMAP_MAX, 0), library.mallopt(_M_TRIM_THRESHOLD, TRIM_NEVER)]
     if not all(taken):
-        raise OSError("mallopt did not take the settings")
+        raise OSError("mallopt rejected the settings")
 
     def undo() -> None:
         library.mallopt(_M_MMAP_MAX, _MMAP_MAX_DEFAULT)

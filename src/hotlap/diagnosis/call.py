@@ -23,6 +23,8 @@ def diagnose(
     arguments: Mapping[str, Any] | Sequence[str] = (),
     budget: float = 60.0,
     device: str | None = None,
+    rules: Sequence[str] = (),
+    techniques: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Find out why a training script or a recipe is slow, with the measured cost of each cause.
@@ -37,6 +39,8 @@ def diagnose(
             function is called with, by name.
         budget: seconds that everything may take together.
         device: of a recipe, as torch names it; the first accelerator if None, else the CPU.
+        rules: rules from outside, as `module:NAME`.
+        techniques: techniques from outside that rules propose, as `module:NAME`.
         progress: called with a line now and then.
 
     Raises:
@@ -47,8 +51,8 @@ def diagnose(
     """
     check_call("hotlap.diagnose", budget)
     run = _run_of(subject, arguments, device)
-    with Lab(run) as lab:
-        return find_causes(lab, Host.detect(), budget_s=budget, progress=progress)
+    with Lab(run, techniques=tuple(techniques)) as lab:
+        return find_causes(lab, Host.detect(), budget_s=budget, rules=rules, progress=progress)
 
 
 def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:

@@ -16,6 +16,7 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import LEAST_STEPS
 from hotlap.plan import Plan
 from hotlap.rules import Nomination, nominate
+from hotlap.rules import registry as registry_of_rules
 from hotlap.techniques import registry
 from hotlap.trace.schema import Trace
 
@@ -23,8 +24,6 @@ INTERVENTIONS = (
     "hotlap.diagnosis.interventions:REPLAY",
     "hotlap.diagnosis.interventions:FREE_STEP",
 )
-OPPORTUNITIES = ("threads", "channels_last")
-"""Techniques that change the whole process or model, and blame no line of the script."""
 _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.35
 _NAMING_S = 1.0
@@ -60,6 +59,7 @@ def diagnose(
     host: Any,
     *,
     budget_s: float = 60.0,
+    rules: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Find out why the lab's script or recipe is slow.
@@ -72,11 +72,13 @@ def diagnose(
         host: the `Host` it runs on.
         budget_s: seconds that everything may take together. A start, and a step that has begun,
             are not interrupted.
+        rules: rules from outside, as `module:NAME`.
         progress: called with a line now and then.
 
     Raises:
         TrialError: the script crashed, hung, or never trained.
     """
+    known_rules = registry_of_rules(rules)
     subject = _Subject(lab, Clock(budget_s), progress)
     seconds = budget_s * _WATCH_SHARE
     progress(
@@ -89,7 +91,7 @@ def diagnose(
     known = Diagnosis(
         str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
     )
-    nominations = nominate(trace)
+    nominations = nominate(trace, known_rules.values())
     lab.techniques = (*lab.techniques, *INTERVENTIONS)
     switches = _switches(trace, host, registry(lab.techniques))
     return _try(subject, known, nominations, switches)
@@ -112,11 +114,12 @@ def _with_lines(subject: _Subject, trace: Trace) -> tuple[Trace, tuple[str, ...]
 
 def _switches(trace: Trace, host: Any, known: Mapping[str, Any]) -> list[Plan]:
     found = []
-    for name in OPPORTUNITIES:
-        technique = known[name]
+    for technique in known.values():
+        if not technique.is_opportunity:
+            continue
         for values in technique.candidates(trace.facts, host):
             if technique.why_not(trace.facts, host, technique.options(values)) is None:
-                found.append(Plan({name: dict(values)}))
+                found.append(Plan({technique.name: dict(values)}))
     return found
 
 

@@ -1,10 +1,8 @@
 """Changes that no plan may hold: they only show what a perfect remedy would give."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.task import TaskFacts
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
 
 
@@ -13,8 +11,7 @@ class Options:
     pass
 
 
-def _serve_one_batch(target: FeedTarget, options: Options) -> FeedTarget:
-    del options
+def _serve_one_batch(target: FeedTarget) -> FeedTarget:
     kept: dict[int, Any] = {}
     target.notes["replay"] = kept
 
@@ -33,34 +30,26 @@ def _serve_one_batch(target: FeedTarget, options: Options) -> FeedTarget:
     return target
 
 
-def _proof(target: FeedTarget, options: Options) -> Proof:
-    del options
+def _proof(target: FeedTarget) -> Proof:
     if not target.notes.get("replay"):
         return Proof("no_effect", "no batch was read")
     return Proof("applied", "one batch served again and again")
 
 
-def _never(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return "it feeds the same batch again and again, which is no training"
+REPLAY = Technique(
+    name="replay",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.CHANGES,
+    why_not=lambda: "it feeds the same batch again and again, which is no training",
+    apply=_serve_one_batch,
+    proof=_proof,
+    candidates=lambda: (),
+)
 
 
-def _none(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ()
-
-
-def _changes(options: Options) -> Numerics:
-    del options
-    return Numerics.CHANGES
-
-
-REPLAY = Technique("replay", "feed", Options, _changes, _never, _serve_one_batch, _proof, _none)
-
-
-def _hide_gradients(target: OptimizerTarget, options: Options) -> OptimizerTarget:
+def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     """Let the optimizer find no gradients: it does nothing, and the script finds them as before."""
-    del options
     if target.taken_by is not None:
         raise Refusal(f"{target.taken_by} chooses the implementation itself")
     notes = target.notes
@@ -86,27 +75,21 @@ def _hide_gradients(target: OptimizerTarget, options: Options) -> OptimizerTarge
     return target
 
 
-def _proof_of_hiding(target: OptimizerTarget, options: Options) -> Proof:
-    del options
+def _proof_of_hiding(target: OptimizerTarget) -> Proof:
     steps = target.notes.get("free_steps", 0)
     if not steps:
         return Proof("no_effect", "no step had gradients")
     return Proof("applied", f"{steps} steps without an update")
 
 
-def _never_trains(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return "it takes no step at all, which is no training"
-
-
 FREE_STEP = Technique(
-    "free_step",
-    "optimizer",
-    Options,
-    _changes,
-    _never_trains,
-    _hide_gradients,
-    _proof_of_hiding,
-    _none,
+    name="free_step",
+    seam="optimizer",
+    Options=Options,
+    numerics=lambda: Numerics.CHANGES,
+    why_not=lambda: "it takes no step at all, which is no training",
+    apply=_hide_gradients,
+    proof=_proof_of_hiding,
+    candidates=lambda: (),
 )
 """Shows what a step would take with an optimizer that costs nothing."""

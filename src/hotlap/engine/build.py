@@ -140,7 +140,7 @@ def _build(
     optimizer = target.optimizer
     target.module = target.optimizer = None
     scheduler = scheduler_of(task, optimizer)
-    acts_on = OptimizerTarget(optimizer, taken_by="cuda_graph" if target.graph else None)
+    acts_on = OptimizerTarget(optimizer, taken_by=target.optimizer_taken_by)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
     held_out = task.held_out is not None
@@ -150,7 +150,9 @@ def _build(
     loss = task.loss
     for around in target.losses:
         loss = around(loss)
-    step = step_of(task, applied, hardware, (model, loss, optimizer), target, check_finite)
+    step = step_of(
+        task, acts_on.implementation, hardware, (model, loss, optimizer), target, check_finite
+    )
     return Built(
         task=task,
         plan=plan,

@@ -60,8 +60,8 @@ class EpochClock:
         items = float(self._items)
         if items < 0:
             raise RunError(
-                f"the loss returned counts that add up to {items:g}. Allowed: (sum, count) with a "
-                "count from 0: a negative one turns the gradient round."
+                f"the counts that loss() returned in this epoch add up to {items:g}. Expected: "
+                "(sum, count) with a count of 0 or more; a negative count reverses the gradient."
             )
         loss = float(self._loss) / items if items else math.nan
         self.device.synchronize()

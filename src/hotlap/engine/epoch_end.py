@@ -22,10 +22,9 @@ def check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
     may_scale = built.step.target.scaler is not None and step.number <= _SCALES
     if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
         raise RunError(
-            f"none of {step.number} updates was taken: the loss, or the norm of the gradients, was "
-            "not finite in any of them. Allowed: a loss that is finite, its count not 0 if it is "
-            "(sum, count); look at the weights that the run began with, the data, and the "
-            "learning rate."
+            f"all {step.number} updates were skipped: the loss or the gradient norm was not finite "
+            "in any step. Check the initial weights, the data and the learning rate; if loss() "
+            "returns (sum, count), the count must not be 0."
         )
 
 
@@ -99,24 +98,24 @@ def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exce
         return
     if is_disturbed(built.model):
         error.add_note(
-            "hotlap: evaluation raised this while the model was put back, so this state is not "
-            "saved; the last step that was saved is whole"
+            "hotlap: evaluation raised this while the model's state was being restored, so this "
+            "step is not saved; the last saved checkpoint is intact"
         )
         return
     try:
         saver.save(built, step.after, EpochClock(built.hardware).to_json(), must=True)
     except StorageError as full:
-        error.add_note(f"hotlap: nor could what was trained be saved: {full}")
+        error.add_note(f"hotlap: the trained state could not be saved either: {full}")
     else:
         where = saver.where(step.after)
-        error.add_note(f"hotlap: evaluation raised this; what was trained is in '{where}'")
+        error.add_note(f"hotlap: evaluation raised this; the trained state is saved in '{where}'")
 
 
 def _followed(held_out: Mapping[str, float], loss: float) -> float:
     """Return what a schedule that waits for a measure is given."""
     if held_out and "loss" not in held_out:
         raise UsageError(
-            f"the schedule follows the held-out loss, and evaluate() gave {sorted(held_out)}. "
-            "Allowed: a `loss` among what evaluate() gives, or another schedule."
+            f"the schedule needs the held-out loss, and evaluate() returned {sorted(held_out)}. "
+            "Return a `loss` from evaluate() as well, or use another schedule."
         )
     return held_out.get("loss", loss)

@@ -79,8 +79,8 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
         if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
             given = ", ".join(map(_told, numbers))
             raise UsageError(
-                f"the measure {name!r} gave {given} for a held-out batch. Allowed: one number, a "
-                "mean over the batch's samples, or (sum, count)."
+                f"the metric {name!r} is {given} for a held-out batch. Expected: one number (a "
+                "mean over the batch's samples), or (sum, count)."
             )
     total, *counted = (wide(number) for number in numbers)
     return (total, counted[0]) if counted else (total * samples, samples)
@@ -113,7 +113,7 @@ def _measured(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
     found = task.evaluate(model, batch)
     if not isinstance(found, Mapping):
         raise UsageError(
-            f"evaluate() gave {type(found).__name__}. Allowed: a dictionary, name -> (sum, count)."
+            f"evaluate() returned {type(found).__name__}. Expected: a dict, name -> (sum, count)."
         )
     yield from found.items()
 

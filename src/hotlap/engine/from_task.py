@@ -22,12 +22,12 @@ def model_of(task: Task) -> Any:
     """
     model = task.model()
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"model() gave {type(model).__name__}. Allowed: a torch.nn.Module.")
+        raise UsageError(f"model() returned {type(model).__name__}. Expected: a torch.nn.Module.")
     lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
     if lazy:
         raise UsageError(
-            f"the model's {lazy[0]} has no shape before the first forward. Allowed: model() that "
-            "goes forward once itself."
+            f"the model's lazy parameter '{lazy[0]}' has no shape yet. Run one forward pass in "
+            "model(), before the model is returned."
         )
     return model
 
@@ -43,8 +43,8 @@ def scheduler_of(task: Task, optimizer: Any) -> Any:
     scheduler = made_by("schedule", task.schedule, optimizer, "step", "state_dict")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise UsageError(
-            "schedule() gave a scheduler of another optimizer than it was given, so this run's "
-            "learning rate would never change. Allowed: one over its argument."
+            "schedule() returned a scheduler of another optimizer, so this run's learning rate "
+            "would never change. Pass the argument of schedule() to the scheduler."
         )
     check_length(scheduler, task)
     return scheduler
@@ -82,12 +82,14 @@ def made_by(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> 
     try:
         made = make(given)
     except ValueError as error:
-        raise UsageError(f"{what}() raised ValueError: {error}") from error
+        raise UsageError(
+            f"{what}() raised ValueError: {error}. Check the values in {what}()."
+        ) from error
     absent = [name for name in needed if not hasattr(made, name)]
     if absent:
         raise UsageError(
-            f"{what}() gave {type(made).__name__}, which has no `{absent[0]}`. Allowed: what "
-            f"torch.optim has of this kind."
+            f"{what}() returned {type(made).__name__}, which has no `{absent[0]}`. Expected: an "
+            f"object with `{'` and `'.join(needed)}`, as in torch.optim."
         )
     return made
 
@@ -98,9 +100,9 @@ def check_closure(optimizer: Any) -> None:
     needed = [p for p in parameters if p.default is p.empty and p.kind not in _ANY_NUMBER]
     if needed:
         raise UsageError(
-            f"optimizer() gave {type(optimizer).__name__}, whose `step` needs `{needed[0].name}`: "
-            "it would go forward and backward itself. Allowed: one whose `step()` takes the "
-            "gradients that are there, as AdamW or SGD."
+            f"optimizer() returned {type(optimizer).__name__}, whose `step` needs the argument "
+            f"`{needed[0].name}`. Use an optimizer whose `step()` needs none and applies the "
+            "gradients in `.grad`, such as AdamW or SGD."
         )
 
 
@@ -110,7 +112,7 @@ def check_parameters(model: Any, optimizer: Any) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if own and not own & held:
         raise UsageError(
-            "optimizer() holds no parameter of the model that it was given, which would learn "
-            "nothing. Allowed: an optimizer over that model's parameters; or, where only others "
-            "are trained, a model whose own are frozen by `requires_grad_(False)`."
+            "optimizer() returned an optimizer that holds no trainable parameter of the model, "
+            "so it would learn nothing. Pass that model's parameters to it; or, to train other "
+            "parameters only, freeze the model's with `requires_grad_(False)`."
         )

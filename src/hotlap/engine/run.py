@@ -148,18 +148,17 @@ def _check_gradients(built: Built, is_taken: Any) -> None:
     trained = [each for group in built.optimizer.param_groups for each in group["params"]]
     if is_taken is True and all(parameter.grad is None for parameter in trained):
         raise UsageError(
-            "the loss of the first step gave no gradient to any parameter that the optimizer "
-            "holds, so nothing would be learned. Allowed: a loss that is computed with the model "
-            "it is given."
+            "the loss of the first step gave no gradient to any parameter of the optimizer, so "
+            "nothing would be learned. Use the `model` that is passed to loss(model, batch)."
         )
 
 
 _SAID_OF_LOSSES = {
-    "has no attribute 'backward'": "loss() gave something that is no tensor",
-    "implicitly created only for scalar outputs": "loss() gave more than one number",
-    "does not require grad": "loss() gave a number that no parameter leads to",
-    "implicitly created only for real scalar": "loss() gave a complex number",
-    "too many values to unpack": "loss() gave a tuple of more than two",
+    "has no attribute 'backward'": "loss() returned something that is not a tensor",
+    "implicitly created only for scalar outputs": "loss() returned more than one number",
+    "does not require grad": "loss() returned a number that does not depend on any parameter",
+    "implicitly created only for real scalar": "loss() returned a complex number",
+    "too many values to unpack": "loss() returned a tuple of more than two",
 }
 """What Python or torch says -> what a user can act on."""
 
@@ -170,14 +169,14 @@ def explained(error: Exception) -> Exception:
     found = re.search(r"Target (-?\d+) is out of bounds", text)
     if found is not None:
         return UsageError(
-            f"the data gave the label {found[1]}, for which the model has no output. Allowed: "
-            "labels from 0 to one less than the model's outputs; `ignore_index` for those that do "
-            "not count."
+            f"the dataset contains the label {found[1]}, for which the model has no output. "
+            "Expected: labels from 0 to the number of outputs minus 1; set `ignore_index` for a "
+            "label that does not count."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):
             return UsageError(
-                f"{problem} ({text}). Allowed: a scalar tensor, the mean over the batch's items, "
+                f"{problem} ({text}). Expected: a scalar tensor (the mean over the batch's items), "
                 "or (sum, count)."
             )
     return error

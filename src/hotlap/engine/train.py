@@ -82,17 +82,17 @@ def train(
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
     if save_every is not None and folder is None and resume is None:
-        raise UsageError(f"save_every={save_every!r} needs the run's folder. Give --run-dir.")
+        raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
     if weights is not None and resume not in (None, "auto"):
         raise UsageError(
-            f"resume={resume!r} and weights given. Allowed: one of the two; with `auto` the "
-            "weights are taken where nothing was saved yet."
+            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
+            "resume='auto' the weights are used if nothing was saved yet."
         )
     saved, passed = find(resume, folder) if resume is not None else (None, [])
     for why in passed:
-        notice(f"passed over: {why}")
+        notice(f"skipped: {why}")
     if resume is not None and saved is None:
-        notice(f"nothing was saved in '{folder}' yet: the run begins there")
+        notice(f"no checkpoint in '{folder}' yet: starting a new run")
     if folder is None and saved is not None:
         folder = run_of(saved.path)
     saver = Saver(folder, every, keep, notice) if folder is not None else None
@@ -166,7 +166,7 @@ class _Run:
         is_finished = saved is not None and _is_finished(built.task, self.position, saved.path)
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
-            self.notice(f"going on from '{saved.path}', step {self.position.step}{end}")
+            self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")
         # Last: nothing is written before everything that was given is known to be right.
         if saver is not None:
             # What cannot be saved is said now, not after an epoch.
@@ -245,7 +245,7 @@ def _is_finished(task: Task, position: Position, where: Path) -> bool:
         done, total, unit = position.step, task.total_steps, "steps"
     if done > total:
         raise UsageError(
-            f"{where} has done {done} {unit}, the task has {total}. Allowed: a longer task."
+            f"'{where}' has done {done} {unit}, and the task has {total}. Use a longer task."
         )
     return done == total
 

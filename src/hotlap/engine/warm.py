@@ -90,10 +90,10 @@ def _check_mean(step: Step, source: LengthSource, device: str) -> None:
             continue
         if abs(share - 0.5) > _LEANS:
             raise UsageError(
-                f"a sample of {source.lengths[short]} tokens has {100 * share:.1f} % of the loss "
-                f"of a batch with one of {source.lengths[long]}, not half: the loss is no mean "
-                "over samples, so a step cannot be split. Allowed: a loss that returns (sum, "
-                "count), as for tokens; or accumulate=1."
+                f"in a batch of two, a sample of {source.lengths[short]} tokens makes up "
+                f"{100 * share:.1f} % of the loss and one of {source.lengths[long]} tokens the "
+                "rest: the loss is not a mean over samples, so a step cannot be split. Return "
+                "(sum, count) from loss(), with tokens as the count; or set accumulate=1."
             )
         return
 
@@ -136,9 +136,9 @@ def _no_trace(model: Any) -> Iterator[None]:
     for name, parameter in model.named_parameters():
         if parameter._version != versions.get(name):
             raise UsageError(
-                f"the model's forward writes to its parameter {name}, so its largest batch cannot "
-                "be tried before the first step. Allowed: a buffer for what is no parameter, or a "
-                "task without `lengths`."
+                f"the model's forward writes to its parameter {name}, so the largest batch cannot "
+                "be tried before the first step. Use a buffer instead of this parameter, or a task "
+                "without `lengths`."
             )
 
 
@@ -152,6 +152,6 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 def _too_large(samples: int, length: int, device: str) -> str:
     return (
         f"the largest batch, {samples} samples padded to {length} tokens, does not fit into the "
-        f"memory of {device}. Allowed: fewer tokens_per_batch (or batch_size) with more "
-        "`accumulate`, the technique micro_batch, or shorter samples."
+        f"memory of {device}. Lower tokens_per_batch (or batch_size) and raise `accumulate`, use "
+        "the technique micro_batch, or shorten the samples."
     )

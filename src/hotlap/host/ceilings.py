@@ -119,7 +119,10 @@ def measure(*, busy_cores: float, device: str = "cpu") -> Ceilings:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"measuring the ceilings of {device} took over {_LIMIT_S:g} s.") from None
+        raise RunError(
+            f"measuring the ceilings of {device} took more than {_LIMIT_S:g} s. Stop other "
+            "processes, or use `hotlap env --quick`."
+        ) from None
     seconds = time.perf_counter() - start
     return parse(done.stdout, done.stderr, busy_cores=busy_cores, seconds=seconds)
 
@@ -137,8 +140,11 @@ def parse(output: str, errors: str, *, busy_cores: float, seconds: float) -> Cei
             {**data, "busy_cores": busy_cores, "seconds": seconds, "loads": loads}
         )
     except (IndexError, ValueError, KeyError, TypeError):
-        last = (errors.strip().splitlines() or ["it said nothing"])[-1]
-        raise RunError(f"the ceilings could not be measured: {last}") from None
+        last = (errors.strip().splitlines() or ["no output"])[-1]
+        raise RunError(
+            "the ceilings could not be measured. Use `hotlap env --quick` to skip them. "
+            f"The last error was: {last}"
+        ) from None
 
 
 def _main(device: str) -> None:

@@ -51,7 +51,7 @@ def _core_problems(host: Host) -> list[Problem | None]:
     return [
         Problem(
             "few_cores",
-            f"only {host.cores} of {host.cores_total} cores may be used"
+            f"only {host.cores} of {host.cores_total} cores are available"
             + (f" (quota: {host.cpu_quota:g})." if host.cpu_quota is not None else "."),
             "Raise the quota or affinity of this container or job, if the other cores are yours.",
         )
@@ -61,14 +61,14 @@ def _core_problems(host: Host) -> list[Problem | None]:
             "busy",
             f"other processes keep {host.busy_cores:.1f} cores busy; training shares "
             f"{host.cores} with them, and measurements are noisier.",
-            "End them, or wait.",
+            "Stop them, or wait.",
         )
         if host.busy_cores > max(0.25, 0.1 * host.cores_total)
         else None,
         Problem(
             "stolen",
             f"the hypervisor takes {host.stolen_cores:.1f} cores away for other machines.",
-            "Measure at another time, or on a machine of your own.",
+            "Measure at another time, or on a dedicated machine.",
         )
         if host.stolen_cores > max(0.1, 0.05 * host.cores_total)
         else None,
@@ -84,9 +84,9 @@ def _thread_problem(host: Host) -> Problem | None:
     first = given.split(",")[0].strip()
     remedy = f"Unset OMP_NUM_THREADS, or set it to at most {host.cores}."
     if not first.isdecimal() or int(first) == 0:
-        text = f"OMP_NUM_THREADS is '{given}', which is no number of threads."
+        text = f"OMP_NUM_THREADS is '{given}', which is not a number of threads."
     elif int(first) > host.cores:
-        text = f"OMP_NUM_THREADS is {first}, but only {host.cores} cores may be used."
+        text = f"OMP_NUM_THREADS is {first}, but only {host.cores} cores are available."
     elif int(first) == 1 and host.cores > 2:
         text = f"OMP_NUM_THREADS is 1, so torch computes on one of {host.cores} cores."
     else:
@@ -107,7 +107,7 @@ def _system_problems(host: Host) -> list[Problem | None]:
         else None,
         Problem(
             "no_python_headers",
-            f"Python.h of Python {host.python} is not there, so torch.compile cannot work on the "
+            f"Python.h of Python {host.python} was not found, so torch.compile cannot work on the "
             "CPU.",
             "Install the headers (Debian: apt install python3-dev).",
         )
@@ -124,7 +124,7 @@ def _system_problems(host: Host) -> list[Problem | None]:
         Problem(
             "little_memory",
             f"only {host.memory_available_bytes // _MIB} MiB of memory are free.",
-            "End other processes, or raise the limit of this container.",
+            "Stop other processes, or raise the limit of this container.",
         )
         if little_memory
         else None,

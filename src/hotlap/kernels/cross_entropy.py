@@ -16,8 +16,8 @@ from hotlap.errors import UsageError, unknown_name
 
 REDUCTIONS = ("mean", "sum", "none")
 _FREED = (
-    "a chunked cross-entropy was asked for its gradient a second time. Allowed: one backward; it "
-    "gives away what it needs."
+    "backward() was called a second time on a chunked cross-entropy, whose gradients are freed by "
+    "the first. Call backward() once."
 )
 
 
@@ -59,7 +59,7 @@ class Setting:
         if self.reduction not in REDUCTIONS:
             raise UsageError(unknown_name(str(self.reduction), REDUCTIONS, "reduction"))
         if type(self.rows) is not int or self.rows < 1:
-            raise UsageError(f"rows={self.rows!r} is not allowed. Allowed: whole numbers from 1.")
+            raise UsageError(f"rows={self.rows!r} is not valid. Expected: an integer of 1 or more.")
 
 
 def chunked_cross_entropy(
@@ -99,11 +99,11 @@ def chunked_cross_entropy(
     if hidden.shape[:-1] != targets.shape or hidden.shape[-1:] != weight.shape[1:]:
         raise UsageError(
             f"hidden {tuple(hidden.shape)}, weight {tuple(weight.shape)} and targets "
-            f"{tuple(targets.shape)} do not fit. Allowed: (..., features), (classes, features) and "
-            "(...)."
+            f"{tuple(targets.shape)} have shapes that do not match. Expected: (..., features), "
+            "(classes, features) and (...)."
         )
     if targets.is_floating_point():
-        raise UsageError(f"targets are {targets.dtype}. Allowed: classes, int64.")
+        raise UsageError(f"targets have dtype {targets.dtype}. Expected: class indices, int64.")
     kind = hidden.device.type
     narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     setting = Setting(

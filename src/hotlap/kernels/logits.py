@@ -105,8 +105,8 @@ class Logits(torch.Tensor):
         # Beneath autograd: a plain tensor made here would have no gradient.
         del types, args, kwargs
         raise RuntimeError(
-            f"{func} was called, from outside of Python, on logits that were not made. Leave "
-            "`chunked_loss` out of the plan for this model."
+            f"{func} was called, from outside of Python, on logits that were not computed. Remove "
+            "`chunked_loss` from the plan for this model."
         )
 
 

@@ -94,7 +94,7 @@ def _await_gate(
         progress(f"{arm.name}: ready after {arm.setup_s:.1f} s")
     except TrialError as error:
         if error.reason == "timeout" and wait_s < _READY_S:
-            words = f"it was not ready after {wait_s:.0f} s: give a larger --budget"
+            words = f"it was not ready after {wait_s:.0f} s. Set a larger --budget"
             error = TrialError(words, reason="timeout")
             arm.is_late = True
         leave_out(arm, error, must=arm.name in twins)
@@ -140,8 +140,8 @@ def take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
             raise
         arm.is_slow = True
         raise TrialError(
-            f"{steps} steps were not done after {_longest_wait(steps, plain_ms):.0f} s; the plain "
-            f"run takes {plain_ms:.2f} ms a step",
+            f"{steps} steps took more than {_longest_wait(steps, plain_ms):.0f} s; the plain run "
+            f"takes {plain_ms:.2f} ms a step",
             reason="timeout",
         ) from error
     trial.pause()

@@ -40,12 +40,12 @@ def check_buffers(sampled: Sampled, *, is_narrow: bool) -> Check:
             untold.append(name)
         elif found > limit or max(errors) > max(limit, _ONCE):
             wrong.append(name)
-    words = f"{len(names)} buffers, error at most {worst:.1e} of what {len(rows)} steps change"
+    words = f"{len(names)} buffers, error at most {worst:.1e} of their change in {len(rows)} steps"
     if wrong:
-        return Check("buffers", "failed", f"{words}; changed otherwise: {_listed(wrong)}")
+        return Check("buffers", "failed", f"{words}; different: {_listed(wrong)}")
     if untold:
         return Check("buffers", "partial", f"{words}; not repeatable: {_listed(untold)}")
-    return Check("buffers", "passed", words if names else "the model has none")
+    return Check("buffers", "passed", words if names else "the model has no buffers")
 
 
 def check_averages(plain: Record, other: Record) -> Check:
@@ -53,12 +53,12 @@ def check_averages(plain: Record, other: Record) -> Check:
     ours, theirs = other.get("averages"), plain.get("averages")
     if theirs is None:
         words = (
-            "copies of the model are not followed in recipes, nor where plain runs differ in them"
+            "copies of the model are not compared in recipes, nor where plain runs differ in them"
         )
         return Check("averages", "partial", words)
     if ours is None or _since(ours) != _since(theirs):
-        words = f"{len(ours or ())} copies of the model are there, in the plain run {len(theirs)}"
-        return Check("averages", "failed", f"{words}, or they were made at other updates")
+        words = f"{len(ours or ())} copies of the model, {len(theirs)} in the plain run"
+        return Check("averages", "failed", f"{words}, or made at different updates")
     left = list(ours)
     for number, plain_copy in enumerate(theirs, 1):
         # The order in which they are found says nothing.
@@ -69,9 +69,9 @@ def check_averages(plain: Record, other: Record) -> Check:
         if len(off) > _FEW or any(_is_far(copy, plain_copy, at) for at in off):
             at = copy["since"] + off[0]
             words = (
-                f"copy {number} of the model moves otherwise at {len(off)} updates: before update "
-                f"{at} by {copy['moved'][off[0]]:.4g} of its way to the weights, in the plain run "
-                f"by {plain_copy['moved'][off[0]]:.4g}"
+                f"copy {number} of the model differs at {len(off)} updates: before update {at} it "
+                f"moves {copy['moved'][off[0]]:.4g} of its distance to the weights, in the plain "
+                f"run {plain_copy['moved'][off[0]]:.4g}"
             )
             return Check("averages", "failed", words)
     if not theirs:
@@ -103,7 +103,12 @@ def _off(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
 
 
 def check_evaluation(
-    plain: Record, other: Record, sampled: Sampled | None, *, is_narrow: bool
+    plain: Record,
+    other: Record,
+    sampled: Sampled | None,
+    *,
+    is_narrow: bool,
+    claims_exact: bool = False,
 ) -> Check:
     """Is the same evaluated, at the same times, with the same outcome at equal weights?
 
@@ -112,28 +117,32 @@ def check_evaluation(
         other: record of the run that is judged.
         sampled: forwards of that run, repeated; None where none were.
         is_narrow: the plan computes in formats that are narrower than the plain run's.
+        claims_exact: the plan claims to leave every bit as it was.
     """
     ours, theirs = other.get("evaluated"), plain.get("evaluated")
     if theirs is None:
-        return Check("evaluation", "partial", "two plain runs evaluate otherwise themselves")
+        return Check("evaluation", "partial", "two plain runs differ in their evaluation")
     if ours is None:
-        return Check("evaluation", "not_made", "evaluation was not listened to")
+        return Check("evaluation", "not_made", "evaluation was not recorded")
     if [row[:2] for row in ours] != [row[:2] for row in theirs]:
-        words = f"{len(ours)} forwards in place of {len(theirs)}, or at other times"
+        words = f"{len(ours)} forwards instead of {len(theirs)}, or at different updates"
         return Check("evaluation", "failed", words)
     if not theirs:
-        return Check("evaluation", "partial", "nothing is evaluated within the horizon")
+        return Check("evaluation", "partial", "no evaluation within the horizon")
     if [row[2:] for row in ours] == [row[2:] for row in theirs]:
-        words = f"{len(ours)} forwards read and give the plain run's bits"
+        words = f"inputs and outputs of {len(ours)} forwards are bit-equal to the plain run's"
         return Check("evaluation", "passed", words)
     first = next(n for n, row in enumerate(ours) if row[2:] != theirs[n][2:])
     before = theirs[first][1]
     # A script's model may be evaluated on what it has computed itself.
     must_read = plain.get("reads_fixed") or _equal_weights(plain, other, before)
     if must_read and ours[first][2] != theirs[first][2]:
-        words = f"forward {first + 1} reads another input than in the plain run"
+        words = f"the input of forward {first + 1} differs from the plain run's"
         return Check("evaluation", "failed", words)
-    return check_outputs(sampled or Sampled(problem="none was repeated"), is_narrow=is_narrow)
+    if claims_exact and _equal_weights(plain, other, before):
+        words = f"the weights are bit-equal at forward {first + 1}, its outcome is not"
+        return Check("evaluation", "failed", words)
+    return check_outputs(sampled or Sampled(problem="no forward was repeated"), is_narrow=is_narrow)
 
 
 def _equal_weights(plain: Record, other: Record, updates: int) -> bool:
@@ -144,13 +153,13 @@ def check_outputs(sampled: Sampled, *, is_narrow: bool) -> Check:
     """Does what was evaluated come out the same when it is repeated with the same weights?"""
     rows = sampled.evaluations
     if not rows:
-        why = sampled.problem or "none was repeated"
-        return Check("evaluation", "not_made", f"other bits than in the plain run: {why}")
+        why = sampled.problem or "no forward was repeated"
+        return Check("evaluation", "not_made", f"not bit-equal to the plain run: {why}")
     error = max(row["error"] for row in rows)
     plain_error = max(row["plain_error"] for row in rows)
     words = (
-        f"{len(rows)} repeated with their weights: error at most {error:.1e} of the outcome, "
-        f"the plain run's own {plain_error:.1e}"
+        f"{len(rows)} forwards repeated with the same weights: error at most {error:.1e} of the "
+        f"output, the plain run's own {plain_error:.1e}"
     )
     if plain_error > _NOISY:
         return Check("evaluation", "not_made", words)

@@ -27,8 +27,8 @@ def check_start(
     names = sorted({*theirs, *ours})
     differ = [name for name in names if theirs.get(name) != ours.get(name)]
     if not differ:
-        return Check("start", "passed", f"{len(theirs)} parameters begin with equal bits")
-    words = f"{_some(differ)} of {len(theirs)} parameters do not begin as in the plain run"
+        return Check("start", "passed", f"{len(theirs)} parameters start bit-equal")
+    words = f"{_some(differ)} of {len(theirs)} parameters do not start as in the plain run"
     if plain_repeats is not None:
         return Check("start", "not_made", f"{words}, and two plain runs differ in {plain_repeats}")
     return Check("start", "failed", words)
@@ -40,22 +40,22 @@ def check_custody(plain: Mapping[str, Any], other: Mapping[str, Any]) -> Check:
     A script that moves its weights itself, to clamp them for one, does so at the same updates
     under every plan.
     """
-    for key, words in (("moved", "weights"), ("state_moved", "state of the optimizer")):
+    for key, words in (("moved", "weights"), ("state_moved", "optimizer state")):
         theirs, ours = plain.get(key), other.get(key)
         if theirs is None or ours is None:
-            return Check("custody", "not_made", "what lies between two updates was not seen")
+            return Check("custody", "not_made", "changes between updates were not recorded")
         more = sorted(set(ours) - set(theirs))
         less = sorted(set(theirs) - set(ours))
         if more:
-            words = f"{_updates(more)} found another {words} than the one before it had left"
+            words = f"before {_updates(more)} the {words} changed since the previous one"
             return Check("custody", "failed", f"{words}; not so in the plain run")
         if less:
-            words = f"{_updates(less)} found the {words} as the one before it had left them"
-            return Check("custody", "failed", f"{words}; the plain run moves them in between")
+            words = f"before {_updates(less)} the {words} did not change since the previous one"
+            return Check("custody", "failed", f"{words}; not so in the plain run")
     own = len(plain["moved"])
-    words = f"each of {len(other['weights'])} updates found what the one before it had left"
+    words = f"each of {len(other['weights'])} updates starts from what the previous one left"
     if own:
-        words += f", but for {own} before which the script itself moves the weights"
+        words += f", except {own} before which the script itself changes the weights"
     return Check("custody", "passed", words)
 
 

@@ -85,15 +85,15 @@ def limits(
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),
             Limit("weights lost in each update", DECAY_LIMIT * FLOAT32, "of a weight"),
-            Limit("one update", EACH_LIMIT, "of its length"),
-            Limit("optimizer's state after one update", STATE_LIMIT * FLOAT32, "of its length"),
+            Limit("one update", EACH_LIMIT, "of its norm"),
+            Limit("optimizer's state after one update", STATE_LIMIT * FLOAT32, "of its norm"),
         ]
     elif "update" in passed:
-        found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its length"))
+        found.append(Limit("update, in all steps", UPDATE_LIMIT, "of its norm"))
     if "gradient" in passed and sampled.rows:
         of_rows = narrow_limit if is_narrow else gradient_limit
-        found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its length"))
-        # So many of them are missed by all samples once in twenty times.
+        found.append(Limit("gradient, in all steps", of_rows(sampled.rows), "of its norm"))
+        # All samples miss that share once in twenty times.
         share = 1 - 0.05 ** (1 / len(sampled.rows))
         found.append(Limit("other gradients in some steps", share, "of the steps"))
     if "buffers" in passed:
@@ -104,7 +104,7 @@ def limits(
     if "evaluation" in passed:
         stated = [row.get("limit", OUTPUT_LIMIT) for row in sampled.evaluations]
         limit = NARROW_LIMIT if is_narrow else max(stated, default=OUTPUT_LIMIT)
-        found.append(Limit("outputs in evaluation", limit, "of their length"))
+        found.append(Limit("outputs in evaluation", limit, "of their norm"))
     return tuple(found)
 
 
@@ -115,12 +115,12 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
         checks: as they came out.
         covered: see `covers`.
     """
-    found = [f"what follows after step {covered['steps']}"]
+    found = [f"everything after step {covered['steps']}"]
     found += [f"{check.name}: {check.evidence}" for check in checks if check.state == "partial"]
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
-        found.append("evaluation: nothing is evaluated within the horizon")
+        found.append("evaluation: no evaluation within the horizon")
     if not covered["averages"]:
         found.append("averages of the weights that are kept as plain tensors")
     if not covered["saved"]:
-        found.append("saving: nothing was seen to be saved within the horizon")
+        found.append("saving: no save was recorded within the horizon")
     return tuple(found)

@@ -77,9 +77,9 @@ def stop(launcher: int, *, keeper_too: bool) -> None:
         if running:
             if time.monotonic() > deadline:
                 raise TrialError(
-                    f"its processes could not be stopped in {_STOP_S:.0f} s: something starts or "
-                    "continues them. A trial is paused while another one is measured. Try the "
-                    "script without what starts processes beside it.",
+                    f"its processes could not be paused within {_STOP_S:.0f} s: something starts "
+                    "or resumes them. A trial is paused while another one is measured. Run the "
+                    "script without the processes that it starts.",
                     reason="crashed",
                     output="",
                 )

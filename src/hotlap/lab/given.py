@@ -25,12 +25,12 @@ def check_call(name: str, budget: Any) -> None:
     """
     if os.environ.get(IN_TRIAL):
         raise UsageError(
-            f"{name} was called while a trial imports the recipe, and would go on so. Allowed: "
-            "below `if __name__ == '__main__':`."
+            f"{name} was called while a trial imports the recipe, so it would start trials without "
+            "end. Move the call below `if __name__ == '__main__':`."
         )
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if not is_number or not 0 < budget < math.inf:
-        raise UsageError(f"budget={budget!r} is not allowed. Allowed: seconds, above 0.")
+        raise UsageError(f"budget={budget!r} is not allowed. Expected: seconds, above 0.")
 
 
 def recipe_path(task: Any, name: str) -> Path:
@@ -45,26 +45,26 @@ def recipe_path(task: Any, name: str) -> Path:
         MissingFile: there is no such file.
     """
     forms = (
-        f"Allowed: the path of a recipe, or its function: `{name}(task)`, where `def task(...) -> "
-        "hotlap.Task` stands at the top level of a file that imports hotlap."
+        f"the path of a recipe, or its function, as in `{name}(task)` with `def task(...) -> "
+        "hotlap.Task` at the top level of a file that imports hotlap"
     )
     if isinstance(task, Task):
         raise UsageError(
-            f"a Task was given: its functions live in this process only, and a trial is a fresh "
-            f"one. {forms}"
+            "a Task was given, whose functions exist in this process only, and each trial is a new "
+            f"process. Expected: {forms}."
         )
     if inspect.isfunction(task):
         file = inspect.getsourcefile(task)
         if task.__qualname__ != "task" or file is None or not is_recipe(file):
-            raise UsageError(f"the function '{task.__qualname__}' was given. {forms}")
+            raise UsageError(f"the function '{task.__qualname__}' was given. Expected: {forms}.")
         return Path(file)
     if not isinstance(task, str | os.PathLike):
-        raise UsageError(f"{type(task).__name__} was given. {forms}")
+        raise UsageError(f"{type(task).__name__} was given. Expected: {forms}.")
     path = Path(task)
     if not path.is_file():
-        raise MissingFile(f"recipe '{path}' is not there. {forms}")
+        raise MissingFile(f"recipe '{path}' was not found. Expected: {forms}.")
     if not is_recipe(path):
-        raise UsageError(f"'{path}' is no recipe. {forms}")
+        raise UsageError(f"'{path}' is not a recipe. Expected: {forms}.")
     return path
 
 

@@ -102,7 +102,8 @@ class Launch:
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
-        said = answer["error"] if answer else f"the launcher ended with {self.process.returncode}"
+        code = self.process.returncode
+        said = answer["error"] if answer else f"the launcher ended with exit code {code}"
         return ScratchError(f"the trial could not be started: {said}")
 
     def is_over(self) -> bool:

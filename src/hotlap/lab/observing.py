@@ -76,7 +76,7 @@ def watch(
 
 def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:
     """Return the facts of a run that was seen as a whole: its steps were counted."""
-    words = f"the run came to its own end after {steps} steps"
+    words = f"the run ended by itself after {steps} steps"
     return replace(facts, planned_steps=steps, planned_why=words)
 
 
@@ -169,7 +169,7 @@ def predict_whole_run(
     totals = [sum(row) / 1e3 for row in trace.steps]
     begun = trace.setup_s + totals[0]
     if trace.ended == "script":
-        return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was seen")
+        return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was measured")
     starts = [start for start in trace.epoch_starts if start < len(totals)]
     # The record of an epoch's first step holds the evaluation of the epoch before it.
     periods = [sum(totals[a + 1 : b + 1]) for a, b in itertools.pairwise(starts)]
@@ -199,4 +199,4 @@ def _from_steps_alone(trace: Trace, planned_steps: int, steady_ms: float | None)
         + max(0, planned_steps - epoch) * later
         + _EXIT_S
     )
-    return WholeRun(seconds, f"{len(totals)} steps; what comes after an epoch was not seen")
+    return WholeRun(seconds, f"{len(totals)} steps; the end of an epoch was not reached")

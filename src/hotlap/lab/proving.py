@@ -33,8 +33,8 @@ _SEEDS = tuple(range(1, LEAST_SEEDS))
 """What is added to the task's own seed, which has been trained from anyway."""
 _REPEATED = {"gradient", "update", "buffers", "evaluation"}
 """Checks that a plain run fails as well where it cannot be repeated."""
-_COARSER = {"fp8"}
-"""Techniques whose formats are coarser than bfloat16, which narrow steps are compared with."""
+_BFLOAT16_BITS = 16
+"""Of the format that narrow steps are compared with."""
 _NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
 
@@ -146,18 +146,35 @@ class Prover:
             # The repetition takes two of the script's own steps for each.
             count = min(count, max(2, self.steps // 2 - 1))
         steps = draw_steps(count, self.steps, seed)
-        drawn = f"in pairs, drawn with seed {seed}"
+        drawn = f"in pairs, sampled with seed {seed}"
         if self.lab.subject.step_owner == "engine":
-            repeated = Repeated(self.lab, self._numbers, rounding=not statistical)
+            repeated = Repeated(
+                self.lab,
+                self._numbers,
+                rounding=not statistical,
+                memory_format=self._memory_format(plan),
+            )
             record = self._record(plan, steps, repeated)
-            return _of_format(plan, repeated.sampled(record["not_sampled"], drawn)), record
+            return self._of_format(plan, repeated.sampled(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
         if claimed is not None:
             verdict = self._judge(record, claimed)
             if verdict.tier in ("changed", claimed.best_verdict):
                 return Sampled(problem="not repeated"), record
-        sampled = self._reference(record, len(steps), drawn, rounding=not statistical)
-        return _of_format(plan, sampled), record
+        sampled = self._reference(record, len(steps), drawn, plan=plan, rounding=not statistical)
+        return self._of_format(plan, sampled), record
+
+    def _memory_format(self, plan: Plan | None) -> str:
+        """Return the layout that a plan gives the weights."""
+        names = () if plan is None else plan.techniques
+        return next((f for name in names if (f := self.known[name].memory_format)), "")
+
+    def _of_format(self, plan: Plan, sampled: Sampled) -> Sampled:
+        """Return sampled steps without what bfloat16 gives, where the plan's format is coarser."""
+        if all(self.known[name].format_bits >= _BFLOAT16_BITS for name in plan.techniques):
+            return sampled
+        rows = [{k: v for k, v in row.items() if k != "narrow_error"} for row in sampled.rows]
+        return replace(sampled, rows=rows)
 
     def _plain_repeated(self) -> Sampled:
         """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
@@ -257,13 +274,20 @@ class Prover:
         return report["record"]
 
     def _reference(
-        self, record: Mapping[str, Any], asked: int, drawn: str, *, rounding: bool = True
+        self,
+        record: Mapping[str, Any],
+        asked: int,
+        drawn: str,
+        *,
+        plan: Plan | None = None,
+        rounding: bool = True,
     ) -> Sampled:
         """Repeat the sampled steps of a script."""
         if record["not_sampled"]:
             return Sampled(problem=record["not_sampled"])
         if len(record["samples"]) < asked:
-            return Sampled(problem=f"{len(record['samples'])} of {asked} steps were kept whole")
+            words = f"only {len(record['samples'])} of {asked} sampled steps could be recorded"
+            return Sampled(problem=words)
         samples = [
             {**sample, "numbers": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]
@@ -273,7 +297,12 @@ class Prover:
             words = "the batches of some steps came from a DataLoader, those of others did not"
             return Sampled(problem=words)
         repeat = self._in_own_places if True in ways else self._in_place_of_others
-        options = {"samples": samples, "evaluations": record["evaluations"], "rounding": rounding}
+        options = {
+            "samples": samples,
+            "evaluations": record["evaluations"],
+            "rounding": rounding,
+            "memory_format": self._memory_format(plan),
+        }
         fallback = ""
         for dtype in DTYPES:
             try:
@@ -290,7 +319,7 @@ class Prover:
                     drawn=drawn,
                     evaluations=report["evaluations"],
                 )
-            end = report["raised"] or "the script came to its end"
+            end = report["raised"] or "the script ended"
             fallback = why_not_repeated(
                 dtype, f"{report['whole']} of {len(samples)} were, then {end}"
             )
@@ -305,31 +334,26 @@ class Prover:
     def _in_own_places(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Repeat steps that the script draws itself, see `hotlap.attach.roles.own_place`."""
 
-        def run(*, is_plain: bool) -> dict[str, Any]:
-            given = {**options, "evaluations": []} if is_plain else options
-            return run_to_report(
+        report: dict[str, Any] = {}
+        for way in (
+            ("plain", "laid_out", "exact") if options["memory_format"] else ("plain", "exact")
+        ):
+            given = options if way == "exact" else {**options, "evaluations": []}
+            report = run_to_report(
                 self.lab,
                 timeout_s=TIMEOUT_S,
                 role="own_place",
                 dtype=dtype,
-                plain=str(self.lab.exchange),
-                is_plain=is_plain,
+                repeated=str(self.lab.exchange),
+                way=way,
                 **given,
             )
-
-        plain = run(is_plain=True)
-        return run(is_plain=False) if plain["whole"] == len(options["samples"]) else plain
+            if report["whole"] < len(options["samples"]):
+                break
+        return report
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["numbers"][update])
-
-
-def _of_format(plan: Plan, sampled: Sampled) -> Sampled:
-    """Return sampled steps without what bfloat16 gives, where the plan's format is coarser."""
-    if _COARSER & {*plan.techniques}:
-        rows = [{k: v for k, v in row.items() if k != "narrow_error"} for row in sampled.rows]
-        return replace(sampled, rows=rows)
-    return sampled
 
 
 def _read(record: Mapping[str, Any]) -> list[Any]:

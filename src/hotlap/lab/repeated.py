@@ -22,11 +22,19 @@ class Repeated:
     Args:
         lab: where the repeating process is started.
         numbers: step -> the plain run's hyperparameters at it.
-        rounding: see `repeating.reference`.
+        rounding, memory_format: see `repeating.reference`.
     """
 
-    def __init__(self, lab: Lab, numbers: Callable[[int], Any], *, rounding: bool) -> None:
-        self.lab, self.numbers, self.rounding = lab, numbers, rounding
+    def __init__(
+        self,
+        lab: Lab,
+        numbers: Callable[[int], Any],
+        *,
+        rounding: bool,
+        memory_format: str = "",
+    ) -> None:
+        self.lab, self.numbers = lab, numbers
+        self._formats = {"rounding": rounding, "memory_format": memory_format}
         self.rows: list[dict[str, Any]] = []
         self.evaluations: list[dict[str, Any]] = []
         self._asked = 0
@@ -37,7 +45,7 @@ class Repeated:
         self._trial: Trial | None = self._start()
 
     def _start(self) -> Trial:
-        return self.lab.start("reference", dtype=self._dtypes[0], rounding=self.rounding)
+        return self.lab.start("reference", dtype=self._dtypes[0], **self._formats)
 
     def sampled(self, not_sampled: str, drawn: str) -> Sampled:
         """Return what was repeated, or why nothing was."""
@@ -58,7 +66,7 @@ class Repeated:
             try:
                 self.evaluations += self._ask("evaluate", file=str(file)).get("rows", [])
             except HotlapError as error:
-                self._problem = f"what was evaluated could not be repeated: {last_line(error)}"
+                self._problem = f"the evaluation could not be repeated: {last_line(error)}"
         file.unlink()
 
     def sample(self, message: Mapping[str, Any]) -> None:

@@ -46,7 +46,7 @@ def probe(cwd: Path | None = None) -> Protection:
 @lru_cache(maxsize=16)
 def _probe(cwd: str, uid: int) -> Protection:
     if sys.platform != "linux":
-        return _by_copy(cwd, f"views of the files need Linux, this is {sys.platform}")
+        return _by_copy(cwd, f"copy-on-write views need Linux, this is {sys.platform}")
     answer = _answer_to_trying(cwd, uid, network=False)
     if "error" in answer:
         return _by_copy(cwd, answer["error"])
@@ -66,13 +66,13 @@ def _answer_to_trying(cwd: str, uid: int, *, network: bool) -> dict[str, Any]:
     launch.process.wait()
     launch.end()
     if answer is None:
-        return {"error": f"the launcher ended with {launch.process.returncode}"}
+        return {"error": f"the launcher ended with exit code {launch.process.returncode}"}
     return answer
 
 
 def _by_copy(cwd: str, reason: str) -> Protection:
-    named = f"{cwd} itself, where the script or its data name it in full"
-    shared = "ports, abstract sockets and System V's shared memory"
+    named = f"{cwd} itself, where the script or its data use its absolute path"
+    shared = "ports, abstract sockets and System V shared memory"
     return Protection("copy", (f"every path outside {cwd}", named, shared), reason)
 
 
@@ -125,7 +125,7 @@ class Scratch:
     def why_no_network(self) -> str | None:
         """Return why trials cannot have a network of their own, None if they can."""
         if not self.is_view:
-            return "no copy-on-write view can be had, and a network of its own needs the same"
+            return "no copy-on-write view can be made, and a separate network needs the same rights"
         return _why_no_network(str(self.cwd), os.geteuid())
 
     def __enter__(self) -> "Scratch":
@@ -182,9 +182,9 @@ class Scratch:
         size = sum(os.lstat(path).st_size for path in source.files())
         if size > self.copy_limit_bytes:
             raise ScratchError(
-                f"'{self.cwd}' holds {size / 2**20:.1f} MiB, and no copy-on-write view can be had "
-                f"({self.protection.reason}). Allowed: up to {self.copy_limit_bytes / 2**20:.1f} "
-                "MiB to copy. Start hotlap in a folder that holds the script and little else."
+                f"'{self.cwd}' holds {size / 2**20:.1f} MiB, and no copy-on-write view can be made "
+                f"({self.protection.reason}). Expected: at most {self.copy_limit_bytes / 2**20:.1f}"
+                " MiB to copy. Start hotlap in a folder that holds the script and little else."
             )
         name = f"{COPY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         copy = os.path.join(os.path.realpath(tempfile.gettempdir()), name)

@@ -14,7 +14,7 @@ import psutil
 
 from hotlap.errors import AttachError, TrialError, UsageError
 from hotlap.host.control_groups import out_of_memory_kills
-from hotlap.host.memory import available_bytes
+from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words
 from hotlap.lab.printed import Printed
@@ -31,8 +31,8 @@ _MEMORY_SHARE = 0.8
 _LAST_S = 30.0
 """Seconds that a script may take to end, after its end of the socket was closed."""
 _CUT = (
-    "closed the socket over which hotlap talks to it: it closes descriptors that it has not opened "
-    "(`os.closerange`, as daemons do). Start hotlap on a script that closes only its own"
+    "closed hotlap's socket: it closes file descriptors that it did not open (`os.closerange`, as "
+    "daemons do). Remove that call, or close only the script's own descriptors"
 )
 _LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
 """Environment in a network of its own, where the script's own choice is not there."""
@@ -130,7 +130,7 @@ class Lab:
         had_its_own = self.trials[-1].own_network
         if error.reason != "crashed" or had_its_own or not listening.is_in_use(error.output):
             return False
-        self.listens = self.listens or "an address that another process has"
+        self.listens = self.listens or "an address that another process uses"
         return self.own_network
 
     def _watch(self) -> None:
@@ -141,7 +141,8 @@ class Lab:
                 if trial.alive and trial.resident_bytes() > self.memory_bytes:
                     trial.end_with(
                         "memory",
-                        f"its processes held more than {self.memory_bytes / 2**20:.0f} MiB",
+                        f"was ended: its processes used more than {self.memory_bytes / 2**20:.0f} "
+                        "MiB of memory. Reduce its batch size, or free memory",
                     )
 
 
@@ -158,6 +159,7 @@ class Trial:
         self.torch: dict[str, Any] | None = None
         self.report: dict[str, Any] | None = None
         self._ended_why: tuple[str, str] | None = None
+        """What `_error` takes."""
         self._hub = Hub(lab.exchange)
         config = Config(
             role,
@@ -221,11 +223,11 @@ class Trial:
             except TimeoutError:
                 self.kill()
                 words = (
-                    f"gave no answer in {timeout_s:.0f} s: it hangs, still reads its data, or "
-                    "takes no optimizer step. Try it alone; if it needs more time, give a larger "
-                    "--budget"
+                    f"did not respond within {timeout_s:.0f} s: it hangs, still reads its data, or "
+                    "takes no optimizer step. Run it alone to check; if it needs more time, set a "
+                    "larger --budget"
                 )
-                raise self._error("timeout", words) from None
+                raise self._error(words, "timeout") from None
             if heard is None:
                 raise self.ended()
             _, message = heard
@@ -277,7 +279,7 @@ class Trial:
 
     def end_with(self, reason: str, why: str) -> None:
         """End the trial for a reason that `message` will then give."""
-        self._ended_why = (reason, why)
+        self._ended_why = (why, reason)
         self._signal(signal.SIGKILL)
 
     def pids(self) -> list[int]:
@@ -312,22 +314,29 @@ class Trial:
         if self._ended_why is not None:
             return self._error(*self._ended_why)
         if code == 128 + signal.SIGKILL and out_of_memory_kills() > self._killed_before:
-            return self._error("memory", "was killed: its control group's memory was used up")
+            words = (
+                f"was killed: the memory of its control group ({memory()[0] / 2**20:.0f} MiB) was "
+                "used up. Reduce its batch size, or raise the limit"
+            )
+            return self._error(words, "memory")
         if code == EXIT_CUT:
-            return self._error("crashed", _CUT)
+            return self._error(_CUT, "crashed")
+        after = f" after {self.report['steps']} steps" if self.report is not None else ""
         if code != 0:
-            after = f" after {self.report['steps']} steps" if self.report is not None else ""
-            return self._error("crashed", f"{exit_in_words(code)}{after}")
+            return self._error(f"{exit_in_words(code)}{after}. Run it alone to check it", "crashed")
         if not self._attached:
             return AttachError(
-                f"hotlap never got into `{self.lab.subject}`: its Python was started without the "
-                "environment that hotlap gave it (flags -I, -E or -S do that). Start it without."
+                f"hotlap could not attach to `{self.lab.subject}`: its Python ignores the "
+                "environment that hotlap sets (flags -I, -E or -S do that). Remove these flags."
             )
         if self.torch is None:
-            return self._error("no_training", "ended without importing torch")
+            words = "ended without importing torch. Expected: a script that trains with torch"
+            return self._error(words, "no_training")
         if self.report is not None and self.report["steps"] == 0:
-            return self._error("no_training", "ended without a step of a torch optimizer")
-        return self._error("ended_early", "came to its own end before the measurement")
+            words = "ended without an optimizer step. Expected: a call of `optimizer.step()`"
+            return self._error(words, "no_training")
+        words = f"ended{after}, before the measurement was complete. Increase its number of epochs"
+        return self._error(words, "ended_early")
 
     def check_exit(self) -> None:
         """Wait for the exit of a script that came to its own end, which is reported before it.
@@ -342,14 +351,14 @@ class Trial:
             if self._process.wait(_EXIT_S) != 0:
                 raise self.ended()
 
-    def _error(self, reason: str, why: str) -> TrialError:
+    def _error(self, why: str, reason: str) -> TrialError:
         tail = self.output.strip()
         lines = "\n".join(last_words(tail.splitlines()))
         text = f"`{self.lab.subject}` {why}."
         if self.own_network:
             text += (
-                f" It had a network of its own, where nothing else is to be reached, because it "
-                f"listens on {self.lab.listens}."
+                " It ran in a separate network without outside connections, because it listens on "
+                f"{self.lab.listens}."
             )
         if lines:
             text += f" Its last output:\n{lines}"

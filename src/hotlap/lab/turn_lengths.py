@@ -25,8 +25,8 @@ def check_length(script: object, planned_steps: int | None) -> None:
     """
     if planned_steps is not None and planned_steps < LEAST_STEPS:
         raise TrialError(
-            f"`{script}` takes {planned_steps} steps, too few to compare anything: {LEAST_STEPS} "
-            "are needed. Use more epochs.",
+            f"`{script}` takes {planned_steps} steps, too few to compare plans. Expected: at least "
+            f"{LEAST_STEPS}. Use more epochs.",
             reason="ended_early",
         )
 

@@ -109,33 +109,33 @@ def check_updates(plain: Record, other: Record) -> Check:
     """Is each update what the optimizer should make of the gradient and the state that it got?"""
     ours, theirs = other.get("followed"), plain.get("followed")
     if not ours or not theirs:
-        return Check("updates", "not_made", "the updates were not followed")
+        return Check("updates", "not_made", "the updates were not recorded")
     of_plain = estimated(theirs)
     if of_plain is None or not of_plain.is_right:
-        why = theirs["problem"] or "the plain run's own do not follow from single elements"
+        why = theirs["problem"] or "the plain run's own do not repeat element by element"
         return Check("updates", "partial", f"only whole updates can be repeated: {why}")
     found = estimated(ours)
     if found is None:
-        why = ours["problem"] or "no update was seen"
-        return Check("updates", "not_made", f"they could not be repeated: {why}")
+        why = ours["problem"] or "no update was recorded"
+        return Check("updates", "not_made", f"the updates could not be repeated: {why}")
     count = len(ours["updates"])
     words = (
-        f"each of {count} repeated in float64 on drawn elements: error at most {found.worst:.1e}, "
-        f"learning rate off by {found.rate:+.1e}, decay by {found.decay:+.1e} and state by "
-        f"{found.state:.1f} epsilons"
+        f"each of {count} updates repeated in float64 on sampled elements: error at most "
+        f"{found.worst:.1e}, learning rate off by {found.rate:+.1e}, weight decay by "
+        f"{found.decay:+.1e} and optimizer state by {found.state:.1f} epsilons"
     )
     wrong = []
     lost = sorted(_not_finite(ours) - _not_finite(theirs))
     if lost:
         wrong.append(f"update {lost[0]} is not finite")
     if not found.worst <= EACH_LIMIT:
-        wrong.append(f"update {found.worst_at} is another one")
+        wrong.append(f"update {found.worst_at} is different")
     if not abs(found.rate) <= RATE_LIMIT:
-        wrong.append("the steps have another length")
+        wrong.append("the step size is different")
     if not abs(found.decay) <= DECAY_LIMIT:
-        wrong.append("the weights decay otherwise")
+        wrong.append("the weight decay is different")
     if not found.state <= STATE_LIMIT:
-        wrong.append(f"the optimizer's state is another one: {found.state_at}")
+        wrong.append(f"the optimizer's state is different: {found.state_at}")
     if wrong:
         return Check("updates", "failed", f"{'; '.join(wrong)} ({words})")
     return Check("updates", "passed", words)
@@ -145,15 +145,13 @@ def check_participation(plain: Record, other: Record) -> Check:
     """Do the same parameters get a gradient at the same updates?"""
     ours, theirs = other.get("followed"), plain.get("followed")
     if not ours or not theirs:
-        return Check("participation", "not_made", "the updates were not followed")
+        return Check("participation", "not_made", "the updates were not recorded")
     rows = [row["gradients"] for row in ours["updates"]]
     plain_rows = [row["gradients"] for row in theirs["updates"]]
     lost: dict[int, list[int]] = {}
     for number, (row, plain_row) in enumerate(zip(rows, plain_rows, strict=False), 1):
         if len(row) != len(plain_row):
-            words = (
-                f"update {number} is of {len(row)} parameters, in the plain run {len(plain_row)}"
-            )
+            words = f"update {number} has {len(row)} parameters, in the plain run {len(plain_row)}"
             return Check("participation", "failed", words)
         without = [place for place, letter in enumerate(row) if letter == "n"]
         plain_without = [place for place, letter in enumerate(plain_row) if letter == "n"]
@@ -161,7 +159,7 @@ def check_participation(plain: Record, other: Record) -> Check:
             words = f"at update {number} {len(without)} parameters have no gradient, in the plain"
             return Check("participation", "failed", f"{words} run {len(plain_without)}")
         if "g" not in row and "g" in plain_row:
-            words = f"at update {number} all of the gradient is zero, in the plain run it is not"
+            words = f"at update {number} the whole gradient is zero, in the plain run it is not"
             return Check("participation", "failed", words)
         for place, (letter, plain_letter) in enumerate(zip(row, plain_row, strict=True)):
             if letter != plain_letter:
@@ -172,9 +170,9 @@ def check_participation(plain: Record, other: Record) -> Check:
             more = "more than" if sum(signs) > 0 else "fewer than"
             return Check("participation", "failed", f"{words} {more} in the plain run")
     if not rows:
-        return Check("participation", "not_made", "no update was seen")
+        return Check("participation", "not_made", "no update was recorded")
     if not any("g" in row for row in plain_rows):
-        words = "the optimizer makes its gradients itself, by a closure"
+        words = "the optimizer computes its gradients itself, in a closure"
         return Check("participation", "partial", words)
     words = f"the same parameters have a gradient at each of {len(rows)} updates"
     return Check("participation", "passed", words)
@@ -188,7 +186,7 @@ def check_random(plain: Record, other: Record) -> Check:
     """
     ours, theirs = other.get("followed"), plain.get("followed")
     if not ours or not theirs or not ours["updates"] or not theirs["updates"]:
-        return Check("random", "not_made", "the updates were not followed")
+        return Check("random", "not_made", "the updates were not recorded")
     compared, others = [], []
     for place, name in enumerate(GENERATORS):
         if name in plain.get("not_repeated", ()):
@@ -201,15 +199,15 @@ def check_random(plain: Record, other: Record) -> Check:
             continue
         again = len(set(plain_rows[:count])) - len(set(rows[:count]))
         if again > 0:
-            words = f"{name}'s generator is at {again + 1} updates where it was at another one"
-            return Check("random", "failed", f"{words}; in the plain run it goes on at each")
+            words = f"{name}'s RNG state is the same at {again + 1} updates"
+            return Check("random", "failed", f"{words}; in the plain run it advances at each")
         others.append(f"{name}'s from update {at + 1} on")
     if not compared:
-        return Check("random", "not_made", "two plain runs draw other random numbers themselves")
+        return Check("random", "not_made", "two plain runs differ in their RNG states")
     if others:
-        return Check("random", "partial", f"other random numbers are drawn: {', '.join(others)}")
-    words = f"the generators of {', '.join(compared)} are where they are in the plain run"
-    return Check("random", "passed", f"{words} at each update")
+        return Check("random", "partial", f"different RNG states: {', '.join(others)}")
+    words = f"the RNG states of {', '.join(compared)} are the plain run's at each update"
+    return Check("random", "passed", words)
 
 
 def generator(record: Record, place: int) -> list[str]:

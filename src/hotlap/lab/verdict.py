@@ -150,18 +150,18 @@ def judge(
         tier = claimed.best_verdict
         verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
         return _covered(verdict, plain, Sampled(), is_exact=True)
-    is_narrow = claimed is Numerics.PRECISION
+    is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
         claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)
     sampled = reference or Sampled(problem="not repeated")
-    for name, found in _repeated(plain, other, sampled, is_narrow).items():
+    for name, found in _repeated(plain, other, sampled, is_narrow, claims_exact).items():
         if name not in checks:
             continue
         if control is not None:
             found = confirmed(found, _of_plain(control)[name])
         if draws_others and name in ("gradient", "buffers") and found.state == "failed":
-            words = "the step draws random numbers of its own, and could not be repeated"
+            words = "the step uses its own random numbers, so it could not be repeated"
             found = Check(name, "not_made", f"{words} ({found.evidence})")
         made.append(found)
     if "losses" in checks:
@@ -195,13 +195,17 @@ def _covered(
     )
 
 
-def _repeated(plain: Record, other: Record, sampled: Sampled, is_narrow: bool) -> dict[str, Check]:
+def _repeated(
+    plain: Record, other: Record, sampled: Sampled, is_narrow: bool, claims_exact: bool
+) -> dict[str, Check]:
     """Make the checks that rest on what was repeated."""
     return {
         "gradient": (check_mean_gradient if is_narrow else check_gradient)(sampled),
         "update": check_update(sampled),
         "buffers": check_buffers(sampled, is_narrow=is_narrow),
-        "evaluation": check_evaluation(plain, other, sampled, is_narrow=is_narrow),
+        "evaluation": check_evaluation(
+            plain, other, sampled, is_narrow=is_narrow, claims_exact=claims_exact
+        ),
     }
 
 
@@ -255,17 +259,17 @@ def _fed(plain: Record, other: Record, plain_repeats: str | None) -> Check:
         # A loader that works ahead may have handed out one batch more when the run was stopped.
         count = min(len(plain[key]), len(other[key]))
         if abs(len(plain[key]) - len(other[key])) > 1:
-            words = f"{len(other[key])} in place of {len(plain[key])} {words}s"
-            return Check("fed", "failed", f"{words} over the same number of steps")
+            words = f"{len(other[key])} instead of {len(plain[key])} {words}s"
+            return Check("fed", "failed", f"{words} in the same number of steps")
         position = _first_difference(plain[key][:count], other[key][:count])
         if position is not None:
-            words = f"{words} {position + 1} is not the plain run's"
+            words = f"{words} {position + 1} differs from the plain run's"
             if key == "inputs" and _may_follow_from_weights(plain, other, position):
-                words += ", while the batches are: it may have been computed from the weights"
+                words += ", the batches do not: it may have been computed from the weights"
                 return Check("fed", "not_made", words)
             return Check("fed", "failed", words)
     if not plain["fed"] and not plain["inputs"]:
-        return Check("fed", "not_made", "no batch was seen")
+        return Check("fed", "not_made", "no batch was recorded")
     return Check("fed", "passed", f"{len(plain['fed'])} batches have equal digests")
 
 
@@ -299,7 +303,7 @@ def _idle_updates(weights: Sequence[str]) -> list[int]:
 
 def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -> str:
     if position >= len(plain) or position >= len(other):
-        return f"{len(other)} updates in place of {len(plain)}"
+        return f"{len(other)} updates instead of {len(plain)}"
     before, after = json.loads(plain[position]), json.loads(other[position])
     for old, new in zip(before, after, strict=False):
         for key in old:
@@ -332,14 +336,14 @@ def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check
 def _losses(plain: Record, other: Record) -> Check:
     count = min(len(plain["losses"]), len(other["losses"]))
     if count < 8:
-        return Check("losses", "not_made", f"only {count} losses were seen")
+        return Check("losses", "not_made", f"only {count} losses were recorded")
     half = slice(count // 2, count)
     ours, theirs = other["losses"][half], plain["losses"][half]
     if not all(abs(value) < float("inf") for value in ours):
         return Check("losses", "failed", "a loss is not finite")
     noise = pstdev(theirs) / len(theirs) ** 0.5
     shift = fmean(ours) - fmean(theirs)
-    words = f"mean of the later half off by {shift:+.1e}, noise of that mean {noise:.1e}"
+    words = f"mean of the second half off by {shift:+.1e}, noise of that mean {noise:.1e}"
     state = "failed" if abs(shift) > LOSS_SIGMAS * noise + 1e-6 * abs(fmean(theirs)) else "passed"
     return Check("losses", state, words)
 
@@ -347,11 +351,12 @@ def _losses(plain: Record, other: Record) -> Check:
 def _seeds(seeds: SeedLosses | None) -> Check:
     """Is the plan's loss no larger than the plain run's, by a margin that was there before?"""
     if seeds is None:
-        return Check("seeds", "not_made", "it was trained from one seed only")
+        return Check("seeds", "not_made", "only one seed was trained")
     count = len(seeds.plain)
     lengths = {len(row) for row in (*seeds.plain, *seeds.other)}
     if count < LEAST_SEEDS or min(lengths) < 2 * _START:
-        words = f"{count} seeds of {min(lengths)} steps; {LEAST_SEEDS} of {2 * _START} are needed"
+        least = f"at least {LEAST_SEEDS} of {2 * _START} are needed"
+        words = f"{count} seeds of {min(lengths)} steps; {least}"
         return Check("seeds", "not_made", words)
     if any(not isfinite(loss) for row in seeds.other for loss in row):
         return Check("seeds", "failed", "a loss is not finite")
@@ -368,7 +373,7 @@ def _seeds(seeds: SeedLosses | None) -> Check:
     if mean - doubt > margin:
         return Check("seeds", "failed", words)
     if mean + doubt > margin:
-        return Check("seeds", "not_made", f"{words}: too few to tell")
+        return Check("seeds", "not_made", f"{words}: too few seeds to decide")
     return Check("seeds", "passed", words)
 
 

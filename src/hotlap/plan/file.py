@@ -46,7 +46,7 @@ class Speedup:
         for name in ("median", "low", "high"):
             value = float(getattr(self, name))
             if not 0 <= value < 1e6:
-                raise ValueError(f"a speedup's {name} is {value}. Allowed: from 0 to a million.")
+                raise ValueError(f"a speedup's {name} is {value}. Expected: from 0 to a million.")
             object.__setattr__(self, name, round(value, 2))
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class PlanVerdict:
         if type(self.horizon_steps) is not int or self.horizon_steps < 0:
             raise PlanError(
                 f"verdict.horizon_steps = {self.horizon_steps!r} is not allowed. "
-                "Allowed: whole numbers from 0."
+                "Expected: an integer of 0 or more."
             )
         object.__setattr__(self, "evidence", _one_line(self.evidence))
 
@@ -146,7 +146,8 @@ class PlanFile:
         try:
             return _parse(text)
         except PlanError as error:
-            raise PlanError(f"{source}: {error}") from error
+            message = f"{source}: {error}"
+            raise PlanError(message) from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "PlanFile":
@@ -158,15 +159,15 @@ class PlanFile:
         """
         path = Path(path)
         if not path.is_file():
-            words = "is not a file" if path.exists() else "is not there"
-            raise MissingFile(f"plan file '{path}' {words}. `hotlap tune SCRIPT` writes one.")
+            words = "is not a file" if path.exists() else "was not found"
+            raise MissingFile(f"plan file '{path}' {words}. Run `hotlap tune SCRIPT` to write one.")
         with path.open("rb") as stream:
             content = stream.read(SIZE_LIMIT + 1)
         try:
             return cls.from_toml(content.decode(), str(path))
         except UnicodeDecodeError as error:
             raise PlanError(
-                f"{path}: byte {error.start} is not UTF-8, so it is no TOML."
+                f"{path}: byte {error.start} is not UTF-8. Expected: a plan file, which is TOML."
             ) from error
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -174,7 +175,7 @@ class PlanFile:
         path = Path(path)
         if not path.parent.is_dir():
             raise MissingFile(
-                f"folder '{path.parent}' for the plan file is not there. Make it first."
+                f"folder '{path.parent}' for the plan file was not found. Create it first."
             )
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -208,11 +209,11 @@ def _one_line(text: str) -> str:
 
 def _check_text(value: Any, what: str) -> None:
     if not isinstance(value, str):
-        raise PlanError(f"{what} = {value!r} is {type(value).__name__}. Allowed: text.")
+        raise PlanError(f"{what} = {value!r} is {type(value).__name__}. Expected: a string.")
     if not value.isprintable() or len(value) > TEXT_LIMIT or value != value.strip():
         raise PlanError(
-            f"{what} = {value[:80]!r} is not allowed. Allowed: one line of printable text, at "
-            f"most {TEXT_LIMIT} characters, no space at its ends."
+            f"{what} = {value[:80]!r} is not allowed. Expected: one line of printable text, at "
+            f"most {TEXT_LIMIT} characters, without spaces at its ends."
         )
 
 
@@ -238,18 +239,21 @@ def _toml(value: Option) -> str:
 
 def _parse(text: str) -> PlanFile:
     if len(text.encode("utf-8", "replace")) > SIZE_LIMIT:
-        raise PlanError(f"larger than {SIZE_LIMIT} bytes, so it is no plan file.")
+        raise PlanError(f"larger than {SIZE_LIMIT} bytes. Expected: a plan file.")
     try:
         data = tomllib.loads(text)
     except RecursionError:
-        raise PlanError("nested too deeply. Allowed: the tables of a plan file.") from None
+        raise PlanError(
+            "nested too deeply. Expected: `schema`, `[host]`, `[verdict]` and `[techniques.NAME]`."
+        ) from None
     except ValueError as error:
-        raise PlanError(f"not valid TOML: {error}.") from error
+        raise PlanError(f"not valid TOML: {error}. Expected: a plan file.") from error
     _check_keys(data, ("schema", "host", "verdict", "techniques"), "key")
     if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
         given = data.get("schema", "(missing)")
         raise PlanError(
-            f"schema = {given} is not known. Known: {SCHEMA}. Tune again with this hotlap."
+            f"schema = {given} is not known. Expected: {SCHEMA}. Run `hotlap tune` again with "
+            "this version of hotlap."
         )
     plan = Plan(_section(data, "techniques") or {})
     speedup, measured = _read_header(text)
@@ -269,7 +273,7 @@ def _parse(text: str) -> PlanFile:
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
-        raise PlanError(f"{name} = {value!r} is not allowed. Allowed: a table [{name}].")
+        raise PlanError(f"{name} = {value!r} is not allowed. Expected: a table [{name}].")
     return value
 
 
@@ -281,7 +285,7 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
     _check_keys(values, keys, f"key in [{name}]")
     for key in keys:
         if key not in values:
-            raise PlanError(f"[{name}] lacks the key '{key}'. It has: {', '.join(keys)}.")
+            raise PlanError(f"[{name}] lacks the key '{key}'. Expected keys: {', '.join(keys)}.")
         if key != "horizon_steps":
             _check_text(values[key], f"{name}.{key}")
     return kind(**values)

@@ -17,6 +17,7 @@ Option = bool | int | float | str
 """What an option of a technique may be."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_NAMES = "a letter, then at most 63 letters, digits, '_' or '-'"
 _WORD = re.compile(r"[A-Za-z0-9 _.,+-]{0,64}")
 
 
@@ -99,30 +100,30 @@ class Plan:
 def _plain_options(name: str, given: Any) -> dict[str, Option]:
     what = f"technique '{name}'"
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise PlanError(f"{what} is not a name. Allowed: letters, digits, '_' and '-'.")
+        raise PlanError(f"{what} is not a valid name. Expected: {_NAMES}.")
     if not isinstance(given, Mapping):
-        raise PlanError(f"{what} = {given!r} is not allowed. Allowed: a table of options.")
+        raise PlanError(f"{what} = {given!r} is not allowed. Expected: a table of options.")
     for key, value in given.items():
         if not isinstance(key, str) or not _NAME.fullmatch(key):
-            raise PlanError(
-                f"{what}: option '{key}' is not a name. Allowed: letters, digits, '_' and '-'."
-            )
+            raise PlanError(f"{what}: option '{key}' is not a valid name. Expected: {_NAMES}.")
         _check_value(value, f"{what}, option '{key}'")
     return dict(given)
 
 
 def _check_value(value: Any, what: str) -> None:
-    allowed = "Allowed: true, false, a number, or a plain word."
     if type(value) not in (bool, int, float, str):
-        raise PlanError(f"{what}: {value!r} is {type(value).__name__}. {allowed}")
+        raise PlanError(
+            f"{what}: {value!r} is {type(value).__name__}. Expected: true, false, a number, or a "
+            "plain word."
+        )
     if isinstance(value, int) and abs(value) >= 2**63:
-        raise PlanError(f"{what}: {value} is too large. Allowed: 64-bit whole numbers.")
+        raise PlanError(f"{what}: {value} is too large. Expected: a 64-bit integer.")
     if isinstance(value, float) and not math.isfinite(value):
-        raise PlanError(f"{what}: {value} is not allowed. Allowed: finite numbers.")
+        raise PlanError(f"{what}: {value} is not allowed. Expected: a finite number.")
     # Neither '/' nor '$' nor ':' is a letter of a plain word: no path, variable or import fits in.
     if isinstance(value, str) and not _WORD.fullmatch(value):
         raise PlanError(
-            f"{what}: {value!r} is not a plain word. Allowed: at most 64 letters, digits, spaces "
+            f"{what}: {value!r} is not a plain word. Expected: at most 64 letters, digits, spaces "
             "and . , _ + -"
         )
 

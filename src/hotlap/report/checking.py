@@ -24,7 +24,7 @@ def page_of_checked(checked: Checked, console: Console) -> None:
     console.print(f"\n{printable(checked.script)}, plan {checked.plan.hash}: {checked.plan}")
     _techniques(checked.techniques, console)
     console.print(f"Applies: {_yes(checked.applies)}.")
-    console.print(f"Holds: {_yes(checked.holds)}; `{checked.promised}` was promised.")
+    console.print(f"Holds: {_yes(checked.holds)}; the plan file says `{checked.promised}`.")
     if checked.speedup is None:
         console.print(f"Gains: not measured, {printable(checked.problem)}.")
     else:
@@ -42,7 +42,7 @@ def page_of_verdict(verdict: Verdict, console: Console) -> None:
     covered = [f"{name} {value}" for name, value in verdict.covers.items() if value is not None]
     console.print(f"Covers: {', '.join(covered)}.")
     if verdict.limits:
-        console.print("The smallest changes that would have been seen:")
+        console.print("The smallest changes that would have been detected:")
         for limit in verdict.limits:
             console.print(f"  {limit}")
     console.print("Not checked:")

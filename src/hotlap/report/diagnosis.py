@@ -15,9 +15,9 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     step = trace.step_ms()
     console.print(f"\n{printable(diagnosis.script)}")
     console.print(
-        f"A step takes {step['mean']:.2f} ms in the mean (median {step['median']:.2f}, 5 to 95 %: "
+        f"A step takes {step['mean']:.2f} ms on average (median {step['median']:.2f}, 5 to 95 %: "
         f"{step['low']:.2f} to {step['high']:.2f}, {step['n']} steps"
-        + (", whole epochs)." if trace.covers_whole_periods else "; no whole epoch was seen).")
+        + (", whole epochs)." if trace.covers_whole_periods else "; no whole epoch).")
     )
     _phases(diagnosis, console)
     _lines(diagnosis, console)
@@ -88,10 +88,10 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
 
 def _nothing_found(diagnosis: Diagnosis) -> str:
     if diagnosis.suspects:
-        return "No cause was measured; what is suspected follows."
+        return "No cause was measured. Suspected causes:"
     if diagnosis.floor is None or not diagnosis.acquitted:
         return "No rule applies: no known cause takes a large enough part of the step."
-    return f"Nothing was found that costs more than identical runs differ ({diagnosis.floor:.1%})."
+    return f"No cause costs more than identical runs differ ({diagnosis.floor:.1%})."
 
 
 def _not_measured(diagnosis: Diagnosis, console: Console) -> None:

@@ -49,7 +49,7 @@ def show(
     console.print(table)
     console.print()
     if not found:
-        console.print("nothing wrong was found")
+        console.print("no problems were found")
     for problem in found:
         console.print(f"! {printable(problem.text)}", style="yellow")
         console.print(f"  {printable(problem.remedy)}")
@@ -98,7 +98,7 @@ def _rates(ceilings: Sequence[Ceilings]) -> list[tuple[str, str]]:
                 f"{_number(rate.to_device_pageable_gb_s)} from other"
             )
         loads = {rate.load_of(name) for name in rate.loads} or {rate.busy_cores}
-        text += f"; best seen, with {_span(loads)} cores busy otherwise"
+        text += f"; best measured, with {_span(loads)} cores busy with other processes"
         lines.append(("ceilings", text))
     return lines
 

@@ -21,11 +21,11 @@ def page(found: Any, console: Console) -> None:
     """Print an estimate."""
     verdict = "fits" if found.fits else "does NOT fit"
     console.print(
-        f"{size(found.needed_bytes)} at the peak, steps of {found.batch} samples on "
+        f"peak memory {size(found.needed_bytes)}, steps of {found.batch} samples on "
         f"{found.device}: {verdict} into {size(found.memory_bytes)}"
     )
     if found.data_bytes:
-        where = "of these" if found.device == "cpu" else "beside it, in the host's memory,"
+        where = "of these" if found.device == "cpu" else "in addition, in the host's memory,"
         console.print(f"{where} {size(found.data_bytes)} for samples that `resident` keeps")
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("MiB at the peak")
@@ -42,9 +42,9 @@ def page(found: Any, console: Console) -> None:
     console.print(table)
     most = found.chosen.peak.most
     each = ", ".join(f"{kind} {size(count)}" for kind, count in most.items() if count)
-    console.print(f"each at its own most, as planned: {each}")
+    console.print(f"own peak of each, as planned: {each}")
     if found.chosen.largest_batch is not None:
-        console.print("batch: samples that fit at once, about")
+        console.print("batch: the largest batch size that fits, approximately")
     for reason, names in refused.items():
         console.print(f"refused: {printable(reason)} ({'; '.join(names)})")
     for row in found.techniques:

@@ -1,6 +1,7 @@
 """The pages of `hotlap explain`: techniques, rules, beliefs, errors, verdicts and plan files."""
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -8,11 +9,13 @@ from typing import Any, get_args, get_type_hints
 from hotlap import errors
 from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan import PlanFile
+from hotlap.plan.outside import is_from_outside, load_object
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.reflow import reflow
 from hotlap.report.verdicts import VERDICTS
-from hotlap.rules import DOCS
-from hotlap.techniques import ORDER, check, get
+from hotlap.rules import Rule
+from hotlap.rules import registry as rules_registry
+from hotlap.techniques import ORDER, Technique, check, get
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,12 @@ def explain(name: str | None) -> Page:
     if name is None:
         return Page("", "list", _everything())
     if name in ORDER:
-        return Page(name, "technique", f"{name} (technique)\n\n{_technique(name)}")
-    if name in DOCS:
-        return Page(name, "finding", f"{name} (finding)\n\n{inspect.cleandoc(DOCS[name])}")
+        return _technique(get(name))
+    rules = rules_registry()
+    if name in rules:
+        return _finding(rules[name])
+    if is_from_outside(name):
+        return _from_outside(name)
     if name in BELIEFS:
         return Page(name, "belief", f"{name} (belief)\n\n{BELIEFS[name]}")
     if name == "verdicts":
@@ -53,14 +59,16 @@ def explain(name: str | None) -> Page:
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
     if name.endswith(".toml") or Path(name).is_file():
         return Page(name, "plan", _plan(Path(name)))
-    raise UnknownName(unknown_name(name, [*ORDER, *DOCS, *BELIEFS, "verdicts", *_errors()], "name"))
+    raise UnknownName(
+        unknown_name(name, [*ORDER, *rules, *BELIEFS, "verdicts", *_errors()], "name")
+    )
 
 
 def _everything() -> str:
     return "\n".join(
         [
             "Techniques:  " + ", ".join(ORDER),
-            "Findings:    " + ", ".join(DOCS),
+            "Findings:    " + ", ".join(rules_registry()),
             "Beliefs:     " + ", ".join(BELIEFS),
             "Errors:      " + ", ".join(_errors()),
             "Proofs:      verdicts",
@@ -77,13 +85,22 @@ def _errors() -> dict[str, type]:
     }
 
 
-def _technique(name: str) -> str:
-    technique = get(name)
+def _from_outside(spec: str) -> Page:
+    found = load_object(spec, "technique or rule", Rule, Technique)
+    return _finding(found) if isinstance(found, Rule) else _technique(found)
+
+
+def _finding(rule: Rule) -> Page:
+    return Page(rule.name, "finding", f"{rule.name} (finding)\n\n{rule.page}")
+
+
+def _technique(technique: Technique) -> Page:
     module = inspect.getmodule(technique.apply)
     lines = [inspect.getdoc(module) or "", "", "Options:"]
     hints = get_type_hints(technique.Options)
     lines += [_option(f, hints[f.name]) for f in fields(technique.Options)] or ["  none"]
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return Page(technique.name, "technique", f"{technique.name} (technique)\n\n{text}")
 
 
 def _option(field: Any, hint: Any) -> str:
@@ -94,9 +111,16 @@ def _option(field: Any, hint: Any) -> str:
     return f"  {field.name}: {allowed}{default}"
 
 
+def _acts_on_steps(name: str, values: Mapping[str, Any]) -> bool:
+    technique = get(name)
+    return technique.seam_of(technique.options(values)) == "step"
+
+
 def _plan(path: Path) -> str:
     if not path.is_file():
-        raise MissingFile(f"plan file '{path}' is not there. `hotlap tune SCRIPT` writes one.")
+        raise MissingFile(
+            f"plan file '{path}' was not found. Run `hotlap tune SCRIPT` to write one."
+        )
     file = PlanFile.read(path)
     check(file.plan)
     lines = [f"Plan {file.plan.hash}: {file.plan}"]
@@ -111,13 +135,13 @@ def _plan(path: Path) -> str:
         lines.append(f"Measured on {file.host.cpu}, torch {file.host.torch}")
     if not file.is_as_measured:
         lines.append(
-            "The file was edited after it was measured: the lines above are not of this plan."
+            "The file was edited after it was measured: the lines above are for another plan."
         )
-    own = [name for name in file.plan.techniques if get(name).seam == "step"]
+    own = [name for name, values in file.plan.techniques.items() if _acts_on_steps(name, values)]
     if own:
         lines.append(
-            f"For `hotlap train`: {', '.join(own)}. `hotlap run` has no step of its own to act on, "
-            "and takes the rest."
+            f"For `hotlap train` only: {', '.join(own)}. `hotlap run` does not own the training "
+            "step, and uses the others."
         )
     for name, values in file.plan.techniques.items():
         technique = get(name)

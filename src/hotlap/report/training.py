@@ -17,7 +17,7 @@ def opening(task: Any) -> str:
     each = f"steps of {holds}{split}"
     if task.total_steps is None:
         epochs = "1 epoch" if task.epochs == 1 else f"{task.epochs} epochs"
-        return f"{epochs} in {each}, as many as the stream gives"
+        return f"{epochs} in {each}, until the stream ends"
     an_epoch = f", {task.steps_per_epoch} an epoch" if task.steps_per_epoch is not None else ""
     return f"{task.total_steps} {each}{an_epoch}"
 
@@ -33,7 +33,7 @@ def line(epoch: Any, task: Any) -> str:
         f"epoch {epoch.epoch}{of}: loss {epoch.loss:.6f}{held_out}, "
         f"{epoch.samples_per_s:,.0f} samples/s{padding}, {epoch.seconds:.1f} s, "
         f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB"
-        + (f", {epoch.skipped_steps} updates left out" if epoch.skipped_steps else "")
+        + (f", {epoch.skipped_steps} skipped steps" if epoch.skipped_steps else "")
         + _left(epoch.left_s)
     )
 
@@ -49,10 +49,10 @@ def _left(seconds: float) -> str:
 def stopped(done: Any, signal: str) -> str:
     """Return the line on a run that a signal has ended."""
     if done.run_dir is None:
-        return f"{signal}: ended after step {done.steps}, of which nothing is kept"
+        return f"{signal}: ended after step {done.steps}, nothing was saved"
     return (
-        f"{signal}: ended after step {done.steps}, saved in '{done.run_dir}'. --resume auto goes "
-        "on from there"
+        f"{signal}: ended after step {done.steps}, saved in '{done.run_dir}'. Use --resume auto to "
+        "continue"
     )
 
 
@@ -65,7 +65,7 @@ def page(done: Any, console: Console) -> None:
         )
         console.print(f"loss {done.epochs[-1].loss:.6f}")
     elif not done.is_stopped:
-        console.print(f"nothing was left to train: {done.steps} steps were done before")
+        console.print(f"nothing left to train: {done.steps} steps were already done")
     for name, value in done.held_out.items():
         console.print(f"held-out {printable(name)} {value:.6g}")
     for batch in done.warmed:
@@ -74,7 +74,9 @@ def page(done: Any, console: Console) -> None:
             f"{batch.seconds:.2f} s, peak {batch.peak_memory_bytes / 2**20:,.0f} MiB"
         )
     if done.skipped_steps:
-        console.print(f"{done.skipped_steps} updates left out: something was not finite")
+        console.print(
+            f"{done.skipped_steps} skipped steps: the loss or the gradient norm was not finite"
+        )
     table = Table("technique", "state", "why", box=None)
     for row in done.techniques:
         table.add_row(row["name"], row["state"], printable(row["why"]))

@@ -9,7 +9,7 @@ from hotlap.tuning.result import Tuning
 
 _NOTHING = {
     "nothing_to_gain": "Nothing to gain",
-    "could_not_tell": "Could not tell whether there is anything to gain",
+    "could_not_tell": "Undecided whether there is anything to gain",
     "not_proven": "Nothing that could be proven",
 }
 

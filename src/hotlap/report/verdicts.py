@@ -2,58 +2,60 @@
 
 VERDICTS = """A verdict says whether a run learns the same under a plan as without it.
 
-`exact`: batches, losses, weights, buffers and what evaluation gives were equal to the plain run's,
-bit for bit, after every step of the horizon.
+`exact`: batches, losses, weights, buffers and evaluation outputs were bit-equal to the plain run's
+after every step of the horizon.
 
-`rounding`: not equal in every bit, and every check below passed: the same mathematics in the same
-formats, summed in another order.
+`rounding`: not bit-equal, and every check below passed: the same mathematics in the same dtypes,
+summed in another order.
 
-`statistical`: narrower formats or other random numbers. Gradients are right in the mean, and from
-several seeds the loss is no larger than the plain run's, by a margin that was set before.
+`statistical`: narrower dtypes or other random numbers. Gradients are right on average, and over
+several seeds the loss is not larger than the plain run's, within a margin that was set before.
 
-`unproven`: a check could not be made. `changed`: a check failed. Neither is used unless you insist.
+`unproven`: a check could not be made. `changed`: a check failed. Plan files with either verdict are
+not used.
 
-What is followed at every step:
+Checked at every step:
 
-fed: the batches that reached the model have the plain run's bits.
+fed: the batches that reached the model are bit-equal to the plain run's.
 
-numbers: every hyperparameter is the plain run's, and each update moves the weights.
+numbers: every hyperparameter is the plain run's, and each update changes the weights.
 
-start: what is trained begins with the plain run's bits, and takes gradients where that does.
+start: parameters start bit-equal to the plain run's, and require gradients where those do.
 
-custody: each update finds weights and optimizer's state as the one before has left them. What the
-script itself moves in between, it must move at the same updates.
+custody: each update starts from the weights and the optimizer state that the previous one left.
+What the script itself changes in between, it must change at the same updates.
 
 participation: the same parameters have a gradient.
 
-random: the random generators are where they are in the plain run. Where a plan draws other numbers
-its verdict is `statistical` at best.
+random: the RNG states are the plain run's. If a plan uses other random numbers, its verdict is
+`statistical` at best.
 
-updates: each update is repeated in float64 on drawn elements, from the gradient and the state that
-the optimizer got. Learning rate and weight decay are estimated from all of them. Optimizers that do
-not treat each element by itself are checked at sampled steps only.
+updates: each update is repeated in float64 on sampled elements, from the gradient and the state
+that the optimizer got. Learning rate and weight decay are estimated from all updates. Optimizers
+that do not treat each element by itself are checked at sampled steps only.
 
-averages: copies of the model, as for an exponential moving average, move as in the plain run.
+averages: copies of the model, as for an exponential moving average, change as in the plain run.
 
-What is looked at in sampled steps, drawn anew for each proof, and in those whose gradient suddenly
-leaves the plain run's:
+Checked at sampled steps, which are sampled again for each proof, and at steps whose gradient
+suddenly differs from the plain run's:
 
-gradient: from the same weights, batch and random numbers, against a repetition in float64; each
-tensor by itself too. Its limit is a multiple of the error that the plain step has. The batch is
-handed to the script by its DataLoader. Where none hands it out, or the step hangs on counters of
-the script's own, the script comes to the step by itself, and begins it with the captured weights.
+gradient: with the same weights, batch and random numbers, against a repetition in float64; also for
+each tensor by itself. Its limit is a multiple of the plain step's own error. The batch is supplied
+through the script's DataLoader. Without one, or if the step depends on the script's own counters,
+the script runs to the step by itself, and starts it from the captured weights.
 
-update: all of the update, with the plain run's hyperparameters.
+update: the whole update, with the plain run's hyperparameters.
 
-buffers: what the step changes in the model's buffers, as batch norm's statistics.
+buffers: how the step changes the model's buffers, such as batch norm's statistics.
 
-evaluation: the same is evaluated at the same times; some forwards are repeated with their weights.
+evaluation: the same inputs are evaluated after the same updates; some forwards are repeated with
+their weights.
 
-losses: the mean of the later half of the losses is the plain run's, within its noise.
+losses: the mean of the second half of the losses is the plain run's, within its noise.
 
-seeds, for `statistical` alone: plain run and plan are trained from two more seeds, and the plan's
-mean loss may be larger by 1 % of the loss at the start at most. A script that fixes its seeds is
-given others: each seed that it sets is moved.
+seeds, only for `statistical`: plain run and plan are trained from two more seeds, and the plan's
+mean loss may be larger by at most 1 % of the initial loss. If a script sets its seeds, each of them
+is shifted.
 
 A verdict names its horizon in steps, which parts of the run were within it, the smallest change of
-each kind that would have been seen on this run, and what was not checked."""
+each kind that would have been detected on this run, and what was not checked."""

@@ -1,29 +1,44 @@
 """Rules look at a trace and nominate what may be slow. They never convict: a trial does.
 
-One file, one rule, one pure function from `Trace` to nominations. No torch in here.
+One file, one rule: a module with a docstring, a pure function from `Trace` to nominations, and a
+`Rule` named `RULE`. Every such file in this package is found. No torch in here.
 """
 
-from collections.abc import Callable
+import importlib
+import pkgutil
+from collections.abc import Iterable
 
-from hotlap.rules import per_item_decode, returned_memory, slow_data, slow_optimizer
+from hotlap.plan.outside import load_object
 from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
-RULES: dict[str, Callable[[Trace], list[Nomination]]] = {
-    "per_item_decode": per_item_decode.nominate,
-    "slow_data": slow_data.nominate,
-    "slow_optimizer": slow_optimizer.nominate,
-    "returned_memory": returned_memory.nominate,
-}
+__all__ = ["Nomination", "Rule", "nominate", "registry"]
 
-DOCS: dict[str, str] = {
-    "per_item_decode": per_item_decode.__doc__ or "",
-    "slow_data": slow_data.__doc__ or "",
-    "slow_optimizer": slow_optimizer.__doc__ or "",
-    "returned_memory": returned_memory.__doc__ or "",
-}
+_NO_RULES = ("nomination", "record")
 
 
-def nominate(trace: Trace) -> list[Nomination]:
-    """Return what any rule nominates, in the order of the rules."""
-    return [nomination for rule in RULES.values() for nomination in rule(trace)]
+def registry(extra: Iterable[str] = ()) -> dict[str, Rule]:
+    """Return name -> rule.
+
+    Args:
+        extra: rules from outside, as `module:NAME`.
+
+    Raises:
+        UsageError: one of them is no rule.
+    """
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    own = [
+        importlib.import_module(f"{__name__}.{name}").RULE
+        for name in names
+        if name not in _NO_RULES
+    ]
+    given = [load_object(spec, "rule", Rule) for spec in extra]
+    return {rule.name: rule for rule in (*own, *given)}
+
+
+def nominate(trace: Trace, rules: Iterable[Rule] | None = None) -> list[Nomination]:
+    """Return what any rule nominates, what may cost most first."""
+    known = registry().values() if rules is None else rules
+    found = [nomination for rule in known for nomination in rule.nominations(trace)]
+    return sorted(found, key=lambda nomination: -nomination.at_most_ms)

@@ -10,9 +10,6 @@ from hotlap.plan import Plan
 class Nomination:
     """A suspicion, with the plans whose trial decides."""
 
-    rule: str
-    kind: str
-    """`speed` or `memory`."""
     where: str
     """`file:line` in the user's code."""
     evidence: str
@@ -30,3 +27,7 @@ class Nomination:
     """Share of the step that the bound must take away to be a finding, where no remedy works."""
     by_hand: str = ""
     """What a user could do where no technique helps."""
+    rule: str = ""
+    """Who nominates; filled in by the rule's record."""
+    kind: str = ""
+    """`speed` or `memory`; filled in likewise."""

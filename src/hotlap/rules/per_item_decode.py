@@ -12,6 +12,7 @@ Evidence       the wait per step, the line below which it was spent; convicted b
 
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
 WORTH_A_TRIAL = 0.03
@@ -43,8 +44,6 @@ def nominate(trace: Trace) -> list[Nomination]:
     workers = Plan({"workers": {"count": 2}})
     return [
         Nomination(
-            rule="per_item_decode",
-            kind="speed",
             where=where,
             evidence=evidence,
             remedies=(Plan({"resident": {}}), workers),
@@ -61,3 +60,6 @@ def nominate(trace: Trace) -> list[Nomination]:
             ),
         )
     ]
+
+
+RULE = Rule(name="per_item_decode", kind="speed", nominate=nominate)

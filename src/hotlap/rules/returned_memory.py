@@ -12,6 +12,7 @@ Evidence       page faults, and the system's time, per step; convicted by runnin
 
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
 from hotlap.trace.paging import MANY
 from hotlap.trace.schema import Trace
 
@@ -27,8 +28,6 @@ def nominate(trace: Trace) -> list[Nomination]:
         return []
     return [
         Nomination(
-            rule="returned_memory",
-            kind="speed",
             where=facts.optimizers[0].where,
             evidence=(
                 f"the system hands out {facts.page_faults:,.0f} pages and works "
@@ -44,3 +43,6 @@ def nominate(trace: Trace) -> list[Nomination]:
             at_most_ms=facts.system_ms,
         )
     ]
+
+
+RULE = Rule(name="returned_memory", kind="speed", nominate=nominate)

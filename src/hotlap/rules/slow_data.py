@@ -10,6 +10,7 @@ Evidence       the wait per step, as a clock around `next` shows it. No trial me
 """
 
 from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
 WORTH_SAYING = 0.1
@@ -35,8 +36,6 @@ def nominate(trace: Trace) -> list[Nomination]:
     where = below[0].where if below else loader.getitem or loader.where
     return [
         Nomination(
-            rule="slow_data",
-            kind="speed",
             where=where,
             evidence=f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step; "
             f"{source}",
@@ -46,3 +45,6 @@ def nominate(trace: Trace) -> list[Nomination]:
             by_hand=f"{by_hand}; or less work for each sample",
         )
     ]
+
+
+RULE = Rule(name="slow_data", kind="speed", nominate=nominate)

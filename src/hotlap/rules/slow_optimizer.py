@@ -12,6 +12,7 @@ Evidence       the share of the step, the number of tensors; convicted by runnin
 
 from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
 WORTH_A_TRIAL = 0.03
@@ -43,8 +44,6 @@ def nominate(trace: Trace) -> list[Nomination]:
     has_other = optimizer.implementation == "default" and not optimizer.sparse
     return [
         Nomination(
-            rule="slow_optimizer",
-            kind="speed",
             where=optimizer.where,
             evidence=(
                 f"{kind}.step takes {spent:.2f} of {mean:.2f} ms a step, for "
@@ -68,3 +67,6 @@ def nominate(trace: Trace) -> list[Nomination]:
             "batches and fewer steps",
         )
     ]
+
+
+RULE = Rule(name="slow_optimizer", kind="speed", nominate=nominate)

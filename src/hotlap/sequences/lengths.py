@@ -38,19 +38,19 @@ def lengths_of(given: Any, data: Any) -> np.ndarray:
     lengths = np.asarray(given)
     if lengths.shape != (len(data),):
         raise UsageError(
-            f"lengths has the shape {tuple(lengths.shape)}, data has {len(data)} samples. Allowed: "
-            "one whole number for each sample, or a function of a sample."
+            f"lengths has shape {tuple(lengths.shape)}, but data has {len(data)} samples. "
+            "Expected: one integer per sample, or a function of a sample."
         )
     if lengths.dtype.kind not in "iu":
         raise UsageError(
-            f"lengths are {lengths.dtype}. Allowed: whole numbers, one for each sample, or a "
-            "function of a sample that gives one."
+            f"lengths has dtype {lengths.dtype}. Expected: one integer per sample, or a function "
+            "of a sample that returns one."
         )
     if lengths.min() < 1:
         position = int(lengths.argmin())
         raise UsageError(
-            f"sample {position} has the length {lengths[position]}. Allowed: 1 or more; leave out "
-            "empty samples."
+            f"sample {position} has length {lengths[position]}. Expected: 1 or more. Remove empty "
+            "samples."
         )
     return lengths.astype(np.int64)
 
@@ -74,9 +74,9 @@ class Budget:
         if longest > tokens:
             padded = f", padded to {longest}" if self.to else ""
             raise UsageError(
-                f"sample {position} has {lengths[position]} tokens{padded}, tokens_per_batch is "
-                f"{tokens}. Allowed: a budget that the longest sample fits into, or data in which "
-                "such samples are cut or left out."
+                f"sample {position} has {lengths[position]} tokens{padded}, but "
+                f"tokens_per_batch={tokens}. Increase tokens_per_batch, or truncate or drop such "
+                "samples."
             )
         self.edges = np.array(self.to) if self.to else _ranges(lengths, tokens)
         """End of each range, ascending."""
@@ -123,8 +123,8 @@ def bucket(longest: int, to: Sequence[int]) -> int:
         return longest
     if longest > to[-1]:
         raise UsageError(
-            f"a sample has the length {longest}, batches are padded to {to[-1]} at most. Allowed: "
-            "a larger bucket in `to`, or data in which such samples are cut or left out."
+            f"a sample has length {longest}, but batches are padded to {to[-1]} at most. Add a "
+            "larger bucket to `to`, or truncate or drop such samples."
         )
     return to[bisect_left(to, longest)]
 
@@ -140,7 +140,7 @@ def buckets(lengths: Any, count: int) -> tuple[int, ...]:
         UsageError: count is no whole number from 1.
     """
     if type(count) is not int or count < 1:
-        raise UsageError(f"count={count!r} is not allowed. Allowed: whole numbers from 1.")
+        raise UsageError(f"count={count!r} is not valid. Expected: an integer of 1 or more.")
     values, counts = np.unique(np.asarray(lengths), return_counts=True)
     # Many different lengths are rounded up to some hundreds: the search takes their square.
     if len(values) > _CANDIDATES:

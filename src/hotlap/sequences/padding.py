@@ -67,17 +67,19 @@ class Pad:
 
     def _check(self) -> None:
         if not self.values:
-            raise UsageError("no field is padded. Allowed: one or more, as {'input_ids': 0}.")
+            raise UsageError(
+                "hotlap.pad() has no field to pad. Pass one or more, as {'input_ids': 0}."
+            )
         for field, value in self.values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{field!r} is padded with {value!r}. Allowed: a number.")
+                raise UsageError(f"{field!r} is padded with {value!r}. Expected: a number.")
         ascending = list(self.to) == sorted(set(self.to))
         if not ascending or any(type(length) is not int or length < 1 for length in self.to):
             raise UsageError(
-                f"to={list(self.to)} is not allowed. Allowed: whole numbers from 1, ascending."
+                f"to={list(self.to)} is not valid. Expected: ascending integers of 1 or more."
             )
         if type(self.dim) is not int or self.dim < 0:
-            raise UsageError(f"dim={self.dim!r} is not allowed. Allowed: whole numbers from 0.")
+            raise UsageError(f"dim={self.dim!r} is not valid. Expected: an integer of 0 or more.")
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of these samples."""
@@ -146,15 +148,15 @@ class Pad:
             return
         if not isinstance(sample, Mapping | tuple | list):
             raise UsageError(
-                f"a sample is {type(sample).__name__}, without fields. Allowed: a number in place "
-                "of the fields, as hotlap.pad(0)."
+                f"a sample is {type(sample).__name__}, without fields. Pass a number instead of "
+                "the fields, as hotlap.pad(0)."
             )
         names = list(self._names(sample))
         absent = [field for field in self.values if field not in names]
         if absent:
             raise UsageError(
-                f"hotlap.pad is given {absent[0]!r}, which samples do not have. They have: "
-                f"{', '.join(map(repr, names))}."
+                f"hotlap.pad() was given the field {absent[0]!r}, which samples do not have. "
+                f"Expected: {', '.join(map(repr, names))}."
             )
 
     def _add(self, fields: Any, lengths: Any, wide: int | None) -> None:
@@ -172,8 +174,8 @@ class Pad:
         taken = [name for name in added if name in fields]
         if taken:
             raise UsageError(
-                f"samples have a field {taken[0]!r} already. Allowed: another name, as "
-                f"lengths='n' or mask='real'."
+                f"samples already have a field {taken[0]!r}. Use another name, as lengths='n' or "
+                "mask='real'."
             )
         fields.update(added)
 
@@ -185,30 +187,31 @@ class Pad:
         rows = [torch.as_tensor(row) for row in column]
         if any(row.dim() <= self.dim for row in rows):
             raise UsageError(
-                f"field {field!r} has no dimension {self.dim} to pad: a sample's has the shape "
-                f"{tuple(min(rows, key=torch.Tensor.dim).shape)}. Allowed: fields with lengths."
+                f"field {field!r} has no dimension {self.dim} to pad: a sample's has shape "
+                f"{tuple(min(rows, key=torch.Tensor.dim).shape)}. Expected: {self.dim + 1} "
+                "dimensions or more."
             )
         # What an empty list holds is not known, torch says float.
         kinds = {row.dtype for row in rows if row.numel()} or {rows[0].dtype}
         if len(kinds) > 1:
             raise UsageError(
                 f"field {field!r} is {' in one sample and '.join(sorted(map(str, kinds)))} in "
-                "another. Allowed: one dtype."
+                "another. Expected: one dtype."
             )
         kind = kinds.pop()
         rows = [row.to(kind).movedim(self.dim, 0) for row in rows]
         if len({row.shape[1:] for row in rows}) > 1:
             raise UsageError(
                 f"field {field!r} differs between samples in more than dimension {self.dim}. "
-                "Allowed: one dimension of different lengths."
+                "Expected: different lengths in one dimension only."
             )
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
         end = self.target(longest) if wide is None else wide
         if longest > end:
             raise UsageError(
-                f"field {field!r} of a sample has {longest} tokens, its length in `lengths` is "
-                f"{end} at most. Allowed: lengths that no field exceeds."
+                f"field {field!r} of a sample has {longest} tokens, but its length in `lengths` is "
+                f"{end} at most. Expected: a length that no field exceeds."
             )
         value = self.values[field]
         padded = pad_sequence(rows, batch_first=True, padding_value=value)
@@ -224,6 +227,6 @@ def _stacked(field: Field, column: list[Any]) -> Any:
         return default_collate(column)
     except RuntimeError as error:
         raise UsageError(
-            f"field {field!r} cannot be stacked: {error}. Allowed: fields of one shape, or a value "
-            f"to pad it with, as hotlap.pad({{{field!r}: 0}})."
+            f"field {field!r} cannot be stacked: {error}. Expected: fields of one shape; or pad it "
+            f"with hotlap.pad({{{field!r}: 0}})."
         ) from error

@@ -39,32 +39,31 @@ def check_data(name: str, data: Any) -> None:
     if isinstance(data, Mapping):
         keys = ", ".join(map(repr, data)) or "none"
         raise UsageError(
-            f"{name} is {type(data).__name__}, with the keys {keys}. Allowed: one data set, as "
-            f"one of its values."
+            f"{name} is {type(data).__name__}, with the keys {keys}. Pass one of its values."
         )
     if _is_torchs("DataLoader", data):
         raise UsageError(
-            f"{name} is {type(data).__name__}, which makes batches itself: each would be taken for "
-            f"a sample. Allowed: the data set that it reads, {name}=loader.dataset; batch_size, "
-            "shuffle, collate and drop_last are the task's, workers the plan's."
+            f"{name} is {type(data).__name__}, which makes batches itself. Pass the dataset that "
+            f"it reads, {name}=loader.dataset; set batch_size, shuffle, collate and drop_last in "
+            "the task, and workers in the plan."
         )
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not is_map and not is_stream(data):
         raise UsageError(
-            f"{name} is {type(data).__name__}. Allowed: a data set with `__len__` and "
+            f"{name} is {type(data).__name__}. Expected: a dataset with `__len__` and "
             "`__getitem__`, or with `__iter__`."
         )
     # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
-            f"{name} is {type(data).__name__}, an iterator, which can be read only once. Allowed: "
-            "a data set whose `__iter__` begins anew each time, such as a class whose `__iter__` "
+            f"{name} is {type(data).__name__}, an iterator, which can be read only once. Expected: "
+            "a dataset whose `__iter__` starts again each time, such as a class whose `__iter__` "
             "is the function that made this one."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)
     if samples_in(data) == 0:
-        raise UsageError(f"{name} is empty. Allowed: a data set with one sample or more.")
+        raise UsageError(f"{name} is empty. Expected: one sample or more.")
 
 
 def _check_length(name: str, data: Any) -> None:
@@ -76,10 +75,11 @@ def _check_length(name: str, data: Any) -> None:
         if is_stream(data):
             return
         raise UsageError(
-            f"len({name}) raised {type(error).__name__}: {error}. Expected: a whole number."
+            f"len({name}) raised {type(error).__name__}: {error}. Expected: an integer of 0 or "
+            "more."
         ) from error
     if not hasattr(type(length), "__index__") or length < 0:
         raise UsageError(
-            f"len({name}): {type(data).__name__}.__len__ returned {length!r}. Expected: a whole "
-            "number."
+            f"len({name}): {type(data).__name__}.__len__ returned {length!r}. Expected: an "
+            "integer of 0 or more."
         )

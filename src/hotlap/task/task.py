@@ -95,7 +95,7 @@ class Task:
         for names in (("epochs", "steps"), ("batch_size", "tokens_per_batch")):
             self._check_one_of(*names)
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed={self.seed!r} is not allowed. Allowed: 0 to 2**63 - 1.")
+            raise UsageError(f"seed={self.seed!r} is not valid. Expected: 0 to 2**63 - 1.")
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
         if self.schedule_per not in PER:
@@ -103,14 +103,13 @@ class Task:
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
                 raise UsageError(
-                    f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
+                    f"{name}={getattr(self, name)!r} is not callable. Expected: a function, see "
                     f"`hotlap.Task.{name}`."
                 )
         if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
             raise UsageError(
-                f"model={type(self.model).__name__}(...) is a model already. Allowed: a function "
-                "that makes it, for it is made anew under the task's seed: `model=lambda: "
-                f"{type(self.model).__name__}(...)`."
+                f"model={type(self.model).__name__}(...) is already a model. Pass a function, "
+                f"which is called after seeding: `model=lambda: {type(self.model).__name__}(...)`."
             )
         _check_call("model", self.model, "")
         _check_call("loss", self.loss, "model, batch")
@@ -122,35 +121,36 @@ class Task:
         self._check_lengths()
         if self.lengths is not None and self.is_stream:
             raise UsageError(
-                "lengths with a stream, whose samples are not known beforehand. Allowed: a "
-                "map-style data set, or a stream with `collate=hotlap.pad(...)` and batch_size."
+                f"lengths is set, but data is a stream ({type(self.data).__name__}), whose samples "
+                "are not known in advance. Use a map-style dataset, or a stream with "
+                "`collate=hotlap.pad(...)` and batch_size."
             )
         for name in ("transform", "batch_transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise UsageError(
-                    f"{name}={getattr(self, name)!r} cannot be called. Allowed: a function, see "
+                    f"{name}={getattr(self, name)!r} is not callable. Expected: a function, see "
                     f"`hotlap.Task.{name}`, or None."
                 )
         if self.steps_per_epoch == 0:
             raise UsageError(
                 f"a step takes {self.logical_batch} samples, data has {self.samples}, and "
-                "drop_last leaves out what does not fill a step. Allowed: a smaller batch_size or "
-                "accumulate, or drop_last=False."
+                "drop_last drops an incomplete step. Use a smaller batch_size or accumulate, or "
+                "drop_last=False."
             )
 
     def _check_one_of(self, one: str, other: str) -> None:
         given = [name for name in (one, other) if getattr(self, name) is not None]
         if len(given) != 1:
             raise UsageError(
-                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Allowed: one of "
-                f"{one}=N and {other}=N."
+                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Expected: exactly "
+                f"one, {one}=N or {other}=N."
             )
         _check_whole(given[0], getattr(self, given[0]))
 
     def _check_measures(self) -> None:
         if self.evaluate is not None and (self.metrics or not callable(self.evaluate)):
             raise UsageError(
-                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Allowed: "
+                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Expected: "
                 "metrics, or a function evaluate(model, batch)."
             )
         for name, measure in {**self.metrics, "evaluate": self.evaluate}.items():
@@ -158,14 +158,13 @@ class Task:
                 _check_call(name, measure, "model, batch")
         if "loss" in self.metrics:
             raise UsageError(
-                "a metric named 'loss' is given. Allowed: any other name; the loss is measured "
-                "under this one."
+                "metrics has the name 'loss', under which the loss itself is measured. Use another "
+                "name."
             )
         if self.held_out is None and (self.metrics or self.evaluate is not None):
             given = f"metrics {sorted(self.metrics)}" if self.metrics else "evaluate"
             raise UsageError(
-                f"{given} without held_out: nothing would be measured. Allowed: held_out=DATA "
-                "beside it, the samples to measure on; or neither."
+                f"{given} given without held_out, the samples to measure on. Pass held_out=DATA."
             )
 
     def _check_lengths(self) -> None:
@@ -173,13 +172,13 @@ class Task:
             return
         if self.lengths is None:
             raise UsageError(
-                f"tokens_per_batch={self.tokens_per_batch} without lengths. Allowed: "
-                "lengths=[...], one whole number for each sample, or a function of a sample."
+                f"tokens_per_batch={self.tokens_per_batch} needs lengths. Pass "
+                "lengths=[...], one integer per sample, or a function of a sample."
             )
         if self.drop_last:
             raise UsageError(
-                "drop_last=True with tokens_per_batch. Allowed: batch_size, which a step can "
-                "fall short of; a budget of tokens has no number of samples to fill."
+                f"drop_last=True with tokens_per_batch={self.tokens_per_batch}: a token budget has "
+                "no fixed number of samples. Use batch_size, or drop_last=False."
             )
 
     @cached_property
@@ -241,7 +240,7 @@ class Task:
 
 def _check_whole(name: str, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise UsageError(f"{name}={value!r} is not allowed. Allowed: whole numbers from 1.")
+        raise UsageError(f"{name}={value!r} is not valid. Expected: an integer of 1 or more.")
 
 
 def _check_call(name: str, function: Any, takes: str) -> None:
@@ -254,7 +253,7 @@ def _check_call(name: str, function: Any, takes: str) -> None:
         signature.bind(*takes.split(", ") if takes else ())
     except TypeError as error:
         raise UsageError(
-            f"{name} cannot be called with ({takes}): {error}. Allowed: a function of ({takes})."
+            f"{name} cannot be called with ({takes}): {error}. Expected: a function of ({takes})."
         ) from error
 
 
@@ -262,4 +261,4 @@ def _check_positive(name: str, value: Any) -> None:
     if value is None:
         return
     if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(f"{name}={value!r} is not allowed. Allowed: a number above 0, or None.")
+        raise UsageError(f"{name}={value!r} is not valid. Expected: a number above 0, or None.")

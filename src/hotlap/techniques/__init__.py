@@ -8,11 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, get_args, get_origin, get_type_hints
 
-from hotlap.errors import PlanError, UnknownName, UsageError, unknown_name
+from hotlap.errors import PlanError, UnknownName, unknown_name
 from hotlap.plan import Plan
+from hotlap.plan.outside import load_object
 from hotlap.techniques.record import (
     FeedTarget,
+    Live,
+    Memory,
     ModelTarget,
+    NoOptions,
     Numerics,
     OptimizerTarget,
     ProcessTarget,
@@ -72,7 +76,10 @@ __all__ = [
     "EXACT_PLAN",
     "ORDER",
     "FeedTarget",
+    "Live",
+    "Memory",
     "ModelTarget",
+    "NoOptions",
     "Numerics",
     "OptimizerTarget",
     "ProcessTarget",
@@ -118,32 +125,7 @@ def load(spec: str) -> Technique:
     Raises:
         UsageError: the text has another form, or names no `Technique`.
     """
-    module_name, _, attribute = spec.partition(":")
-    is_path = all(part.isidentifier() for part in module_name.split("."))
-    if not is_path or not attribute.isidentifier():
-        raise UsageError(
-            f"technique '{spec}' is not of the form module:NAME. Allowed: an importable module, a "
-            "colon, and the name of a Technique in it."
-        )
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"technique '{spec}': no module '{error.name}' can be imported. Put its folder on "
-            "PYTHONPATH."
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"technique '{spec}': '{module_name}' cannot be imported: {type(error).__name__}: "
-            f"{error}"
-        ) from error
-    technique = getattr(module, attribute, None)
-    if not isinstance(technique, Technique):
-        raise UsageError(
-            f"technique '{spec}': '{attribute}' in '{module_name}' is "
-            f"{'missing' if technique is None else type(technique).__name__}, not a Technique."
-        )
-    return technique
+    return load_object(spec, "technique", Technique)
 
 
 def check(plan: Plan, known: Mapping[str, Technique] | None = None) -> None:

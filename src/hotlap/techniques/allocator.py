@@ -55,11 +55,6 @@ class Options:
             )
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if not host.gpus or task.device == "cpu":
         return "there is no GPU that trains: its allocator is not used"
@@ -143,8 +138,7 @@ def _back(settings: str) -> None:
     switches.set_allocator(settings)
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    del target
+def proof(options: Options) -> Proof:
     backend = switches.allocator_backend()
     if backend != options.backend:
         return Proof("no_effect", f"the allocator is {backend}")
@@ -164,9 +158,17 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("applied", f"{grows} of {count} segments of GPU memory can grow")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task
+def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({},) if host.gpus else ()
 
 
-TECHNIQUE = Technique("allocator", "process", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="allocator",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+)

@@ -31,17 +31,12 @@ class Applied:
 
     def wants(self, seam: str) -> bool:
         """True if a technique of the plan acts at that seam."""
-        return any(technique.seam == seam for technique, _ in self.chosen)
-
-    def options_of(self, name: str) -> Any:
-        """Return the options of a technique that took a target, None if it has taken none."""
-        taken = {technique.name: options for technique, options in self.chosen}
-        return taken[name] if self._targets.get(name) else None
+        return any(technique.seam_of(options) == seam for technique, options in self.chosen)
 
     def apply(self, seam: str, target: Any) -> None:
         """Let every technique of that seam act on the target, in their order."""
         for technique, options in self.chosen:
-            if technique.seam == seam:
+            if technique.seam_of(options) == seam:
                 self._apply(technique, options, target)
 
     def start(self, device: str) -> "Switched":
@@ -52,7 +47,7 @@ class Applied:
         """
         switched = Switched()
         for technique, options in self.chosen:
-            if technique.seam == "process":
+            if technique.seam_of(options) == "process":
                 # The environment comes too late here: what is put there is for nobody.
                 target = ProcessTarget({}, device)
                 self._apply(technique, options, target, switched)
@@ -95,7 +90,7 @@ class Applied:
         found = [technique.proof(target, options) for target in targets]
         found += [Proof("refused", reason) for reason in self._refused[technique.name]]
         if not found:
-            why = f"the run never came to a {technique.seam} that it acts on"
+            why = f"the run never came to a {technique.seam_of(options)} that it acts on"
             return Proof("no_effect", why)
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])

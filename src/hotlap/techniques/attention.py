@@ -37,13 +37,7 @@ class Options:
     """The first four are torch's; where one of them cannot serve, torch takes another."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host
+def why_not(task: TaskFacts, options: Options) -> str | None:
     if not any(name.endswith(_PROJECTIONS) for name in task.layers):
         return "the model has no linear layer, so there is nothing that attention would work on"
     return _why_not_on(task.device, options)
@@ -93,16 +87,14 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     return target
 
 
-def proof(target: ModelTarget, options: Options) -> Proof:
-    del options
+def proof(target: ModelTarget) -> Proof:
     seen = target.notes.get("attention")
     if seen is None or not seen.forwards:
         return Proof("no_effect", "no forward ran")
     return Proof(*seen.judged())
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del host
+def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     # Worth a trial only where a class says in its name what it is; asked for, it acts on any.
     if not any(word in name for name in task.layers for word in _NAMED):
         return ()
@@ -111,4 +103,13 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({"kernel": "cudnn"}, {"kernel": "flash"}, {"kernel": "xformers"})
 
 
-TECHNIQUE = Technique("attention", "model", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="attention",
+    seam="model",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+)

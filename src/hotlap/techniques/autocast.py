@@ -12,12 +12,11 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         torch.autocast documentation; pytorch/pytorch issue 118499 (91 times slower).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,7 @@ class Options:
     """Format of the products."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.PRECISION
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith(("Linear", "Conv1d", "Conv2d", "Conv3d")) for name in task.layers):
         return "the model has no linear layer and no convolution"
     return None
@@ -77,9 +70,14 @@ def proof(target: StepTarget, options: Options) -> Proof:
     return Proof("applied", f"the first layer gave {dtype.removeprefix('torch.')}")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({"dtype": "bf16"}, {"dtype": "fp16"})
-
-
-TECHNIQUE = Technique("autocast", "step", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="autocast",
+    seam="step",
+    Options=Options,
+    numerics=lambda: Numerics.PRECISION,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: ({"dtype": "bf16"}, {"dtype": "fp16"}),
+    memory=Memory(axis="precision", choices={"bf16 autocast": {"dtype": "bf16"}}),
+)

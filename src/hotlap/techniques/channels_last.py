@@ -10,7 +10,6 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,20 +22,13 @@ class Options:
     pass
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith("Conv2d") for name in task.layers):
         return "the model has no 2-D convolution"
     return None
 
 
-def apply(target: ModelTarget, options: Options) -> ModelTarget:
-    del options
+def apply(target: ModelTarget) -> ModelTarget:
     import torch
 
     convolutions = [m for m in target.module.modules() if isinstance(m, torch.nn.Conv2d)]
@@ -62,8 +54,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     return target
 
 
-def proof(target: ModelTarget, options: Options) -> Proof:
-    del options
+def proof(target: ModelTarget) -> Proof:
     seen = target.notes.get("output_is_channels_last")
     if seen is None:
         return Proof("no_effect", "no convolution ran")
@@ -72,11 +63,14 @@ def proof(target: ModelTarget, options: Options) -> Proof:
     return Proof("applied", "the last convolution gave its output channels last")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
-
-
 TECHNIQUE = Technique(
-    "channels_last", "model", Options, numerics, why_not, apply, proof, candidates
+    name="channels_last",
+    seam="model",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    memory_format="channels_last",
+    is_opportunity=True,
 )

@@ -16,7 +16,6 @@ Source         Wijmans et al. 2024, arXiv 2411.09009; Hsu et al. 2024, arXiv 241
 """
 
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,13 +40,7 @@ class Options:
             raise ValueError(f"rows={self.rows} is not allowed. Allowed: 1 or more.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith("Linear") for name in task.layers):
         return "the model has no linear layer whose output a loss could take"
     return None
@@ -100,8 +93,7 @@ def _forward(rows: int, seen: Any) -> Any:
     return forward
 
 
-def proof(target: ModelTarget, options: Options) -> Proof:
-    del options
+def proof(target: ModelTarget) -> Proof:
     seen = target.notes["chunked_loss"]
     if seen.losses == 0:
         return Proof(
@@ -113,10 +105,13 @@ def proof(target: ModelTarget, options: Options) -> Proof:
     return Proof("applied", f"{text} rows of logits existed at once")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    # It saves memory: nothing to try where time is what counts.
-    del task, host
-    return ()
-
-
-TECHNIQUE = Technique("chunked_loss", "model", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="chunked_loss",
+    seam="model",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
+)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from hotlap import compat
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
 _SETTLED_AFTER = 3
 """Calls of a region after which nothing new should be compiled."""
@@ -57,13 +57,7 @@ class Options:
     """Fail rather than leave parts of the region uncompiled."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     return _no_back_end(task.device.partition(":")[0])
 
 
@@ -241,11 +235,21 @@ def _many(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del host
+def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     if task.device.startswith("cuda"):
         return ({}, {"region": "loss"}, {"mode": "reduce-overhead"}, {"region": "blocks"})
     return ({}, {"region": "loss"})
 
 
-TECHNIQUE = Technique("compile", "step", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="compile",
+    seam="step",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+    set_up_s=30.0,
+    memory=Memory(is_traceable=False, untraced="fused code keeps less than what is predicted"),
+)

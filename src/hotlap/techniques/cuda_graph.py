@@ -24,7 +24,7 @@ from typing import Any
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.compile import GRAPHED_MODES
-from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
 _NO_DEVICE = "there is no CUDA device: only such a device has graphs"
 _HOOKS = (
@@ -57,13 +57,7 @@ class Wish:
     """Why nothing is captured, found by the first steps."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not task.device.startswith("cuda"):
         return _NO_DEVICE
     if len(task.optimizers) > 1:
@@ -78,6 +72,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if reason is not None:
         raise Refusal(reason)
     target.graph = Wish(options.warm_up)
+    target.optimizer_taken_by = "cuda_graph"
     return target
 
 
@@ -108,8 +103,7 @@ def _is_a_users(hook: Any) -> bool:
     return not getattr(hook, "__module__", "").startswith("hotlap.")
 
 
-def proof(target: StepTarget, options: Options) -> Proof:
-    del options
+def proof(target: StepTarget) -> Proof:
     wish = target.graph
     if wish.refused is not None:
         return Proof("refused", f"{wish.refused}; {wish.other_steps} steps ran as they are")
@@ -118,9 +112,19 @@ def proof(target: StepTarget, options: Options) -> Proof:
     return Proof("applied", f"{wish.replays} replays, {wish.other_steps} steps as they are")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del host
+def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     return ({},) if task.device.startswith("cuda") else ()
 
 
-TECHNIQUE = Technique("cuda_graph", "step", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="cuda_graph",
+    seam="step",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+    excludes=("optimizer", "recompute"),
+    memory=Memory(is_traceable=False),
+)

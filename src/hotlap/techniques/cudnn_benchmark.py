@@ -29,13 +29,7 @@ class Options:
     pass
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del options
+def why_not(task: TaskFacts, host: Any) -> str | None:
     if not host.gpus or task.device == "cpu":
         return "there is no GPU that trains: cuDNN is not used"
     if not any("Conv" in name for name in task.layers):
@@ -43,8 +37,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     return None
 
 
-def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
-    del options
+def apply(target: ProcessTarget) -> ProcessTarget:
 
     def switch() -> Callable[[], None]:
         import torch
@@ -65,8 +58,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     return target
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    del options
+def proof(target: ProcessTarget) -> Proof:
     import torch
 
     if not torch.backends.cudnn.benchmark:
@@ -78,11 +70,17 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("applied", f"{times}: algorithms are searched")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task
+def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({},) if host.gpus else ()
 
 
 TECHNIQUE = Technique(
-    "cudnn_benchmark", "process", Options, numerics, why_not, apply, proof, candidates
+    name="cudnn_benchmark",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
 )

@@ -16,12 +16,11 @@ Source         PyTorch documentation, "Reproducibility"; cuBLAS documentation, "
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hotlap.device import switches
-from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
 _VARIABLE, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -33,16 +32,6 @@ class Options:
     fill_memory: bool = False
     """Fill memory that nothing was written to yet, as torch does in this mode unless told
     otherwise: it finds programs that read such memory, and costs a pass over every tensor."""
-
-
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return None
 
 
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
@@ -91,8 +80,7 @@ def _set(options: Options, device: str) -> Callable[[], None]:
     return undo
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    del target, options
+def proof() -> Proof:
     import torch
 
     values, where = torch.zeros(2), torch.zeros(2, dtype=torch.int64)
@@ -104,11 +92,13 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("no_effect", "torch runs `put_`, which has no deterministic algorithm")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ()
-
-
 TECHNIQUE = Technique(
-    "deterministic", "process", Options, numerics, why_not, apply, proof, candidates
+    name="deterministic",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=lambda: None,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
 )

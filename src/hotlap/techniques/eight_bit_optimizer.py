@@ -40,11 +40,6 @@ class Options:
     which needs no compiler and is slower."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.CHANGES
-
-
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if importlib.util.find_spec(options.package) is None:
         return _absent(options.package)
@@ -204,8 +199,7 @@ def parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def proof(target: StepTarget, options: Options) -> Proof:
-    del options
+def proof(target: StepTarget) -> Proof:
     look: Callable[[], tuple[int, int, int]] | None = target.notes.get("eight_bit_optimizer")
     held, wide, narrow = look() if look is not None else (0, 0, 0)
     if held == 0:
@@ -219,11 +213,13 @@ def proof(target: StepTarget, options: Options) -> Proof:
     )
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ()
-
-
 TECHNIQUE = Technique(
-    "eight_bit_optimizer", "step", Options, numerics, why_not, apply, proof, candidates
+    name="eight_bit_optimizer",
+    seam="step",
+    Options=Options,
+    numerics=lambda: Numerics.CHANGES,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
 )

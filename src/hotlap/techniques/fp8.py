@@ -14,7 +14,7 @@ Measured       not yet measured on a GPU
 Source         Micikevicius et al. 2022, arXiv 2209.05433; Transformer Engine, Float8CurrentScaling.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -36,13 +36,7 @@ class Options:
     pass
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.PRECISION
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if task.device.partition(":")[0] != "cuda":
         return f"products in 8 bits need an NVIDIA GPU; the run is on '{task.device}'"
     if "Linear" not in task.layers:
@@ -100,8 +94,7 @@ def _engine_linear(linear: Any) -> tuple[Callable[[Any], Any], Callable[[], bool
     return forward, lambda: bool(twin.fp8)
 
 
-def apply(target: ModelTarget, options: Options) -> ModelTarget:
-    del options
+def apply(target: ModelTarget) -> ModelTarget:
     import torch
 
     module = target.module
@@ -158,8 +151,7 @@ def _where_it_fits(
     return chosen
 
 
-def proof(target: ModelTarget, options: Options) -> Proof:
-    del options
+def proof(target: ModelTarget) -> Proof:
     if "fp8" not in target.notes:
         return Proof("no_effect", "no model was there")
     calls, in_8_bits, layers = target.notes["fp8"]()
@@ -170,9 +162,13 @@ def proof(target: ModelTarget, options: Options) -> Proof:
     return Proof("applied", words + left * bool(calls["plain"]))
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
-
-
-TECHNIQUE = Technique("fp8", "model", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="fp8",
+    seam="model",
+    Options=Options,
+    numerics=lambda: Numerics.PRECISION,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    format_bits=8,
+)

@@ -19,10 +19,9 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Technique
+from hotlap.techniques.record import Live, Numerics, ProcessTarget, Proof, Technique
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,9 @@ class Options:
             raise ValueError(f"every={self.every} is not allowed. Allowed: 1 or more.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host
+def why_not(task: TaskFacts) -> str | None:
     if task.planned_steps is not None and task.planned_steps <= 1:
         return f"the run has {task.planned_steps} step, and nothing comes after it"
-    del options
     return None
 
 
@@ -74,14 +66,14 @@ class _Collector:
     def begin(self) -> Callable[[], None]:
         gc.callbacks.append(self._count)
         # A worker that is forked takes the switch along, and has no steps to collect after.
-        os.register_at_fork(after_in_child=self._release)
+        os.register_at_fork(after_in_child=self.release)
         return self.end
 
     def after_step(self) -> None:
         self.steps += 1
         if self.steps == 1:
-            self._hold()
-        elif (self.steps - 1) % self.every == 0:
+            self.hold()
+        elif self._is_held and (self.steps - 1) % self.every == 0:
             self._collect()
             self.own += 1
 
@@ -89,9 +81,12 @@ class _Collector:
         """Leave the collector as it was."""
         if self._count in gc.callbacks:
             gc.callbacks.remove(self._count)
-        self._release()
+        self.release()
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
+        """Take all that is alive out of later searches, and collect between steps only."""
+        if self._is_held:
+            return
         self._was_enabled = gc.isenabled()
         self._collect()
         gc.freeze()
@@ -99,7 +94,8 @@ class _Collector:
         gc.disable()
         self._is_held = True
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let Python collect by itself again."""
         if self._is_held:
             gc.unfreeze()
             if self._was_enabled:
@@ -116,8 +112,7 @@ class _Collector:
         self.others += phase == "start" and self._is_held and not self._is_ours
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    del options
+def proof(target: ProcessTarget) -> Proof:
     collector = target.notes.get("garbage_collector")
     if collector is None or not collector.frozen:
         return Proof("no_effect", "no step was taken")
@@ -131,12 +126,24 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("applied", counted)
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    # No measurement showed a gain yet; a trial of it would take the time of one that may.
-    return ()
+def _switch_on(target: ProcessTarget, options: Options) -> None:
+    del options
+    target.notes["garbage_collector"].hold()
+
+
+def _switch_off(target: ProcessTarget, options: Options) -> None:
+    del options
+    target.notes["garbage_collector"].release()
 
 
 TECHNIQUE = Technique(
-    "garbage_collector", "process", Options, numerics, why_not, apply, proof, candidates
+    name="garbage_collector",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
+    live=Live(_switch_on, _switch_off),
 )

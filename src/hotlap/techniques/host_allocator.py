@@ -42,13 +42,7 @@ class Options:
     pass
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del options
+def why_not(task: TaskFacts, host: Any) -> str | None:
     if host.platform != "linux":
         return "the settings are those of the GNU C library, which Linux has"
     if task.device != "cpu":
@@ -56,8 +50,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     return None
 
 
-def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
-    del options
+def apply(target: ProcessTarget) -> ProcessTarget:
     for name, value in VARIABLES.items():
         target.environment.setdefault(name, value)
 
@@ -75,8 +68,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     return target
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    del options
+def proof(target: ProcessTarget) -> Proof:
     kept = switches.keeps_freed_memory()
     if kept is not True:
         why = (
@@ -92,12 +84,18 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("applied", shown)
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del host
+def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     # A trial of it takes the time of one that may gain more.
     return ({},) if task.device == "cpu" and task.page_faults >= MANY else ()
 
 
 TECHNIQUE = Technique(
-    "host_allocator", "process", Options, numerics, why_not, apply, proof, candidates
+    name="host_allocator",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
 )

@@ -12,14 +12,14 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md (by han
 Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.narrow_buffers import Buffers
-from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Technique
+from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 from hotlap.techniques.wide_embeddings import sum_embeddings_in_float32
 
 
@@ -28,20 +28,13 @@ class Options:
     pass
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.PRECISION
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if any("BatchNorm" in name for name in task.layers):
         return "batch norm keeps running statistics, which bfloat16 is too narrow for"
     return None
 
 
-def apply(target: StepTarget, options: Options) -> StepTarget:
-    del options
+def apply(target: StepTarget) -> StepTarget:
     import torch
 
     module, optimizer = target.module, target.optimizer
@@ -195,19 +188,20 @@ class _Copies:
             self._copy(self.copies, self.masters)
 
 
-def proof(target: StepTarget, options: Options) -> Proof:
-    del options
+def proof(target: StepTarget) -> Proof:
     dtype = target.notes.get("master_weights")
     if dtype is None:
         return Proof("no_effect", "no forward ran")
     return Proof("applied", f"{target.notes['masters']} float32 masters; the model gave {dtype}")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
-
-
 TECHNIQUE = Technique(
-    "master_weights", "step", Options, numerics, why_not, apply, proof, candidates
+    name="master_weights",
+    seam="step",
+    Options=Options,
+    numerics=lambda: Numerics.PRECISION,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    memory=Memory(axis="precision", choices={"bf16 masters": {}}),
 )

@@ -35,11 +35,6 @@ class Options:
     """`high`: TF32; `medium`: bfloat16 too, where products of float32 can be made of it."""
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.PRECISION
-
-
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if task.device == "cpu":
         needed = "amx_fp16" if options.precision == "high" else "amx_bf16"
@@ -79,11 +74,17 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
     return Proof("applied", f"a float32 product is off by {error:.0e}, in float32 by 1e-6 at most")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del host
+def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     return ({"precision": "medium" if task.device == "cpu" else "high"},)
 
 
 TECHNIQUE = Technique(
-    "matmul_precision", "process", Options, numerics, why_not, apply, proof, candidates
+    name="matmul_precision",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.PRECISION,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
 )

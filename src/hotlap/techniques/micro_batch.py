@@ -10,13 +10,10 @@ Measured       tests/engine/test_step.py: bit-equal where the arithmetic is exac
 Source         gradient accumulation; huggingface/transformers issue 34191 (wrong normalisers).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hotlap.errors import PlanError
-from hotlap.task import TaskFacts
-from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+from hotlap.techniques.record import FeedTarget, Memory, Numerics, Proof, Refusal, Technique
 
 
 @dataclass(frozen=True)
@@ -27,16 +24,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ValueError(f"size={self.size} is not allowed. Allowed: 1 or more.")
-
-
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return None
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
@@ -62,9 +49,14 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     return Proof("applied", f"{parts} micro-batches of {options.size} samples a step")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ()
-
-
-TECHNIQUE = Technique("micro_batch", "feed", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="micro_batch",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=lambda: None,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
+    memory=Memory(micro_batch=lambda options: options.size),
+)

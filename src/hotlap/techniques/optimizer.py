@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, OptimizerTarget, Proof, Refusal, Technique
+from hotlap.techniques.record import Live, Numerics, OptimizerTarget, Proof, Refusal, Technique
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 # Not NAdam, RAdam and ASGD: their foreach implementations round otherwise (seen on torch 2.13).
@@ -34,8 +34,7 @@ def numerics(options: Options) -> Numerics:
     return Numerics.EXACT if options.implementation == "foreach" else Numerics.ROUNDING
 
 
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host
+def why_not(task: TaskFacts, options: Options) -> str | None:
     supported = _supported(options)
     for optimizer in task.optimizers:
         if optimizer.implementation == options.implementation:
@@ -82,8 +81,9 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         _place_step_counters(optimizer)
         # A state that is loaded later brings its own.
         optimizer.register_load_state_dict_post_hook(_place_step_counters)
-    switch = _Switch(options.implementation)
+    switch = target.notes["optimizer"] = _Switch(options.implementation)
     switch.join(optimizer)
+    target.implementation = options.implementation
     target.each_step.append(switch.place)
     target.failed.append(switch.off)
     return target
@@ -117,6 +117,8 @@ class _Switch:
     def __init__(self, implementation: str) -> None:
         self.implementation = implementation
         self.other = "foreach" if implementation == "fused" else "fused"
+        self.is_live = True
+        """False while it is switched off, see `Technique.live`."""
         self._on: list[dict[str, Any]] = []
         self._handles: tuple[Any, Any] | None = None
         self._lengths: dict[int, int] = {}
@@ -148,6 +150,8 @@ class _Switch:
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # A closure runs inside the step, and may print or save the optimizer.
+        if not self.is_live:
+            return
         has_more = len(args) > 1 or kwargs
         if has_more and any(value is not None for value in (*args[1:], *kwargs.values())):
             return
@@ -191,11 +195,24 @@ def proof(target: OptimizerTarget, options: Options) -> Proof:
     )
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({"implementation": "foreach"}, {"implementation": "fused"})
+def _switch_on(target: OptimizerTarget, options: Options) -> None:
+    del options
+    target.notes["optimizer"].is_live = True
+
+
+def _switch_off(target: OptimizerTarget, options: Options) -> None:
+    del options
+    target.notes["optimizer"].is_live = False
 
 
 TECHNIQUE = Technique(
-    "optimizer", "optimizer", Options, numerics, why_not, apply, proof, candidates
+    name="optimizer",
+    seam="optimizer",
+    Options=Options,
+    numerics=numerics,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: ({"implementation": "foreach"}, {"implementation": "fused"}),
+    live=Live(_switch_on, _switch_off),
 )

@@ -15,9 +15,7 @@ Measured       not yet measured on a GPU; `python -m benchmarks gpu feed` does i
 Source         CUDA C++ programming guide, asynchronous copies; PyTorch tutorial on `pin_memory`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
@@ -40,13 +38,7 @@ class Options:
             raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     return None if task.device.startswith("cuda") else _NO_DEVICE
 
 
@@ -83,9 +75,12 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     )
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
-
-
-TECHNIQUE = Technique("pinned", "feed", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="pinned",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+)

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.task import TaskFacts, is_stream
+from hotlap.task import is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 
@@ -42,16 +42,6 @@ class Options:
             raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 256.")
         if not 1 <= self.prefetch <= 64:
             raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
-
-
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del task, host, options
-    return "only the engine reads by threads: a script's own DataLoader cannot"
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
@@ -82,19 +72,18 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     return Proof("applied", made)
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task
+def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
     return ({"count": max(1, int(host.cores))},)
 
 
 TECHNIQUE = Technique(
-    "reader_threads",
-    "feed",
-    Options,
-    numerics,
-    why_not,
-    apply,
-    proof,
-    candidates,
+    name="reader_threads",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=lambda: "only the engine reads by threads: a script's own DataLoader cannot",
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
     needs_race=True,
 )

@@ -21,13 +21,13 @@ Source         Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, arXi
 """
 
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import (
+    Memory,
     ModelTarget,
     Numerics,
     Proof,
@@ -53,13 +53,7 @@ class Options:
             raise ValueError(f"every={self.every} is not allowed. Allowed: 1 or more.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not any(count > 1 for count in task.layers.values()):
         return "no class of module occurs twice in the model, so no block is repeated"
     return None
@@ -210,8 +204,7 @@ def _keeps_products() -> Any:
     return partial(create_selective_checkpoint_contexts, policy)
 
 
-def proof(target: ModelTarget, options: Options) -> Proof:
-    del options
+def proof(target: ModelTarget) -> Proof:
     seen: _Seen = target.notes["recompute"]
     why = "; ".join(list(seen.plain.values())[:1])
     if seen.again:
@@ -226,10 +219,16 @@ def proof(target: ModelTarget, options: Options) -> Proof:
     return Proof("no_effect", "no block ran forward a second time")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    # It saves memory and costs time: nothing to try where time is what counts.
-    del task, host
-    return ()
-
-
-TECHNIQUE = Technique("recompute", "model", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="recompute",
+    seam="model",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=lambda: (),
+    memory=Memory(
+        axis="recompute", choices={"whole": {"mode": "whole"}, "selective": {"mode": "selective"}}
+    ),
+)

@@ -1,13 +1,14 @@
 """The one record that every technique is, and the targets it acts on."""
 
+import functools
+import inspect
 import weakref
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
 
 from hotlap.errors import HotlapError
-from hotlap.task import TaskFacts
 
 Seam = Literal["process", "feed", "model", "optimizer", "step"]
 
@@ -101,6 +102,8 @@ class OptimizerTarget:
     """Called with the optimizer before every step, before all its hooks."""
     failed: list[Callable[[Any], None]] = field(default_factory=list)
     """Called with the optimizer when its step has raised."""
+    implementation: str | None = None
+    """The implementation that a technique has chosen, None if none has."""
     operators: set[str] = field(default_factory=set)
     """Names of the torch operators that one later step really ran, for the proof."""
     notes: dict[str, Any] = field(default_factory=dict)
@@ -133,6 +136,8 @@ class StepTarget:
     """Take the task's `loss(model, batch)` and return what training calls in its place."""
     graph: Any = None
     """How the whole step is captured as a graph of the device, None if it is not."""
+    optimizer_taken_by: str | None = None
+    """See `OptimizerTarget.taken_by`."""
     empty_state: Callable[[Any, str], Any] | None = None
     """`empty_state(parameter, key)`: what the optimizer's state holds under that key before its
     first step, where that is no plain tensor. A checkpoint's parts are put into it."""
@@ -181,29 +186,164 @@ def own_forward_again(module: Any) -> Callable[[], None]:
 
 
 @dataclass(frozen=True)
-class Technique:
-    """One way to execute the same task faster.
+class NoOptions:
+    """Of a technique that has nothing to choose."""
 
-    `why_not` returns a reason, or None where the technique can serve. `apply` acts on a target of
-    its seam and returns it; it raises `Refusal` where only the target shows that it cannot serve.
-    `proof` looks at the target later. What `numerics` claims is an upper bound, never evidence.
+
+@dataclass(frozen=True)
+class Live:
+    """How a technique is switched between two steps of a process that trains.
+
+    Both functions take the target that `apply` has prepared and the options, are called at a step's
+    end, and do nothing where the technique is in that state already.
+    """
+
+    on: Callable[[Any, Any], None]
+    off: Callable[[Any, Any], None]
+    settle: int = 2
+    """Steps after a switch that are not representative."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a technique does to the bytes that a step holds, for estimates."""
+
+    axis: Literal["", "precision", "recompute"] = ""
+    """The choice that an estimate varies, where the technique is one of its answers."""
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Name of an answer -> the options that it stands for."""
+    is_traceable: bool = True
+    """False if it cannot run on fake tensors; the estimate then says `untraced`."""
+    untraced: str = ""
+    """What the estimate misses without it."""
+    micro_batch: Callable[[Any], int] | None = None
+    """Options -> samples of a micro-batch, of a technique that splits the batch."""
+    keeps_dataset: bool = False
+    """True if it keeps the samples in memory."""
+
+
+PHASES_OF_SEAM: Mapping[str, tuple[str, ...]] = {
+    "process": (),
+    "feed": ("data", "h2d"),
+    "model": ("forward", "backward"),
+    "step": ("forward", "backward"),
+    "optimizer": ("optimizer",),
+}
+"""The phases that a technique shortens, where its record names no others."""
+SAVES_OF_SEAM: Mapping[str, float] = {"feed": 0.9, "optimizer": 0.5}
+"""About what share of these phases a good technique saves."""
+_SAVES = 0.4
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "numerics": ("options",),
+    "why_not": ("task", "host", "options"),
+    "candidates": ("task", "host"),
+    "apply": ("target", "options"),
+    "proof": ("target", "options"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Technique:
+    """One way to execute the same task faster, and all that others need to know of it.
+
+    Each function takes those of its arguments that it needs, by their names: `why_not(task)` serves
+    as well as `why_not(task, host, options)`, and `lambda: Numerics.EXACT` is a `numerics`. Callers
+    pass all of them.
     """
 
     name: str
-    seam: Seam
-    Options: type
-    numerics: Callable[[Any], Numerics]
-    why_not: Callable[[TaskFacts, Any, Any], str | None]
-    apply: Callable[[Any, Any], Any]
-    proof: Callable[[Any, Any], Proof]
-    candidates: Callable[[TaskFacts, Any], tuple[Mapping[str, Any], ...]]
-    """Options worth a trial on this task and host, the most promising first."""
+    seam: Seam | Callable[..., Seam]
+    """The one place where it acts, or a function (options) of it."""
+    apply: Callable[..., Any]
+    """(target, options): acts on a target of its seam and returns it. Raises `Refusal` where only
+    the target shows that it is not applicable."""
+    proof: Callable[..., Proof]
+    """(target, options): looks at the target later: did it take effect?"""
+    numerics: Callable[..., Numerics]
+    """(options): what it claims, an upper bound and never evidence."""
+    Options: type = NoOptions
+    """A frozen dataclass, which checks its values."""
+    why_not: Callable[..., str | None] = lambda: None
+    """(task, host, options): a reason against it, None if it is applicable."""
+    candidates: Callable[..., tuple[Mapping[str, Any], ...]] = lambda: ({},)
+    """(task, host): options worth a trial, the most promising first."""
+    excludes: tuple[str, ...] = ()
+    """Techniques that act on the same thing; one of the two has to say so."""
+    rather_than: tuple[str, ...] = ()
+    """Techniques that are tried first, because this one adds little to them."""
+    phases: tuple[str, ...] | None = None
+    """Phases that it shortens, as a trace names them; those of its seam if None."""
+    saves: float | None = None
+    """About what share of these phases it saves; what is usual at its seam if None."""
+    set_up_s: float = 0.0
+    """Seconds that its set-up takes in a process, about."""
+    format_bits: int = 16
+    """Bits of the narrowest floating-point format it may round to, where its numerics are
+    `precision`."""
+    memory_format: Literal["", "channels_last"] = ""
+    """The layout that it gives the weights, as `torch.memory_format` names it; a proof then repeats
+    steps in that layout too."""
+    memory: Memory = Memory()
+    live: Live | None = None
+    """How it is switched in a live process, None if only a new process can have it."""
+    is_opportunity: bool = False
+    """True if a diagnosis tries it as a switch that blames no line of the script."""
     needs_race: bool = False
     """True if it makes some runs slower that fit its description: it is used where it won a race on
     this host, or where a plan written by hand asks for it, never on another host's word."""
+
+    def __post_init__(self) -> None:
+        for name, names in _ARGUMENTS.items():
+            object.__setattr__(self, name, by_name(getattr(self, name), names))
 
     def options(self, values: Mapping[str, Any]) -> Any:
         """Build the frozen `Options` from a plan's plain values, unknown ones refused before."""
         return self.Options(
             **{f.name: values[f.name] for f in fields(self.Options) if f.name in values}
         )
+
+    def seam_of(self, options: Any) -> Seam:
+        """Return where it acts with these options."""
+        return self.seam(options) if callable(self.seam) else self.seam
+
+    def saved_ms(self, phases: Mapping[str, float], options: Any) -> float:
+        """Return about how many ms of a step it could save.
+
+        Args:
+            phases: ms of a mean step by phase.
+            options: as `options` has built them.
+        """
+        seam = self.seam_of(options)
+        acts_on = PHASES_OF_SEAM[seam] if self.phases is None else self.phases
+        saves = SAVES_OF_SEAM.get(seam, _SAVES) if self.saves is None else self.saves
+        return saves * sum(phases.get(phase, 0.0) for phase in acts_on)
+
+    def excludes_any(self, others: Iterable["Technique"]) -> bool:
+        """True if it cannot be in one plan with one of these."""
+        return any(o.name in self.excludes or self.name in o.excludes for o in others)
+
+
+def by_name(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function of all arguments for one that takes some of them by their names.
+
+    Raises:
+        TypeError: it takes an argument of another name, and not as many as there are.
+    """
+    parameters = inspect.signature(function).parameters
+    own = tuple(parameters)
+    takes_any = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+    if takes_any or own == names or (len(own) == len(names) and not {*own} <= {*names}):
+        return function
+    others = [name for name in own if name not in names]
+    if others:
+        raise TypeError(
+            f"{function.__qualname__}({', '.join(own)}) takes `{others[0]}`. "
+            f"Expected: some of {', '.join(names)}."
+        )
+    places = [names.index(name) for name in own]
+
+    @functools.wraps(function)
+    def with_all(*args: Any) -> Any:
+        return function(*(args[place] for place in places))
+
+    return with_all

@@ -14,12 +14,11 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; not ye
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts, is_stream
-from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
+from hotlap.techniques.record import FeedTarget, Memory, Numerics, Proof, Refusal, Technique
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,7 @@ class Options:
             raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     loaders = task.training_loaders
     if not loaders:
         return "no DataLoader feeds the training loop"
@@ -105,8 +98,7 @@ def _place(target: FeedTarget, options: Options) -> Any:
     return HostPlace()
 
 
-def proof(target: FeedTarget, options: Options) -> Proof:
-    del options
+def proof(target: FeedTarget) -> Proof:
     rows = target.notes.get("resident")
     if rows is None:
         return Proof("no_effect", "no loader took it")
@@ -129,9 +121,13 @@ def _why_none_was_served(rows: Any) -> str:
     return f"{read}, and no sample was asked for again: one epoch, or another part in each"
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task, host
-    return ({},)
-
-
-TECHNIQUE = Technique("resident", "feed", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="resident",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    memory=Memory(keeps_dataset=True),
+)

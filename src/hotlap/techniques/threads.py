@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Technique
+from hotlap.techniques.record import Live, Numerics, ProcessTarget, Proof, Technique
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -31,11 +31,6 @@ class Options:
             raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 1024.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.ROUNDING
-
-
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
         return f"only {host.cores} cores are usable"
@@ -47,21 +42,34 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     for variable in _VARIABLES:
         target.environment[variable] = str(options.count)
-    target.switch = lambda: _set(options.count)
+    target.switch = lambda: _set(target, options.count)
     return target
 
 
-def _set(count: int) -> Callable[[], None]:
+def _set(target: ProcessTarget, count: int) -> Callable[[], None]:
     import torch
 
-    before = torch.get_num_threads()
+    before = target.notes["threads"] = torch.get_num_threads()
     if before != count:
         torch.set_num_threads(count)
     return lambda: torch.set_num_threads(before)
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
+def _switch_on(target: ProcessTarget, options: Options) -> None:
+    import torch
+
     del target
+    torch.set_num_threads(options.count)
+
+
+def _switch_off(target: ProcessTarget, options: Options) -> None:
+    import torch
+
+    del options
+    torch.set_num_threads(target.notes["threads"])
+
+
+def proof(options: Options) -> Proof:
     import torch
 
     threads = torch.get_num_threads()
@@ -75,4 +83,15 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple({"count": count} for count in sorted(counts))
 
 
-TECHNIQUE = Technique("threads", "process", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="threads",
+    seam="process",
+    Options=Options,
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+    live=Live(_switch_on, _switch_off),
+    is_opportunity=True,
+)

@@ -47,13 +47,7 @@ class Options:
             raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
 
 
-def numerics(options: Options) -> Numerics:
-    del options
-    return Numerics.EXACT
-
-
-def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
-    del host, options
+def why_not(task: TaskFacts) -> str | None:
     if not task.training_loaders:
         return "no DataLoader feeds the training loop"
     if all(loader.num_workers > 0 for loader in task.training_loaders):
@@ -169,11 +163,21 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     return Proof("applied", f"{started} worker processes started, {options.count} asked for")
 
 
-def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
-    del task
+def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
     cores = max(1, int(host.cores))
     counts = sorted({1, cores, max(1, cores // 2)}, reverse=True)
     return tuple({"count": count} for count in counts[:2])
 
 
-TECHNIQUE = Technique("workers", "feed", Options, numerics, why_not, apply, proof, candidates)
+TECHNIQUE = Technique(
+    name="workers",
+    seam="feed",
+    Options=Options,
+    numerics=lambda: Numerics.EXACT,
+    why_not=why_not,
+    apply=apply,
+    proof=proof,
+    candidates=candidates,
+    excludes=("resident", "reader_threads"),
+    rather_than=("resident",),
+)

@@ -23,7 +23,10 @@ def reachable(path: str) -> Iterator[str]:
         yield path
         return
     if sys.platform != "linux":
-        raise OSError(f"{path} is too long for a socket. Allowed: {_LONGEST} bytes; set TMPDIR")
+        raise OSError(
+            f"{path} is too long for a socket. Expected: at most {_LONGEST} bytes. Set TMPDIR to a "
+            "shorter path"
+        )
     folder, name = os.path.split(path)
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:

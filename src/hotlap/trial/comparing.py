@@ -36,7 +36,7 @@ def compare_gradients(captured: Named, exact: Named, plain: Named | None) -> dic
         rows[name] = None if tensors is None else _row(*tensors, has_plain=plain is not None)
     tensors = {name: row for name, row in rows.items() if row is not None}
     if not tensors:
-        raise ValueError("the optimizer held no gradient, neither in the run nor in its repetition")
+        raise ValueError("the optimizer had no gradient, neither in the run nor when repeated")
     return {**_overall(list(tensors.values())), "tensors": tensors}
 
 

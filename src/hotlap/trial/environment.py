@@ -54,8 +54,11 @@ def _process_seam(config: Config, environment: dict[str, str]) -> None:
     plan = Plan(config.plan)
     target = ProcessTarget(environment)
     for name, technique in registry(config.techniques).items():
-        if name in plan.techniques and technique.seam == "process":
-            technique.apply(target, technique.options(plan.techniques[name]))
+        if name not in plan.techniques:
+            continue
+        options = technique.options(plan.techniques[name])
+        if technique.seam_of(options) == "process":
+            technique.apply(target, options)
 
 
 def plan_data(plan: Plan) -> dict[str, dict[str, object]]:

@@ -15,16 +15,8 @@ LOOKS_FASTER = 1.02
 """Above this median a plan is worth another race, though it cannot be told from noise yet."""
 _HARMFUL = 0.9
 """A plan whose whole interval lies below this slows the run down."""
-_ACTS_ON = {
-    "feed": ("data", "h2d"),
-    "model": ("forward", "backward"),
-    "step": ("forward", "backward"),
-    "optimizer": ("optimizer",),
-}
-"""Seam -> the phases that a technique there can shorten; a process-wide switch comes last."""
-_SAVES = {"feed": 0.9, "optimizer": 0.5}
-"""Seam -> about what share of these phases a good technique saves; of a computation, less."""
-_SAVES_ELSE = 0.4
+_LONG_SET_UP_S = 5.0
+"""A set-up that takes as long as several turns of all the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +26,8 @@ class Candidate:
     technique: str
     options: Mapping[str, Any]
     numerics: Numerics
+    excludes: tuple[str, ...] = ()
+    """Techniques that cannot be in one plan with it."""
 
     @property
     def name(self) -> str:
@@ -69,22 +63,21 @@ def nominate(
     found: list[Candidate] = []
     refused: dict[str, str] = {}
     for name, technique in known.items():
-        if technique.seam == "step" and not own_step:
-            refused[name] = "a script's step is its own; `hotlap train` offers this for recipes"
-            continue
         reasons = []
         for values in technique.candidates(facts, host):
             options = technique.options(values)
             claims = technique.numerics(options)
             reason = technique.why_not(facts, host, options)
+            if technique.seam_of(options) == "step" and not own_step:
+                reason = "it acts on the engine's step: use it with `hotlap train RECIPE`"
             if reason is None and _RANKS.index(claims) > _RANKS.index(weakest):
                 reason = f"its numerics are `{claims}`, only `{weakest}` or better is accepted"
             if reason is None:
-                found.append(Candidate(name, dict(values), claims))
+                found.append(Candidate(name, dict(values), claims, technique.excludes))
             else:
                 reasons.append(reason)
         if not any(candidate.technique == name for candidate in found):
-            refused[name] = reasons[0] if reasons else "it has nothing to try on this host"
+            refused[name] = reasons[0] if reasons else "no candidate on this host"
     order = [plan for nomination in nominations for plan in nomination.remedies]
     found.sort(key=lambda c: order.index(c.plan()) if c.plan() in order else len(order))
     return _broad_first(found, known, phases or {}), refused
@@ -99,18 +92,16 @@ def _broad_first(
     ranks: dict[Candidate, int] = {}
     for candidate in found:
         ranks[candidate] = seen.get(candidate.technique, 0)
-        # Workers read what rows in memory need not read again.
-        ranks[candidate] += candidate.technique == "workers" and "resident" in names
-        # Compiling takes as long as several turns of all the others.
-        ranks[candidate] += candidate.technique == "compile"
+        technique = known[candidate.technique]
+        ranks[candidate] += not {*technique.rather_than}.isdisjoint(names)
+        ranks[candidate] += technique.set_up_s >= _LONG_SET_UP_S
         seen[candidate.technique] = seen.get(candidate.technique, 0) + 1
 
-    def part(candidate: Candidate) -> float:
-        seam = known[candidate.technique].seam
-        saved = _SAVES.get(seam, _SAVES_ELSE)
-        return saved * sum(phases.get(phase, 0.0) for phase in _ACTS_ON.get(seam, ()))
+    def saved_ms(candidate: Candidate) -> float:
+        technique = known[candidate.technique]
+        return technique.saved_ms(phases, technique.options(candidate.options))
 
-    return sorted(found, key=lambda c: (ranks[c], -part(c)))
+    return sorted(found, key=lambda c: (ranks[c], -saved_ms(c)))
 
 
 def combine(candidates: Sequence[Candidate]) -> Plan:
@@ -168,9 +159,7 @@ def promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
 
 
 def _excludes(base: Sequence[Candidate], extra: Candidate) -> bool:
-    # A loader has either rows in memory or workers; each refuses the other.
-    names = {candidate.technique for candidate in base} | {extra.technique}
-    return {"resident", "workers"} <= names
+    return any(c.technique in extra.excludes or extra.technique in c.excludes for c in base)
 
 
 def _best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:

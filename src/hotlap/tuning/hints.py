@@ -85,7 +85,9 @@ def _candidate(
     claims = technique.numerics(built)
     if reason is None and ranks.index(claims) > ranks.index(weakest):
         reason = f"its numerics are `{claims}`, only `{weakest}` or better is accepted"
-    return (Candidate(name, dict(options), claims), "") if reason is None else (None, reason)
+    if reason is not None:
+        return None, reason
+    return Candidate(name, dict(options), claims, technique.excludes), ""
 
 
 def answer(hint: Hint, raced: Ratio | None, reason: str, floor: float) -> HintAnswer:

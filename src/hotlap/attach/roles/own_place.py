@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from hotlap import nested
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.repetition import Findings, Gradients, Repetition
+from hotlap.attach.roles.repetition import EXACT, Findings, Gradients, Repetition, Step
 from hotlap.attach.roles.sampling import stored
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.drawing import own_dtype
@@ -19,11 +19,11 @@ class AtOwnPlace(Part):
 
     The script draws them itself: it is put where the captured run was when the step before had
     ended, in its loop and in its random numbers, and must come to the same inputs. So each place is
-    passed once only, and the trial is held twice: first as the plain script computes, which writes
-    what it finds, and then in the reference's dtype.
+    passed once only, and a trial is held for each of the ways in which steps are repeated: those of
+    the plain script write what they find, and that in the reference's dtype comes last.
 
-    Options: those of `Reference`; `plain`, the folder that the first trial writes to and the second
-    reads from; and `is_plain`, true for the first.
+    Options: those of `Reference`; `way`; and `repeated`, the folder that the first trials write to
+    and the last one reads from.
 
     Args:
         session: what it is a part of, after `watch`.
@@ -38,7 +38,7 @@ class AtOwnPlace(Part):
         self._findings = Findings(session, watch)
         self._wide = self._findings.dtype
         self._queue = list(options["samples"])
-        self._folder, self._is_plain = Path(options["plain"]), options["is_plain"]
+        self._folder, self._way = Path(options["repeated"]), options["way"]
         self._waiting: Repetition | None = None
         """The next step's, before it begins."""
         self._repeated: Repetition | None = None
@@ -62,7 +62,6 @@ class AtOwnPlace(Part):
         if not self._is_known:
             self._findings.guarded(lambda: self._recognize(current, inputs))
         self._findings.guarded(lambda: current.load(self._watch.roots))
-        self._findings.count_terms()
         return nested.mapped(inputs, current.cast)
 
     def _begin(self) -> None:
@@ -75,7 +74,8 @@ class AtOwnPlace(Part):
         self._is_known = True
         if not repeated.has_inputs(inputs):
             self._findings.end_with(
-                f"run again, the script computes another batch for step {repeated.meta['step'] + 1}"
+                "when it runs again, the script computes a different batch for step "
+                f"{repeated.meta['step'] + 1}"
             )
 
     def step_begins(self, optimizer: Any) -> None:
@@ -105,19 +105,26 @@ class AtOwnPlace(Part):
         sample = self._queue[0]
         if sample["step"] == self._watch.steps:
             self._queue.pop(0)
-            self._waiting = self._findings.repetition(sample, self._is_plain)
+            self._waiting = self._findings.repetition(sample, self._way)
             self._waiting.draw_again()
 
     def _compare(self, repeated: Repetition) -> None:
-        file = self._folder / f"plain-{repeated.meta['step']:06d}.safetensors"
-        if self._is_plain:
-            save_file(_packed(repeated.gradients, repeated.buffers), file)
+        if self._way != EXACT:
+            save_file(
+                _packed(repeated.gradients, repeated.buffers), self._file(self._way, repeated)
+            )
             self._findings.count_whole()
             return
-        plain, plain_buffers = _unpacked(load_file(file), repeated.gradients)
-        self._findings.compare(
-            repeated, repeated.gradients, plain, (repeated.buffers, plain_buffers)
-        )
+        steps = {
+            way: _unpacked(load_file(self._file(way, repeated)), repeated.gradients)
+            for way in self._findings.ways
+            if way != EXACT
+        }
+        steps[EXACT] = (repeated.gradients, repeated.buffers)
+        self._findings.compare(repeated, steps)
+
+    def _file(self, way: str, repeated: Repetition) -> Path:
+        return self._folder / f"{way}-{repeated.meta['step']:06d}.safetensors"
 
     def report(self) -> dict[str, Any]:
         return self._findings.report()
@@ -134,9 +141,7 @@ def _packed(
     return {name: stored(tensor) for name, tensor in tensors.items()}
 
 
-def _unpacked(
-    tensors: dict[str, torch.Tensor], like: list[Gradients]
-) -> tuple[list[Gradients], dict[str, torch.Tensor]]:
+def _unpacked(tensors: dict[str, torch.Tensor], like: list[Gradients]) -> Step:
     gradients: list[Gradients] = [
         {key: tensors.get(f"grad.{number}.{key}") for key in of_update}
         for number, of_update in enumerate(like)

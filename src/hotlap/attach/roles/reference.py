@@ -2,21 +2,20 @@
 
 from typing import Any
 
-import torch
-
 from hotlap import nested
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.repetition import Findings, Gradients, Repetition
+from hotlap.attach.roles.repetition import Findings, Repetition, Step
 from hotlap.attach.roles.session import Part, Session
 
 
 class Reference(Part):
-    """Options: `samples` [{file, numbers}], `evaluations` (files), `dtype` (`float64` or `float32`)
-    and `rounding`.
+    """Options: `samples` [{file, numbers}], `evaluations` (files), `dtype` (`float64` or
+    `float32`), `rounding` and `memory_format`.
 
     Every sample takes two steps of the script: one in the reference's dtype, and one without a plan
     whose error is what honest rounding looks like for this very step: in float32 if `rounding`,
-    else in bfloat16 as autocast computes it. The script's first step is its own: it shows which
+    else in bfloat16 as autocast computes it. With a `memory_format` a third one is taken like the
+    second, with the weights in that layout. The script's first step is its own: it shows which
     modules are trained, and from which loader.
 
     Args:
@@ -30,13 +29,12 @@ class Reference(Part):
         self._watch = watch
         self._findings = Findings(session, watch)
         self._queue = [
-            (sample, is_plain)
+            (sample, way)
             for sample in session.config.options["samples"]
-            for is_plain in (False, True)
+            for way in self._findings.ways
         ]
         self._repeated: Repetition | None = None
-        self._exact: list[Gradients] = []
-        self._exact_buffers: dict[str, torch.Tensor] = {}
+        self._steps: dict[str, Step] = {}
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is None or self._watch.steps == 0 or not self._watch.is_training(iterator):
@@ -61,7 +59,6 @@ class Reference(Part):
         if current is None:
             return inputs
         self._findings.guarded(lambda: current.load(self._watch.roots))
-        self._findings.count_terms()
         return nested.mapped(inputs, current.cast)
 
     def step_begins(self, optimizer: Any) -> None:
@@ -87,13 +84,11 @@ class Reference(Part):
         self._repeated = None
         if not repeated.is_whole:
             return
-        self._queue.pop(0)
-        if len(self._queue) % 2:
-            self._exact, self._exact_buffers = repeated.gradients, repeated.buffers
-            return
-        self._findings.compare(
-            repeated, self._exact, repeated.gradients, (self._exact_buffers, repeated.buffers)
-        )
+        _, way = self._queue.pop(0)
+        self._steps[way] = (repeated.gradients, repeated.buffers)
+        if len(self._steps) == len(self._findings.ways):
+            self._findings.compare(repeated, self._steps)
+            self._steps = {}
 
     def report(self) -> dict[str, Any]:
         return self._findings.report()

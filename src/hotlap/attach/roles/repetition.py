@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,16 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
 from hotlap.trial.rng import set_rng_states
-from hotlap.trial.terms import Terms
 
 Gradients = dict[str, torch.Tensor | None]
+Step = tuple[list[Gradients], dict[str, torch.Tensor]]
+"""Of a repeated step: the gradients of each update, and the buffers that it leaves."""
 
+EXACT, PLAIN, LAID_OUT = "exact", "plain", "laid_out"
+"""How a step is repeated: in the reference's dtype; as the plain script computes; and so, but with
+the weights in the layout that a plan gives them."""
+_IMAGES = 4
+"""Dimensions of a tensor that has such a layout."""
 _SAME_INPUTS = 1e-4
 """Error of a batch that the script computes again, as a share of its largest element."""
 
@@ -31,7 +37,8 @@ class Findings:
     """What the repeated steps have shown; ends the trial when there is no more to see.
 
     Args:
-        session: whose options `evaluations` (files), `dtype` and `rounding` are read.
+        session: whose options `evaluations` (files), `dtype`, `rounding` and
+            `memory_format` are read.
         watch: knows the models.
     """
 
@@ -40,8 +47,8 @@ class Findings:
         self._dtype = session.config.options["dtype"]
         self.is_rounding = session.config.options["rounding"]
         """True if a plan may round as float32 does; else as a narrower format does."""
+        self._memory_format = session.config.options["memory_format"]
         self._evaluations: list[dict[str, Any]] = []
-        self._terms = Terms()
         self._results: list[dict[str, Any]] = []
         self._whole = 0
         self._problem = ""
@@ -51,50 +58,41 @@ class Findings:
         """What the reference computes in."""
         return getattr(torch, self._dtype)
 
-    def count_terms(self) -> None:
-        """Count the terms of the sums in the roots, see `Terms`."""
-        self._terms.attach(self._watch.roots)
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How each step is repeated."""
+        return (PLAIN, LAID_OUT, EXACT) if self._memory_format else (PLAIN, EXACT)
 
-    def repetition(self, sample: dict[str, Any], is_plain: bool) -> "Repetition":
-        """Return a sample to be repeated, in the reference's dtype or as the plain script does."""
+    def repetition(self, sample: dict[str, Any], way: str) -> "Repetition":
+        """Return a sample to be repeated in one of the `ways`."""
         return Repetition(
             sample["file"],
             sample["numbers"],
-            torch.float32 if is_plain else self.dtype,
-            autocasts=is_plain and not self.is_rounding,
+            self.dtype if way == EXACT else torch.float32,
+            autocasts=way != EXACT and not self.is_rounding,
+            memory_format=self._memory_format if way == LAID_OUT else "",
         )
 
-    def compare(
-        self,
-        repeated: "Repetition",
-        exact: list[Gradients],
-        plain: list[Gradients],
-        buffers: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]],
-    ) -> None:
-        """Add what a captured step differs by from its two repetitions.
+    def compare(self, repeated: "Repetition", steps: Mapping[str, Step]) -> None:
+        """Add what a captured step differs by from its repetitions.
 
         Args:
             repeated: the step.
-            exact: the gradients of each of its updates in the reference's dtype.
-            plain: the same in float32, or as autocast computes it, without a plan.
-            buffers: what the step leaves in them, in the one and in the other.
+            steps: its repetitions in each of the `ways`.
         """
         names = _names_of(self._watch.roots)
-        steps = zip(repeated.places, exact, plain, strict=True)
-        for number, (place, wide, narrow) in enumerate(steps):
-            row = self._gradients(
-                _renamed(repeated.captured(number), names[place]),
-                _renamed(wide, names[place]),
-                _renamed(narrow, names[place]),
-            )
+        gradients = {way: steps[way][0] for way in self.ways}
+        for number, place in enumerate(repeated.places):
+            of_update = {
+                way: _renamed(found[number], names[place]) for way, found in gradients.items()
+            }
+            captured = _renamed(repeated.captured(number), names[place])
+            row = self._gradients(captured, of_update[EXACT], of_update[PLAIN])
+            if LAID_OUT in of_update:
+                row[LAID_OUT] = compare_gradients(captured, of_update[EXACT], of_update[LAID_OUT])
             row |= repeated.update_error(number, names[place])
-            row["longest"] = self._terms.longest
-            for key, parameter in parameters_of(known_optimizers()[place]):
-                found = row["tensors"].get(names[place].get(key, f"parameter {key}"))
-                if found is not None:
-                    found |= self._terms.of(parameter)
             if number == 0:
-                row["buffers"] = repeated.compare_buffers(*buffers)
+                row["buffers"] = repeated.compare_buffers(steps[EXACT][1], steps[PLAIN][1])
             row |= {"step": repeated.meta["step"], "dtype": self._dtype}
             self._results.append({**row, "optimizer": place})
         self._whole += 1
@@ -180,11 +178,18 @@ class Repetition:
     """One captured step, while the script repeats it in `dtype`."""
 
     def __init__(
-        self, file: str, numbers: list[Any], dtype: torch.dtype, *, autocasts: bool = False
+        self,
+        file: str,
+        numbers: list[Any],
+        dtype: torch.dtype,
+        *,
+        autocasts: bool = False,
+        memory_format: str = "",
     ) -> None:
         self.dtype = dtype
         self.autocasts = autocasts
         """True to compute in bfloat16 as autocast does."""
+        self._memory_format = memory_format
         self.numbers = numbers
         """The plain run's hyperparameters at each update of the step."""
         with safe_open(file, framework="pt") as archive:
@@ -221,13 +226,20 @@ class Repetition:
             captured = self.tensors.get(f"model.{name}")
             if captured is not None and name not in self._before:
                 self._before[name] = (tensor, tensor.data, tensor.requires_grad)
-                # A copy: batch norm writes into its buffers.
-                tensor.data = self.cast(captured).to(tensor.device, copy=True)
+                # A copy, as batch norm writes into its buffers; in the layout that the script uses.
+                like = self.cast(tensor.data)
+                copy = torch.empty_like(like).copy_(captured)
+                tensor.data = self._laid_out(copy)
                 # A script may freeze a layer for a while, and be in another while here.
                 if tensor.is_leaf and tensor.is_floating_point():
                     tensor.requires_grad_(self.meta["takes_gradient"][name])
                 # Left from a step in another dtype, it could not be added to.
                 tensor.grad = None
+
+    def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self._memory_format or tensor.dim() != _IMAGES:
+            return tensor
+        return tensor.contiguous(memory_format=getattr(torch, self._memory_format))
 
     def end(self, roots: list[Any]) -> None:
         """Give the script its own weights back, and its own dtype."""

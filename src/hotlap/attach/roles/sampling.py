@@ -27,7 +27,7 @@ class StepSampler:
         self.folder = Path(options["folder"]) if options.get("folder") else None
         self.written: list[dict[str, Any]] = []
         """The file of each step, and which updates of the run belong to it."""
-        self.reason = "" if self.wanted else "no steps were asked for"
+        self.reason = "" if self.wanted else "no steps were requested"
         self.looks = False
         """True while steps that nobody asked for are begun too: they may turn out to be odd."""
         self._step: int | None = None
@@ -66,7 +66,7 @@ class StepSampler:
         leaves: list[torch.Tensor] = []
         spec = nested.take_apart(batch, leaves)
         if spec is None:
-            self._give_up("a batch holds something else than tensors")
+            self._give_up("a batch holds objects that are not tensors")
             return
         number = len(self._specs)
         for position, leaf in enumerate(leaves):
@@ -93,7 +93,7 @@ class StepSampler:
         self._draws_itself = True
         leaves: list[torch.Tensor] = []
         if nested.take_apart(inputs, leaves) is None:
-            self._give_up("the model is called with something else than tensors")
+            self._give_up("the model is called with objects that are not tensors")
             return
         for number, leaf in enumerate(leaves):
             self._keep(f"input.{number}", leaf)
@@ -111,7 +111,8 @@ class StepSampler:
         """The first optimizer's step begins; `step` have been taken before it."""
         if self._step is None and step in self.wanted:
             self._give_up(
-                "no DataLoader hands out its batches, and no training forward begins its steps"
+                "its batches do not come from a DataLoader, and its steps do not begin with a "
+                "training forward"
             )
 
     def before_update(self, optimizer: Any, update: int, *, is_odd: bool = False) -> None:
@@ -158,7 +159,7 @@ class StepSampler:
             self._clear()
             return
         if self.folder is None:
-            raise Refusal("no folder was given to keep samples in")
+            raise Refusal(f"step {self._step} cannot be kept. Set the role's option `folder`")
         path = self.folder / f"step-{self._step:06d}.safetensors"
         meta = {
             "step": self._step,

@@ -87,16 +87,16 @@ def check_mean(
         # Not the other way round: what is not a number is no mean either.
         too_far = [place for place, far in off.items() if size > 0 and not far <= allowed]
         if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
-            log.info("one batch has two gradients: whether the loss is a mean is not known")
+            log.info("whether the loss is a mean is not checked: its gradient is not repeatable")
             return True
     if too_far:
         place = too_far[0]
         raise UsageError(
-            f"the gradient of a batch of {samples} and the mean of those of its parts "
-            f"({place} and {samples - place} samples) differ by {100 * off[place] / size:.3g} %: "
-            "the loss is no mean over the batch's items, so a step cannot be split. "
-            "Allowed: a loss that returns (sum, count), as for ignored targets, class "
-            "weights or padded tokens; or accumulate=1."
+            f"the gradient of a batch of {samples} samples differs by "
+            f"{100 * off[place] / size:.3g} % from the weighted mean of the gradients of its parts "
+            f"({place} and {samples - place} samples): the loss is not a mean over the batch's "
+            "items, so a step cannot be split. Return (sum, count) from loss(), as for ignored "
+            "targets, class weights or padded tokens; or set accumulate=1."
         )
     return True
 

@@ -17,9 +17,10 @@ def check_statistics(task: Task, model: Any, micro: int) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             raise UsageError(
-                f"a step of {task.logical_batch} samples in micro-batches of {micro}, with batch "
-                f"norm ({name}): its statistics would be those of a part. Allowed: whole steps, "
-                "another normalisation, or splits_statistics=True if that is meant."
+                f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, "
+                f"and batch norm ({name}) would compute its statistics per micro-batch. Use "
+                "another normalization, do not split the step, or set splits_statistics=True to "
+                "accept this."
             )
 
 
@@ -28,6 +29,7 @@ def check_gradients(task: Task, target: StepTarget, micro: int) -> None:
     mode = target.notes.get("compile_mode")
     if target.device == "cuda" and mode in GRAPHED_MODES and micro < task.logical_batch:
         raise UsageError(
-            f"compile in mode='{mode}' with steps in micro-batches: the next one's graph writes "
-            "over the gradients of the one before. Allowed: mode='default', or whole steps."
+            f"compile with mode='{mode}' and a step split into micro-batches of {micro}: each CUDA "
+            "graph overwrites the gradients of the previous micro-batch. Use mode='default', or do "
+            "not split the step."
         )

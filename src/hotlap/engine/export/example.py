@@ -52,7 +52,8 @@ class Example:
                 )
         except Exception as error:
             raise RunError(
-                f"the model cannot be exported: {type(error).__name__}: {error}"
+                f"torch.export cannot export the model: {type(error).__name__}: {error}\n"
+                "Change the model's forward, or export a state dict (.pt, .safetensors)."
             ) from error
 
     def compared(self, model: Any, other: Callable[..., Any]) -> str:
@@ -61,10 +62,10 @@ class Example:
         Raises:
             RunError: they differ by more than rounding.
         """
-        given, sizes = [self.leaves], "these inputs, whose shapes do not follow the batch"
+        given, sizes = [self.leaves], "these inputs, whose shapes do not depend on the batch size"
         if self._has_batch:
             given += [self.following, list(map(_of_one, self.leaves, self.added))]
-            sizes = f"batches of {_SAMPLES}, {_SAMPLES + 1} and 1"
+            sizes = f"batch sizes {_SAMPLES}, {_SAMPLES + 1} and 1"
         worst = 0.0
         for leaves in given:
             args, kwargs = pytree.tree_unflatten(leaves, self.nested)
@@ -74,7 +75,11 @@ class Example:
             for left, right in zip(ours, theirs, strict=True):
                 worst = max(worst, _apart(left, right))
         if not worst <= _TOLERANCE:
-            raise RunError(f"the exported program differs from the model by {worst:.2g}.")
+            raise RunError(
+                f"the output of the exported program differs from the model's by {worst:.2g} of "
+                f"the largest output. Expected: at most {_TOLERANCE:g}. Export a state dict (.pt, "
+                ".safetensors) instead."
+            )
         return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
 
 
@@ -114,7 +119,7 @@ def example_of(task: Task, model: Any) -> Example:
     leaves, nested = _given(task, model, source.batch_of(order[:-1]))
     following, again = _given(task, model, source.batch_of(order))
     if nested != again:
-        raise UsageError(_fixed("arguments nested as ", nested, again))
+        raise UsageError(_fixed("arguments of the structure ", nested, again))
     added = []
     for before, after in zip(leaves, following, strict=True):
         if not isinstance(before, torch.Tensor):
@@ -126,7 +131,7 @@ def example_of(task: Task, model: Any) -> Example:
         more = per_sample(before.shape, _SAMPLES, after.shape)
         if more is None:
             shapes = tuple(before.shape), tuple(after.shape)
-            raise UsageError(_fixed("a tensor of the shape ", *shapes))
+            raise UsageError(_fixed("a tensor of shape ", *shapes))
         added.append(more)
     return Example(nested, leaves, following, added)
 
@@ -147,8 +152,8 @@ def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
         handle.remove()
     if not seen:
         raise UsageError(
-            "loss(model, batch) does not call the model, so its input is not known. Allowed: a "
-            "loss that calls `model(...)`."
+            "loss(model, batch) does not call the model, so the model's input is unknown. Call "
+            "`model(...)` in the loss."
         )
     return pytree.tree_flatten(seen[0])
 
@@ -156,6 +161,6 @@ def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
 def _fixed(what: str, before: Any, after: Any) -> str:
     return (
         f"the loss calls the model with {what}{before} for a batch of {_SAMPLES}, and {after} for "
-        f"one of {_SAMPLES + 1}, so a program could not take batches of any size. Allowed: tensors "
-        "with sizes that are the same for every batch, or multiples of its samples."
+        f"one of {_SAMPLES + 1}, so the exported program could not take other batch sizes. "
+        "Expected: tensors whose dimensions are constant or multiples of the batch size."
     )

@@ -73,7 +73,7 @@ def export(
     """
     path = Path(to)
     if path.suffix not in FORMATS:
-        raise UsageError(f"'{path}' has no known ending. Allowed: {', '.join(FORMATS)}.")
+        raise UsageError(f"'{path}' has no known suffix. Expected: {', '.join(FORMATS)}.")
     check_free(path, overwrite)
     if path.suffix == ".onnx":
         _need_onnx()
@@ -102,8 +102,11 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
     task.model().load_state_dict(again)
     same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     if not same:
-        raise RunError(f"'{path}' does not hold what was written.")
-    return f"{len(weights)} tensors, read again and equal, load into the plain model"
+        raise RunError(
+            f"'{path}' was read back and its tensors differ from the model's. Export again, and "
+            "check the disk if that fails too."
+        )
+    return f"{len(weights)} tensors, equal when read back, and loaded into the plain model"
 
 
 def _program(task: Task, model: Any, path: Path) -> str:
@@ -135,7 +138,7 @@ def _onnx(task: Task, model: Any, path: Path) -> str:
         outputs = session.run(None, dict(zip(names, tensors, strict=True)))
         return [torch.from_numpy(output) for output in outputs]
 
-    return f"{example.compared(model, run)}, by onnxruntime"
+    return f"{example.compared(model, run)}, in onnxruntime"
 
 
 _WRITERS: dict[str, Callable[[Task, Any, Path], str]] = {
@@ -150,6 +153,6 @@ def _need_onnx() -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
             raise MissingFile(
-                f"ONNX needs the package {name}, which is not there. "
-                "`pip install 'hotlap[export]'` brings it."
+                f"ONNX export needs the package {name}, which is not installed. Install it with "
+                "`pip install 'hotlap[export]'`."
             )

@@ -22,14 +22,15 @@ def check_free(path: Path, overwrite: bool) -> None:
     check_path(path)
     if path.is_symlink() and not path.exists():
         raise UsageError(
-            f"'{path}' is a link to '{os.readlink(path)}', which is not there. Give another name."
+            f"'{path}' is a symlink to '{os.readlink(path)}', which does not exist. Choose another "
+            "path."
         )
     if path.exists() and not path.is_file():
-        raise UsageError(f"'{path}' is no regular file. Give another name.")
+        raise UsageError(f"'{path}' is not a regular file. Choose another path.")
     if path.exists() and not overwrite:
-        raise UsageError(f"'{path}' exists. Give another name, or --overwrite.")
+        raise UsageError(f"'{path}' exists. Choose another path, or pass --overwrite.")
     if not path.parent.is_dir():
-        raise MissingFile(f"folder '{path.parent}' is not there. Make it, or give another.")
+        raise MissingFile(f"folder '{path.parent}' was not found. Create it, or choose another.")
 
 
 def replaced(path: Path, write: Callable[[Path], str]) -> str:
@@ -56,8 +57,8 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"'{path}' could not be written: {error}. What was there is as it was. Free some "
-            "space, or give another folder."
+            f"'{path}' could not be written: {error}. A file that existed there is unchanged. Free "
+            "some space, or choose another folder."
         ) from error
 
 

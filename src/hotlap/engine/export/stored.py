@@ -35,7 +35,7 @@ def weights_of(
         CheckpointCorrupt: it is not what it says it is.
     """
     found = found_in(source, notice)
-    notice(f"weights of '{found.path}'")
+    notice(f"loading weights from '{found.path}'")
     return fitted(found.weights, wanted, found.path)
 
 
@@ -68,12 +68,12 @@ def found_in(source: str | Path, notice: Callable[[str], None]) -> Found:
         return Found(path, read_foreign(path))
     if not path.is_dir():
         raise MissingFile(
-            f"'{path}' is not there. Allowed: a run's folder, a folder `step-...`, or a file of "
+            f"'{path}' was not found. Expected: a run's folder, a folder `step-...`, or a file of "
             "weights."
         )
     saved, passed = find(str(path), None)
     for why in passed:
-        notice(f"passed over: {why}")
+        notice(f"skipped: {why}")
     assert saved is not None
     buffers = saved.tensors.get("buffers", {})
     return Found(saved.path, saved.tensors["model"], buffers, extra_of(saved.state))

@@ -8,25 +8,13 @@ from typing import Any
 import torch
 
 from hotlap.engine.memory.ledger import Peak
-from hotlap.engine.memory.rehearsal import Largest, Sample, largest_batches, rehearse
+from hotlap.engine.memory.rehearsal import Largest, Rehearsed, Sample, largest_batches, rehearse
 from hotlap.errors import RunError, UsageError
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
-from hotlap.techniques import EXACT_PLAN, check
+from hotlap.techniques import EXACT_PLAN, Technique, check, registry
 
-PRECISIONS: Mapping[str, Mapping[str, Any]] = {
-    "fp32": {},
-    "bf16 autocast": {"autocast": {"dtype": "bf16"}},
-    "bf16 masters": {"master_weights": {}},
-}
-"""Name -> what is added to the plan."""
-RECOMPUTES: Mapping[str, Mapping[str, Any]] = {
-    "none": {},
-    "whole": {"recompute": {"mode": "whole"}},
-    "selective": {"recompute": {"mode": "selective"}},
-}
-_VARIED = ("autocast", "master_weights", "recompute")
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
 _TRIALS = 12
@@ -124,6 +112,7 @@ def estimate(
     device: str | None = None,
     memory_bytes: int | None = None,
     find_largest: bool = True,
+    techniques: tuple[str, ...] = (),
 ) -> Estimate:
     """Predict the most bytes of tensors that are alive at once, before anything runs.
 
@@ -138,6 +127,7 @@ def estimate(
             it, the CPU's operators stand in, and a note says so.
         memory_bytes: what there is to fit into; all of the device's if None, on a CPU what is free.
         find_largest: look for the largest batch as well, which takes four times as long.
+        techniques: techniques from outside, as `module:NAME`.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -145,23 +135,29 @@ def estimate(
         RunError: model or loss cannot be followed without numbers.
     """
     plan = EXACT_PLAN if plan is None else plan
-    check(plan)
+    known = registry(techniques)
+    check(plan, known)
     like = device or ("cuda" if torch.cuda.is_available() else "cpu")
     on = like if _is_here(like) else "cpu"
-    room = memory_bytes or _memory(like)
+    room = memory_bytes or _device_memory(like)
     batches = largest_batches(task)
-    data = _data_bytes(task, plan, max(batch.sample.kept_bytes for batch in batches))
-    tried = [rehearse(each.task, plan, each.sample, device=on, like=like) for each in batches]
+    data = _data_bytes(task, plan, known, max(batch.sample.kept_bytes for batch in batches))
+    tried = [
+        rehearse(each.task, plan, each.sample, device=on, like=like, techniques=techniques)
+        for each in batches
+    ]
     own = max(tried, key=lambda done: done.peak.bytes)
     largest = batches[tried.index(own)]
     room_left = room - (data if like == "cpu" else 0)
-    work = _Work(largest.task, largest.sample, on, like, room_left, find_largest)
+    work = _Work(largest.task, largest.sample, on, like, room_left, find_largest, techniques, known)
     chosen = Row("as planned", "as planned", plan, own.peak, "", work.largest(plan, own.peak))
-    rest = {name: options for name, options in plan.techniques.items() if name not in _VARIED}
+    rest = {
+        name: options for name, options in plan.techniques.items() if not known[name].memory.axis
+    }
     rows = [
         work.row(precision, recompute, Plan({**rest, **narrow, **again}))
-        for precision, narrow in PRECISIONS.items()
-        for recompute, again in RECOMPUTES.items()
+        for precision, narrow in _answers(known, "precision", "fp32").items()
+        for recompute, again in _answers(known, "recompute", "none").items()
     ]
     return Estimate(
         device=like,
@@ -171,7 +167,7 @@ def estimate(
         chosen=chosen,
         techniques=own.proofs,
         rows=tuple(rows),
-        notes=_notes(like, on, largest, own.left_out),
+        notes=_notes(like, on, largest, [known[name] for name in own.left_out]),
     )
 
 
@@ -187,7 +183,9 @@ def memory_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(float(match["number"]) * _UNITS[match["unit"].upper()]) if match else 0
     if size < 1:
-        raise UsageError(f"'{text}' is no size of memory. Allowed: `16GiB`, `800MiB`, bytes.")
+        raise UsageError(
+            f"'{text}' is not a memory size. Expected: `16GiB`, `800MiB` or a number of bytes."
+        )
     return size
 
 
@@ -201,15 +199,30 @@ class _Work:
     like: str
     room: int
     find_largest: bool
+    techniques: tuple[str, ...]
+    known: Mapping[str, Technique]
+
+    def _rehearse(self, task: Task, plan: Plan) -> Rehearsed:
+        return rehearse(
+            task,
+            plan,
+            self.sample,
+            device=self.device,
+            like=self.like,
+            techniques=self.techniques,
+        )
+
+    def _is_varied(self, name: str) -> bool:
+        return bool(self.known[name].memory.axis)
 
     def row(self, precision: str, recompute: str, plan: Plan) -> Row:
         try:
-            done = rehearse(self.task, plan, self.sample, device=self.device, like=self.like)
+            done = self._rehearse(self.task, plan)
         except (RunError, UsageError) as error:
-            if not any(name in plan.techniques for name in _VARIED):
+            if not any(map(self._is_varied, plan.techniques)):
                 raise
             return Row(precision, recompute, plan, None, str(error))
-        varied = [proof for proof in done.proofs if proof["name"] in _VARIED]
+        varied = [proof for proof in done.proofs if self._is_varied(proof["name"])]
         for proof in varied:
             if proof["state"] != "applied":
                 return Row(precision, recompute, plan, None, proof["why"])
@@ -223,7 +236,8 @@ class _Work:
         """
         if not self.find_largest:
             return None
-        whole = Plan({k: v for k, v in plan.techniques.items() if k != "micro_batch"})
+        kept = {k: v for k, v in plan.techniques.items() if not self.known[k].memory.micro_batch}
+        whole = Plan(kept)
         is_whole = whole == plan and self.task.accumulate == 1
         low = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
         high: tuple[int, int] | None = None
@@ -253,8 +267,18 @@ class _Work:
 
     def _at(self, count: int, plan: Plan) -> tuple[int, int]:
         task = replace(self.task, batch_size=count, accumulate=1, drop_last=False)
-        done = rehearse(task, plan, self.sample, device=self.device, like=self.like)
+        done = self._rehearse(task, plan)
         return count, done.peak.bytes
+
+
+def _answers(known: Mapping[str, Technique], axis: str, without: str) -> dict[str, dict[str, Any]]:
+    """Return name -> what is added to the plan, for each answer to a choice."""
+    found: dict[str, dict[str, Any]] = {without: {}}
+    for name, technique in known.items():
+        if technique.memory.axis == axis:
+            choices = technique.memory.choices.items()
+            found |= {answer: {name: dict(options)} for answer, options in choices}
+    return found
 
 
 def _within(count: int) -> int:
@@ -267,41 +291,44 @@ def _is_here(device: str) -> bool:
     return True
 
 
-def _memory(device: str) -> int:
+def _device_memory(device: str) -> int:
     if device.startswith("cuda"):
         if not torch.cuda.is_available():
             raise UsageError(
-                f"device '{device}' is not on this machine, so its memory is not known. Allowed: "
-                "its size beside it, as in `--memory 80GiB`."
+                f"device '{device}' is not available here, so its memory size is unknown. Pass the "
+                "size, as in `--memory 80GiB`."
             )
         return int(torch.cuda.mem_get_info(device)[1])
     return available_bytes()
 
 
-def _data_bytes(task: Task, plan: Plan, of_one: int) -> int:
-    if "resident" not in plan.techniques or task.is_stream:
+def _data_bytes(task: Task, plan: Plan, known: Mapping[str, Technique], of_one: int) -> int:
+    if task.is_stream or not any(known[name].memory.keeps_dataset for name in plan.techniques):
         return 0
     return len(task.data) * of_one
 
 
-def _notes(like: str, on: str, largest: Largest, left_out: tuple[str, ...]) -> tuple[str, ...]:
-    notes = ["counted: tensors that are alive at once, as torch's allocator counts them"]
+def _notes(like: str, on: str, largest: Largest, left_out: list[Technique]) -> tuple[str, ...]:
+    notes = ["counted: peak memory of live tensors, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(
-            "not counted: the CUDA context (some hundred MiB), workspaces of cuBLAS and cuDNN "
-            "(tens of MiB), and what the allocator holds in pieces too small to use"
+            "not counted: the CUDA context (a few hundred MiB), workspaces of cuBLAS and cuDNN "
+            "(tens of MiB), and fragmentation in the caching allocator"
         )
     else:
-        notes.append("not counted: Python, torch's libraries, and what the data set itself holds")
+        notes.append("not counted: Python, torch's libraries, and what the dataset itself holds")
     if like != on:
-        notes.append(f"this torch has no {like}: operators of the {on} stood in for its own")
+        notes.append(f"{like} is not available here: operators of the {on} were used instead")
     if largest.length is not None:
         notes.append(
-            f"samples differ in length: the largest batch, of {largest.task.batch_size} samples "
-            f"padded to {largest.length} tokens, stands for all"
+            f"samples differ in length: every batch is assumed to be the largest, of "
+            f"{largest.task.batch_size} samples padded to {largest.length} tokens"
         )
     if largest.sample.differs:
-        notes.append("samples differ in size: the largest of those looked at stands for all")
-    if "compile" in left_out:
-        notes.append("compile was left out: fused code keeps less than what is predicted")
+        notes.append("samples differ in size: each is assumed to be as large as the largest read")
+    notes += [
+        f"{technique.name} is not simulated: {technique.memory.untraced}"
+        for technique in left_out
+        if technique.memory.untraced
+    ]
     return tuple(notes)

@@ -22,7 +22,7 @@ from hotlap.nested import mapped, tensors, with_items
 from hotlap.plan import Plan
 from hotlap.sequences.lengths import bucket
 from hotlap.task import Task
-from hotlap.techniques import registry
+from hotlap.techniques import Technique, registry
 
 STEPS = 2
 """The second has the optimizer's state; nothing grows after it."""
@@ -31,7 +31,6 @@ _MOST_READ = 4096
 _LOOKED_AT = 16
 _MOST_MICROS = 3
 """Gradients exist from the second micro-batch on; later ones hold no more."""
-_NOT_SEEN = ("compile", "cuda_graph", "graph", "graphs")
 _CUDA_BLOCK = 512
 
 
@@ -130,7 +129,15 @@ def _looked_at(task: Task, place: int | None) -> list[Any]:
     return [task.data[place] for place in places[:_LOOKED_AT]]
 
 
-def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) -> Rehearsed:
+def rehearse(
+    task: Task,
+    plan: Plan,
+    sample: Sample,
+    *,
+    device: str,
+    like: str,
+    techniques: tuple[str, ...] = (),
+) -> Rehearsed:
     """Take two steps under a plan without memory and without numbers.
 
     Args:
@@ -140,18 +147,20 @@ def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) 
         device: whose operators are rehearsed, as torch names it.
         like: whose allocator is imitated; another one than `device` where torch lacks it.
 
+        techniques: techniques from outside, as `module:NAME`.
+
     Raises:
         RunError: the model or the loss cannot go without numbers; the message says where.
     """
-    kept, left_out = _rehearsable(plan)
-    asked = plan.techniques.get("micro_batch", {}).get("size")
-    split = task.most_samples if asked is None else int(str(asked))
+    known = registry(techniques)
+    kept, left_out = _rehearsable(plan, known)
+    split = _micro_batch(plan, known) or task.most_samples
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
     states = fixed.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
-            built = _built(task, kept, ledger, device)
+            built = _built(task, kept, ledger, device, techniques)
             micros = _micros(task, sample, min(split, task.logical_batch), ledger, fake, device)
             # Those of the step that are not gone through lie there all the same.
             rest = task.logical_batch - sum(samples for samples, _ in micros)
@@ -165,28 +174,39 @@ def rehearse(task: Task, plan: Plan, sample: Sample, *, device: str, like: str) 
         raise
     except Exception as error:
         raise RunError(
-            f"{type(error).__name__}: {error}\nModel or loss cannot be followed without numbers, "
-            "so their memory cannot be predicted. Train a few steps: `hotlap train` prints the "
-            "peak of every epoch."
+            f"{type(error).__name__}: {error}\nThe model or the loss cannot run with fake tensors, "
+            "for example because its control flow depends on values, so its memory cannot be "
+            "estimated. Train a few steps: `hotlap train` prints the peak memory of every epoch."
         ) from error
     finally:
         fixed.restore(states)
     return Rehearsed(peak, proofs, left_out)
 
 
-def _rehearsable(plan: Plan) -> tuple[Plan, tuple[str, ...]]:
-    known = registry()
+def _micro_batch(plan: Plan, known: Mapping[str, Technique]) -> int | None:
+    """Return the samples of a micro-batch, None if no technique splits the batch."""
+    for name, values in plan.techniques.items():
+        split = known[name].memory.micro_batch
+        if split is not None:
+            return split(known[name].options(values))
+    return None
+
+
+def _rehearsable(plan: Plan, known: Mapping[str, Technique]) -> tuple[Plan, tuple[str, ...]]:
     kept, left_out = {}, []
-    for name, options in plan.techniques.items():
-        if name in _NOT_SEEN or known[name].seam in ("process", "feed"):
-            if name != "micro_batch":
-                left_out.append(name)
-        else:
-            kept[name] = options
+    for name, values in plan.techniques.items():
+        technique = known[name]
+        is_outside = technique.seam_of(technique.options(values)) in ("process", "feed")
+        if not is_outside and technique.memory.is_traceable:
+            kept[name] = values
+        elif technique.memory.micro_batch is None:
+            left_out.append(name)
     return Plan(kept), tuple(left_out)
 
 
-def _built(task: Task, plan: Plan, ledger: Ledger, device: str) -> Built:
+def _built(
+    task: Task, plan: Plan, ledger: Ledger, device: str, techniques: tuple[str, ...]
+) -> Built:
     def model() -> Any:
         with torch.device(device):
             made = _made(task)
@@ -204,7 +224,7 @@ def _built(task: Task, plan: Plan, ledger: Ledger, device: str) -> Built:
     training = {"schedule": None, "held_out": None, "metrics": {}, "evaluate": None}
     followed = replace(task, model=model, loss=loss, **training, **whole)
     # One micro-batch for `build`, which looks at the split only for batch norm.
-    built = build(followed, plan, device=device, check_finite=False)
+    built = build(followed, plan, device=device, check_finite=False, techniques=techniques)
     _check_split(built)
     trained = [*built.model.parameters(), *built.weights.values()]
     ledger.mark([*built.model.parameters(), *built.model.buffers()], "parameters")
@@ -285,8 +305,8 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
     except _Irregular as irregular:
         if count > _MOST_READ:
             raise RunError(
-                f"how a batch of {count} samples looks is not known: {irregular}, and one of more "
-                f"than {_MOST_READ} is not made to find out."
+                f"the shapes of a batch of {count} samples cannot be inferred from those of 2 and "
+                f"3: {irregular}. Use a batch size of at most {_MOST_READ}: such a batch is built."
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
@@ -303,15 +323,19 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
     Walked side by side, unlike anything in `hotlap.nested`: lists may grow with their samples too.
     """
     if type(two) is not type(three):
-        raise _Irregular("batches differ in type")
+        kinds = f"{type(two).__name__} and {type(three).__name__}"
+        raise _Irregular(f"they hold a {kinds}; expected: the same type")
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
-            raise _Irregular("a tensor does not grow with its samples")
+            raise _Irregular(
+                f"a tensor is {two.dtype} {list(two.shape)} and {three.dtype} {list(three.shape)}; "
+                "expected: one dtype, and dimensions constant or multiples of the batch size"
+            )
         return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
-            raise _Irregular("batches differ in keys")
+            raise _Irregular(f"the keys are {list(two)} and {list(three)}; expected: the same keys")
         grown = {key: _grown(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
     if not isinstance(two, list | tuple):
@@ -320,7 +344,9 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
         grown = [_grown(one, other, count, device) for one, other in zip(two, three, strict=True)]
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
-        raise _Irregular("a batch holds a list of tensors")
+        raise _Irregular(
+            f"a list holds {len(two)} and {len(three)} items; expected: one tensor for all samples"
+        )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)
 

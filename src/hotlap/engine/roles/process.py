@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> None:
     """
     text = os.environ.pop(ENVIRONMENT, None)
     if text is None:
-        raise SystemExit("hotlap starts this itself. Allowed: `hotlap tune RECIPE [ARGS]`.")
+        raise SystemExit("hotlap starts this module itself. Use `hotlap tune RECIPE [ARGS]`.")
     config = Config.from_text(text)
     channel = Channel.connect(config.address, lost=lambda: os._exit(EXIT_CUT))
     os.register_at_fork(after_in_child=channel.close)

@@ -213,7 +213,7 @@ class _Sampler:
         self.built, self.channel = built, trial.channel
         self.wanted: set[int] = set(options.get("samples", ()))
         self.folder = Path(options["folder"])
-        self.reason = "" if self.wanted else "no steps were asked for"
+        self.reason = "" if self.wanted else "no steps were requested"
         self.looks = False
         """True while steps that nobody asked for are begun too: they may turn out to be odd."""
         self._tensors: Named = {}
@@ -229,7 +229,7 @@ class _Sampler:
             leaves: list[torch.Tensor] = []
             spec = nested.take_apart(batch, leaves)
             if spec is None:
-                self.reason, self.wanted = "a batch holds something else than tensors", set()
+                self.reason, self.wanted = "a batch holds objects that are not tensors", set()
                 return
             specs.append(nested.to_json(spec))
             for position, leaf in enumerate(leaves):

@@ -23,7 +23,6 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
-from hotlap.trial.terms import Terms
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""
@@ -36,22 +35,24 @@ TIES = 3
 def reference(trial: Trial) -> None:
     """Repeat sampled steps without a plan, and say how far they were off, one message at a time.
 
-    Options: `dtype` (`float64` or `float32`), and `rounding`: repeat each step in plain float32
-    too, whose error is what honest rounding looks like for this step; else in bfloat16, as autocast
-    does it, whose error is what a narrow format looks like. Messages: `repeat` {file,
+    Options: `dtype` (`float64` or `float32`); `rounding`: repeat each step in plain float32 too,
+    whose error is what honest rounding looks like for this step; else in bfloat16, as autocast does
+    it, whose error is what a narrow format looks like; `memory_format`: repeat it like that once
+    more, with the weights in that layout. Messages: `repeat` {file,
     numbers}, and `evaluate` {file}; each is answered by `repeated`: {row}, or {rows}.
     """
     options = trial.config.options
     wide = _Plain(trial, getattr(torch, options["dtype"]))
     narrow = _Plain(trial, torch.float32)
     narrow.autocasts = not options["rounding"]
+    laid_out = _laid_out(trial, narrow, options["memory_format"])
     while (message := trial.channel.receive()) is not None:
         try:
             sample = _Sample(message["file"])
             if message["kind"] == "evaluate":
                 trial.channel.send("repeated", rows=_evaluated(sample, wide, narrow))
                 continue
-            row = _repeated(sample, message["numbers"], wide, narrow)
+            row = _repeated(sample, message["numbers"], wide, narrow, laid_out)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             ours = not (wide.in_task or narrow.in_task)
@@ -61,8 +62,21 @@ def reference(trial: Trial) -> None:
     leave()
 
 
+def _laid_out(trial: Trial, narrow: "_Plain", memory_format: str) -> "_Plain | None":
+    if not memory_format:
+        return None
+    made = _Plain(trial, torch.float32)
+    made.autocasts = narrow.autocasts
+    made.built.model.to(memory_format=getattr(torch, memory_format))
+    return made
+
+
 def _repeated(
-    sample: "_Sample", numbers: list[dict[str, Any]], wide: "_Plain", narrow: "_Plain"
+    sample: "_Sample",
+    numbers: list[dict[str, Any]],
+    wide: "_Plain",
+    narrow: "_Plain",
+    laid_out: "_Plain | None",
 ) -> dict[str, Any]:
     exact = wide.gradient(sample)
     plain = narrow.gradient(sample)
@@ -70,10 +84,8 @@ def _repeated(
     row = compare_gradients(captured, exact, None if narrow.autocasts else plain)
     if narrow.autocasts:
         row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
-    row["longest"] = narrow.longest_sum
-    for name, terms in narrow.terms().items():
-        if name in row["tensors"]:
-            row["tensors"][name] |= terms
+    if laid_out is not None:
+        row["laid_out"] = compare_gradients(captured, exact, laid_out.gradient(sample))
     before = {**sample.part("model"), **sample.part("buffers")}
     row["buffers"] = compare_buffers(before, sample.part("buffer"), wide.buffers, narrow.buffers)
     return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
@@ -141,8 +153,6 @@ class _Plain:
         self.built = trial.build(self._listening(_in_format(trial.task, dtype)), Plan())
         self._gradient: Named = {}
         self.buffers: Named = {}
-        self._terms = Terms()
-        self._terms.attach([self.built.model])
         self.evaluated = 0
         """Samples that were evaluated."""
         self.built.optimizer.register_step_pre_hook(lambda *_: self._note_gradient())
@@ -171,15 +181,6 @@ class _Plain:
             self.built.step(sample.micros(self.dtype, self.built.device))
         self.buffers = {k: v.detach().clone() for k, v in self.built.model.named_buffers()}
         return self._gradient
-
-    @property
-    def longest_sum(self) -> float:
-        """See `Terms.longest`."""
-        return self._terms.longest
-
-    def terms(self) -> dict[str, dict[str, float]]:
-        """Return what is known of the sums of each gradient, see `Terms.of`."""
-        return {name: self._terms.of(p) for name, p in self.built.model.named_parameters()}
 
     def evaluate(self, sample: _Sample) -> dict[str, float]:
         """Return what is measured with the weights of a sample."""

@@ -55,12 +55,12 @@ def begin(
             built.end()
             if saved is None or resume is None or _names_a_step(resume):
                 raise
-            notice(f"passed over: {error}")
+            notice(f"skipped: {error}")
             unfit[saved.path.name] = str(error)
             before, reasons = saved.path, tuple(unfit.values())
             saved, passed = find(resume, run_dir, before=before, unfit=reasons)
             for why in passed:
-                notice(f"passed over: {why}")
+                notice(f"skipped: {why}")
         except BaseException:
             built.end()
             raise
@@ -79,5 +79,6 @@ def _restored(built: Built, saved: Checkpoint) -> Position:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         # What was loaded half is thrown away with what it was loaded into.
         raise CheckpointCorrupt(
-            f"{saved.path}: it cannot be loaded: {type(e).__name__}: {e}"
+            f"'{saved.path}' cannot be loaded: {type(e).__name__}: {e}. Expected: an unmodified "
+            "checkpoint of this task."
         ) from e

@@ -32,7 +32,9 @@ def check_fits(built: Built, checkpoint: Checkpoint) -> None:
     except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         wrong = f"{type(error).__name__}: {error}"
     if wrong is not None:
-        raise CheckpointCorrupt(f"{checkpoint.path}: {wrong}")
+        raise CheckpointCorrupt(
+            f"'{checkpoint.path}': {wrong}. Expected: an unmodified checkpoint of this task."
+        )
 
 
 def _first_wrong(built: Built, checkpoint: Checkpoint) -> str | None:
@@ -41,7 +43,7 @@ def _first_wrong(built: Built, checkpoint: Checkpoint) -> str | None:
     return (
         _wrong_position(built, state["position"])
         or _wrong_weights(built, tensors["model"])
-        or _wrong_names("modules keep", state["extra"], _extra(built))
+        or _wrong_names("extra state", state["extra"], _extra(built))
         or _wrong_buffers(built, tensors.get("buffers", {}))
         or wrong_groups(built, state["optimizer"], tensors.get("optimizer", {}))
         or wrong_states(built, state["optimizer"]["scalars"], tensors.get("optimizer", {}), steps)
@@ -59,8 +61,8 @@ def _wrong_position(built: Built, position: Mapping[str, int]) -> str | None:
     if is_inside and position["epoch"] * each + position["in_epoch"] == position["step"]:
         return None
     return (
-        f"after step {position['step']} it cannot be at step {position['in_epoch']} of epoch "
-        f"{position['epoch'] + 1}: an epoch has {each} steps"
+        f"step {position['step']} cannot be step {position['in_epoch']} of epoch "
+        f"{position['epoch'] + 1}, as an epoch has {each} steps"
     )
 
 
@@ -85,13 +87,13 @@ def _extra(built: Built) -> set[str]:
 
 def _wrong_names(what: str, saved: Mapping[str, Any], own: set[str]) -> str | None:
     unknown = sorted(saved.keys() - own)
-    return f"it has '{unknown[0]}' of what {what}, this model has not" if unknown else None
+    return f"it has the {what} '{unknown[0]}', which this model lacks" if unknown else None
 
 
 def _wrong_buffers(built: Built, buffers: Mapping[str, torch.Tensor]) -> str | None:
     modules = dict(built.model.named_modules())
     unknown = sorted(path for path in buffers if path.rpartition(".")[0] not in modules)
-    return f"the buffer '{unknown[0]}' is of no module" if unknown else None
+    return f"the buffer '{unknown[0]}' belongs to no module" if unknown else None
 
 
 def _wrong_table(what: str, owner: Any, saved: Any) -> str | None:
@@ -108,7 +110,7 @@ def _wrong_table(what: str, owner: Any, saved: Any) -> str | None:
         if is_known and key == "base_lrs" and list(given[key]) != list(own[key]):
             return f"'{key}' of the {what} is {given[key]!r}, the task's is {own[key]!r}"
         if is_known and (is_broken or not is_alike_inside(own[key], given[key])):
-            return f"'{key}' of the {what} is {given[key]!r}, like {own[key]!r} it should be"
+            return f"'{key}' of the {what} is {given[key]!r}, not like {own[key]!r}"
         if any(each != each for each in _rates(key, given[key])):
             return f"'{key}' of the {what} is NaN"
     return None

@@ -44,7 +44,7 @@ def wrong_groups(
     """
     groups = built.optimizer.param_groups
     if len(groups) != len(saved["groups"]):
-        return f"the optimizer has {len(groups)} groups, it has {len(saved['groups'])}"
+        return f"it has {len(saved['groups'])} parameter groups, the optimizer has {len(groups)}"
     for number, (own, kept) in enumerate(zip(groups, saved["groups"], strict=True)):
         front = f"{_GROUP}{number}/"
         values = {key: decode(value) for key, value in kept.items()}
@@ -54,10 +54,10 @@ def wrong_groups(
             if key not in values or key not in own:
                 return f"{where} is {'missing' if key in own else 'unknown'}"
             if not is_alike(own[key], values[key]):
-                return f"{where} is {values[key]!r}, where one like {own[key]!r} should be"
+                return f"{where} is {values[key]!r}, not like {own[key]!r}"
         rate = values.get("lr", 0.0)
         if bool(torch.as_tensor(rate).lt(0).any()):
-            return f"the learning rate of group {number} is {float(rate)}"
+            return f"the learning rate of group {number} is {float(rate)}, which is negative"
         if _is_torchs(built.optimizer):
             wrong = _wrong_numbers(built, own, values)
             if wrong is not None:
@@ -109,9 +109,10 @@ def wrong_states(
         if name in own_groups:
             continue
         if name not in owners:
-            return f"'{path}' of the optimizer is of no parameter that it holds"
+            return f"'{path}' belongs to no parameter of the optimizer"
         if key == VALUE and value.shape != owners[name][0].shape:
-            return f"'{path}' of the optimizer has the shape {list(value.shape)}"
+            wanted = list(owners[name][0].shape)
+            return f"'{path}' of the optimizer has shape {list(value.shape)}, not {wanted}"
         if key != VALUE:
             found.setdefault(name, {})[key] = value
     known: dict[Any, Any] = {}
@@ -140,18 +141,18 @@ def _wrong_state(
         value, sample = saved[key], like[key]
         if not isinstance(sample, torch.Tensor):
             if not is_alike(sample, decode(value)):
-                return f"has {value!r} as '{key}'"
+                return f"has '{key}' = {value!r}, not like {sample!r}"
             continue
         if not isinstance(value, torch.Tensor) or value.is_complex() != sample.is_complex():
-            return f"has '{key}' in another format"
+            return f"has '{key}', which is not {sample.dtype}"
         if value.is_floating_point() != sample.is_floating_point():
-            return f"has '{key}' in the format {value.dtype}"
+            return f"has '{key}' as {value.dtype}, not {sample.dtype}"
         wanted = [
             size if given == of else given
             for given, of, size in zip(sample.shape, _SIZES, parameter.shape, strict=False)
         ]
         if list(value.shape) != wanted:
-            return f"has '{key}' of the shape {list(value.shape)}, not {wanted}"
+            return f"has '{key}' of shape {list(value.shape)}, not {wanted}"
     return None
 
 
@@ -169,7 +170,7 @@ def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
         if key in _NEVER_NEGATIVE and bool((tensor < 0).any()):
             return f"has '{key}', which is negative"
         if key == "step" and bool((tensor > steps).any()):
-            return f"has counted {float(tensor.max()):g} of {steps} steps"
+            return f"has counted {float(tensor.max()):g} steps after {steps} steps"
     return None
 
 
@@ -193,6 +194,6 @@ def _state_like(
         small = kind([parameter], **options)
         small.step()
     except (RuntimeError, ValueError, TypeError) as error:
-        log.debug("what %s keeps is not known: %s", kind.__name__, error)
+        log.debug("the state of %s is unknown: %s", kind.__name__, error)
         return None
     return dict(small.state[parameter])

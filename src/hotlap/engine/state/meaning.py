@@ -107,13 +107,15 @@ def not_finite(weights: Mapping[str, torch.Tensor], trained: set[str]) -> str | 
 def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
     what = str(error)
     if not isinstance(error, _Wrong):
-        what = f"{type(error).__name__}: {what}"
-    return CheckpointCorrupt(f"{checkpoint.path}: {what.splitlines()[0][:300]}")
+        line = f"{type(error).__name__}: {what}".splitlines()[0]
+        what = f"{line[:240]}. Expected: an unmodified checkpoint of a run"
+    message = f"'{checkpoint.path}': {what.splitlines()[0][:300]}."
+    return CheckpointCorrupt(message)
 
 
 def _check(checkpoint: Checkpoint) -> None:
     state, tensors = checkpoint.state, checkpoint.tensors
-    _typed("its state", state, _STATE)
+    _typed("the state", state, _STATE)
     _check_position(checkpoint)
     _typed("the task", state["task"], _TASK)
     _check_listed(state.get(LISTED), tensors)
@@ -121,11 +123,15 @@ def _check(checkpoint: Checkpoint) -> None:
     _check_groups(state["optimizer"], tensors.get("optimizer", {}))
     for name in ("schedule", "scaler"):
         if state[name] is not None and not isinstance(decode(state[name]), dict):
-            raise _Wrong(f"the {name} is no table of names and values")
+            raise _Wrong(f"the {name} is {_told(decode(state[name]))}. Expected: dict")
     if (state["schedule"] is None) != (state["task"]["schedule"] is None):
-        raise _Wrong(f"the schedule {state['task']['schedule']} is kept as {state['schedule']}")
+        saved = _told(state["schedule"])
+        raise _Wrong(
+            f"the task has the schedule {state['task']['schedule']}, its state is {saved}. "
+            "Expected: both or neither"
+        )
     if any(not isinstance(name, str) for name in state["extra"]):
-        raise _Wrong("what modules keep has names that are none")
+        raise _Wrong(f"the extra state has the names {[*state['extra']]}. Expected: str")
     for value in state["extra"].values():
         decode(value)
     _check_random(state["random"], tensors.get("random", {}))
@@ -133,13 +139,13 @@ def _check(checkpoint: Checkpoint) -> None:
 
 def _typed(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
     if not isinstance(given, Mapping):
-        raise _Wrong(f"{what} is {_told(given)}, not a table")
+        raise _Wrong(f"{what} is {_told(given)}. Expected: dict")
     for key, kinds in wanted.items():
         if key not in given:
-            raise _Wrong(f"{what} lacks '{key}'")
+            raise _Wrong(f"{what} has no '{key}'. Expected: {', '.join(wanted)}")
         if type(given[key]) not in kinds:
-            allowed = " or ".join(kind.__name__ for kind in kinds)
-            raise _Wrong(f"'{key}' of {what} is {_told(given[key])}. Allowed: {allowed}")
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise _Wrong(f"'{key}' of {what} is {_told(given[key])}. Expected: {expected}")
 
 
 def _told(value: Any) -> str:
@@ -151,18 +157,18 @@ def _check_position(checkpoint: Checkpoint) -> None:
     position = state["position"]
     _typed("the position", position, dict.fromkeys(names, (int,)))
     if set(position) != set(names) or min(position.values()) < 0:
-        raise _Wrong(f"the position {position} is none")
+        raise _Wrong(f"the position is {position}. Expected: {', '.join(names)}, each 0 or more")
     step = position["step"]
     if step != checkpoint.step:
-        raise _Wrong(f"the position is after step {step}, the manifest of step {checkpoint.step}")
+        raise _Wrong(f"the position is step {step}. Expected: {checkpoint.step} (manifest)")
     if position["in_epoch"] > step or position["epoch"] > step:
-        raise _Wrong(f"the position {position} is none")
+        raise _Wrong(f"the position is {position}. Expected: each at most `step`")
     if not 0 <= state["skipped"] <= step:
-        raise _Wrong(f"{state['skipped']} of {step} updates cannot have been left out")
+        raise _Wrong(f"{state['skipped']} updates were skipped. Expected: 0 to {step}")
     clock = state["clock"]
     _typed("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
     if not 0 <= clock["steps"] <= step:
-        raise _Wrong(f"the clock has counted {clock['steps']} of {step} steps")
+        raise _Wrong(f"the clock has counted {clock['steps']} steps. Expected: 0 to {step}")
 
 
 def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
@@ -171,22 +177,23 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
         files = listed if isinstance(listed, dict) else {}
         for file in sorted({*files, *found}):
             if files.get(file) != found.get(file):
-                raise _Wrong(f"{file}.safetensors does not hold the tensors that were saved")
-        raise _Wrong("its list of tensors is none")
+                raise _Wrong(f"{file}.safetensors holds other tensors. Expected: those listed")
+        raise _Wrong(f"the list of tensors is {_told(listed)}. Expected: dict")
 
 
 def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
     for name in sorted({*weights, *shapes}):
         if name not in weights or name not in shapes:
-            raise _Wrong(f"the weight '{name}' is {'missing' if name in shapes else 'unknown'}")
+            what = "missing" if name in shapes else "unknown"
+            raise _Wrong(f"the weight '{name}' is {what}. Expected: the weights of the task")
         if list(weights[name].shape) != shapes[name]:
             raise _Wrong(
-                f"the weight '{name}' has the shape {list(weights[name].shape)}, the task says "
+                f"the weight '{name}' has shape {list(weights[name].shape)}. Expected: "
                 f"{shapes[name]}"
             )
     broken = not_finite(weights, set())
     if broken is not None:
-        raise _Wrong(f"the weight '{broken}' holds NaN")
+        raise _Wrong(f"the weight '{broken}' contains NaN. Expected: numbers")
 
 
 def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -194,21 +201,24 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
     for name, value in saved["scalars"].items():
         decode(value)
         if "/" not in name:
-            raise _Wrong(f"'{name}' is no state of a parameter")
+            raise _Wrong(f"'{name}' is not a parameter's state. Expected: `PARAMETER/KEY`")
     for number, group in enumerate(saved["groups"]):
         if not isinstance(group, dict):
-            raise _Wrong(f"group {number} of the optimizer is {_told(group)}")
+            raise _Wrong(f"group {number} of the optimizer is {_told(group)}. Expected: dict")
         rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
         if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
-            raise _Wrong(f"the learning rate of group {number} is not finite")
+            raise _Wrong(
+                f"the learning rate of group {number} is {_told(decode(rate))}. Expected: a finite "
+                "number"
+            )
         for key, value in group.items():
             if any(each != each for each in _numbers(decode(value))):
-                raise _Wrong(f"'{key}' of group {number} is NaN")
+                raise _Wrong(f"'{key}' of group {number} is NaN. Expected: a number")
     for name, tensor in tensors.items():
         if "/" not in name:
-            raise _Wrong(f"'{name}' is no state of a parameter")
+            raise _Wrong(f"'{name}' is not a parameter's state. Expected: `PARAMETER/KEY`")
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-            raise _Wrong(f"the optimizer's '{name}' holds NaN")
+            raise _Wrong(f"the optimizer's '{name}' contains NaN. Expected: numbers")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -223,20 +233,21 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Give every state to a generator of its kind that nobody draws from."""
-    _typed("the random states", saved, {"python": (dict,), "numpy": (list,)})
+    _typed("the RNG state", saved, {"python": (dict,), "numpy": (list,)})
     random.Random().setstate(decode(saved["python"]))
     position, has_gauss, gauss = decode(saved["numpy"])
     for name in ("torch", "numpy"):
         if name not in tensors:
-            raise _Wrong(f"the random state of {name} is missing")
+            raise _Wrong(f"the RNG state of {name} is missing. Expected: those of torch and numpy")
     key = tensors["numpy"]
     if key.dtype != torch.int64 or bool((key < 0).any()) or bool((key >= 2**32).any()):
-        raise _Wrong("the random state of numpy is none")
+        raise _Wrong(f"the RNG state of numpy is {_told(key)}. Expected: int64 from 0 to 2**32 - 1")
     legacy = ("MT19937", key.numpy().astype("uint32"), position, has_gauss, gauss)
     if not 0 <= position <= 624:
-        raise _Wrong("the random state of numpy is none")
+        raise _Wrong(f"the position in the RNG state of numpy is {position}. Expected: 0 to 624")
     numpy.random.RandomState().set_state(legacy)
     torch.Generator().set_state(tensors["torch"])
     for name, tensor in tensors.items():
         if name.startswith("cuda ") and (tensor.dtype != torch.uint8 or tensor.shape != (16,)):
-            raise _Wrong(f"the random state of {name} is none")
+            given = f"{tensor.dtype} {list(tensor.shape)}"
+            raise _Wrong(f"the RNG state of {name} is {given}. Expected: torch.uint8 [16]")

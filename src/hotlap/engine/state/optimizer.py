@@ -162,8 +162,8 @@ def _joined(built: Built, parameter: Any, found: Mapping[str, Any]) -> dict[str,
         empty: Any = None if make is None else make(parameter, key)
         if not hasattr(empty, "__tensor_flatten__"):
             raise UsageError(
-                f"the checkpoint's optimizer keeps `{key}` in parts ({', '.join(sorted(tensors))}),"
-                " this plan's does not. Allowed: the plan that the run was begun with."
+                f"the checkpoint's optimizer keeps `{key}` as {', '.join(sorted(tensors))}, and "
+                "this plan's optimizer does not. Use the plan that the run was started with."
             )
         names, context = empty.__tensor_flatten__()
         placed = {name: tensors[name].to(parameter.device) for name in names}

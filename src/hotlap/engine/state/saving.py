@@ -46,8 +46,8 @@ class Every:
         match = _EVERY.fullmatch(text.replace(" ", ""))
         if match is None:
             raise UsageError(
-                f"'{text}' is no interval. Allowed: `500` or `500steps`, `2epochs`, `30s`, `10m`, "
-                "`1h`."
+                f"'{text}' is not an interval. Expected: `500` or `500steps`, `2epochs`, `30s`, "
+                "`10m` or `1h`."
             )
         number, unit = int(match["number"]), match["unit"]
         if unit in _SECONDS:
@@ -98,9 +98,9 @@ class Saver:
                 pass
         except OSError as error:
             raise UsageError(
-                f"'{self.run_dir}' cannot hold a run's checkpoints: "
-                f"{why_unwritable(error, self.root)}. Allowed: a folder that can be made, and "
-                "written into."
+                f"checkpoints cannot be saved in '{self.run_dir}': "
+                f"{why_unwritable(error, self.root)}. Choose a folder that can be created and "
+                "written to."
             ) from error
 
     def close(self) -> None:
@@ -125,13 +125,13 @@ class Saver:
             if any(map(self._is_usable, newer)):
                 raise UsageError(
                     f"'{self.run_dir}' holds newer steps than {saved.path.name}, up to "
-                    f"{steps[-1].name}, which this run's would be mixed with. Allowed: another "
-                    "folder as --run-dir, or --resume auto to go on from the newest."
+                    f"{steps[-1].name}, and this run's would be mixed with them. Use another "
+                    "--run-dir, or --resume auto to continue from the newest."
                 )
         elif steps:
             raise UsageError(
-                f"'{self.run_dir}' holds a run already, whose checkpoints would be mixed with this "
-                "one's. Allowed: --resume auto to go on with it, or another folder."
+                f"'{self.run_dir}' already holds a run, and this run's checkpoints would be mixed "
+                "with it. Use --resume auto to continue it, or another --run-dir."
             )
         for path in sorted(self.root.iterdir()):
             if STEP.fullmatch(path.name) and not path.is_dir():
@@ -174,8 +174,8 @@ class Saver:
         broken = broken or not_finite(tensors["optimizer"], set())
         if broken is not None:
             self.notice(
-                f"'{broken}' is not finite after step {position.step}: nobody can go on from "
-                "there. The step is saved to be looked at, and the last one that is finite is kept"
+                f"'{broken}' is not finite after step {position.step}, so training cannot resume "
+                "from it. The step is saved for inspection, and the last finite one is kept"
             )
         try:
             commit(
@@ -191,7 +191,7 @@ class Saver:
         except StorageError as error:
             if must:
                 raise
-            self.notice(f"{error} The run goes on, and the next save is tried")
+            self.notice(f"{error} Training continues, and the next save is tried")
         self._saved_at = time.monotonic()
 
     def where(self, position: Position) -> Path:
@@ -209,7 +209,7 @@ def run_folder(given: str | Path) -> Path:
         UsageError: it is empty, or no file system takes the name.
     """
     if not str(given):
-        raise UsageError("run_dir '' is empty. Expected: the path of a folder, which is made.")
+        raise UsageError("run_dir='' is empty. Expected: the path of a folder.")
     check_path(Path(given))
     return Path(given)
 
@@ -217,7 +217,7 @@ def run_folder(given: str | Path) -> Path:
 def check_keep(keep: Any) -> None:
     """Refuse a number of steps that cannot be kept."""
     if type(keep) is not int or keep < 1:
-        raise UsageError(f"keep={keep!r} is not allowed. Allowed: whole numbers from 1.")
+        raise UsageError(f"keep={keep!r} is not valid. Expected: an integer of at least 1.")
 
 
 def find(
@@ -242,7 +242,7 @@ def find(
     """
     if resume == "auto":
         if run_dir is None:
-            raise UsageError("--resume auto needs the run's folder. Give --run-dir.")
+            raise UsageError("--resume auto needs the run's folder. Pass --run-dir.")
         folder = run_dir
     else:
         folder = Path(resume)
@@ -256,8 +256,8 @@ def find(
     if found is None and (passed or unfit or resume != "auto"):
         why = f" ({'; '.join([*unfit, *passed])})" if passed or unfit else ""
         raise MissingFile(
-            f"'{folder}' holds no checkpoint that could be used{why}. Allowed: a run's folder, or "
-            "a folder `step-...` in it."
+            f"'{folder}' holds no usable checkpoint{why}. Expected: a run's folder, or a folder "
+            "`step-...` in it."
         )
     return found, passed
 
@@ -277,7 +277,7 @@ def run_of(step: Path) -> Path:
     root = step.absolute().parent
     if root.name != CHECKPOINTS:
         raise UsageError(
-            f"'{step}' lies in no run's folder, so what is trained from there would be saved "
-            "nowhere. Give --run-dir."
+            f"'{step}' is not in a run's folder, so it is unknown where to save checkpoints. Pass "
+            "--run-dir."
         )
     return root.parent

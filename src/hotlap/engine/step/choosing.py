@@ -9,12 +9,11 @@ from hotlap.engine.step.graph import GraphStep
 from hotlap.engine.step.update import Step
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
-from hotlap.techniques.applying import Applied
 
 
 def step_of(
     task: Task,
-    applied: Applied,
+    implementation: str | None,
     hardware: Device,
     trained: tuple[Any, Any, Any],
     target: StepTarget,
@@ -24,7 +23,7 @@ def step_of(
 
     Args:
         task: what is learned.
-        applied: the plan's techniques.
+        implementation: of the optimizer, as a technique has chosen it; None if none has.
         hardware: the device.
         trained: model, loss and optimizer.
         target: what techniques act on.
@@ -44,13 +43,14 @@ def step_of(
         return Step(*trained, **options)
     # A schedule that steps with the optimizer must know at once whether that was taken.
     is_asked = task.schedule is not None and task.schedule_per == "step"
-    if not is_asked and _is_fused(applied, trained[2]) and cannot_leave_out(trained[2]) is None:
+    optimizer = trained[2]
+    is_fused = _is_fused(implementation, optimizer)
+    if not is_asked and is_fused and cannot_leave_out(optimizer) is None:
         return DecidedStep(*trained, device=hardware, **options)
     return EarlyStep(*trained, device=hardware, **options)
 
 
-def _is_fused(applied: Applied, optimizer: Any) -> bool:
-    chosen = applied.options_of("optimizer")
-    if chosen is not None:
-        return chosen.implementation == "fused"
+def _is_fused(implementation: str | None, optimizer: Any) -> bool:
+    if implementation is not None:
+        return implementation == "fused"
     return all(group.get("fused") for group in optimizer.param_groups)

@@ -55,9 +55,9 @@ class GraphStep(DecidedStep):
         if inputs is None and self._graph is None and form is not None:
             inputs = self._inputs[form] = _Inputs(form, leaves, micros)
             if len(self._inputs) > _MOST_FORMS:
-                self._wish.refused = f"{len(self._inputs)} batches had as many different shapes"
+                self._wish.refused = f"batches had {len(self._inputs)} different shapes"
         elif form is None:
-            self._wish.refused = "a batch is not made of tensors alone"
+            self._wish.refused = "a batch holds objects that are not tensors"
         if inputs is None or self._wish.refused is not None:
             return self._as_it_is(micros)
         inputs.take(leaves)
@@ -86,7 +86,7 @@ class GraphStep(DecidedStep):
         device.hand_over(result)
         # What is done once may read; what every step does may not.
         if reads and inputs.warmed_up >= self._wish.warm_up:
-            self._wish.refused = f"the step waits for the device at {reads[0]}"
+            self._wish.refused = f"the step synchronizes with the device at {reads[0]}"
         return result
 
     def _captured(self, inputs: "_Inputs") -> bool:
@@ -98,7 +98,7 @@ class GraphStep(DecidedStep):
             self._graph = self._device.capture(lambda: step(inputs.micros), self._stream)
         except RuntimeError as error:
             log.info("cuda_graph refused", exc_info=True)
-            self._wish.refused = f"it could not be captured: {str(error).splitlines()[0]}"
+            self._wish.refused = f"the capture failed: {str(error).splitlines()[0]}"
             if self.target.scaler is not None:
                 # It may have been captured while it unscaled, which it does once a step.
                 self.target.scaler._per_optimizer_states.pop(id(self.optimizer), None)

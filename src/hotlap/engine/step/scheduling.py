@@ -22,8 +22,8 @@ def check_length(scheduler: Any, task: Task) -> None:
     """
     if task.schedule_per == "step" and isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
         raise UsageError(
-            "ReduceLROnPlateau steps on a measurement, which there is one of for every epoch. "
-            'Allowed: schedule_per="epoch".'
+            "ReduceLROnPlateau steps on a metric, which is measured once per epoch. "
+            'Set schedule_per="epoch".'
         )
     steps = _length_of_run(task)
     if steps is None:
@@ -33,12 +33,12 @@ def check_length(scheduler: Any, task: Task) -> None:
         if length > steps:
             raise UsageError(
                 f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: it "
-                f"would not reach its end. Allowed: a schedule of at most {steps}, or a longer run."
+                f"would not reach its end. Use a schedule of at most {steps}, or a longer run."
             )
         if name == "OneCycleLR" and length < steps:
             raise UsageError(
                 f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: "
-                f"torch refuses to go on behind its end. Allowed: total_steps={steps}."
+                f"the scheduler raises after total_steps. Set total_steps={steps}."
             )
 
 

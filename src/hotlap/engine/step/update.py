@@ -170,8 +170,8 @@ class Step:
             return total
         if len(counts) != len(micros):
             raise RunError(
-                "the loss returned (sum, count) for some micro-batches of a step and a mean for "
-                "others. Allowed: always the same."
+                f"loss() returned (sum, count) for {len(counts)} of {len(micros)} micro-batches of "
+                "a step, and a mean for the others. Return the same form for all."
             )
         count = self.items = sum(counts[1:], counts[0])
         gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
@@ -233,8 +233,8 @@ def _scalar(number: Any) -> Any:
         return number
     if number.numel() != 1:
         raise RunError(
-            f"the loss returned a count of shape {tuple(number.shape)}. Allowed: (sum, count), the "
-            "count one number: how many items the sum is over."
+            f"loss() returned a count of shape {tuple(number.shape)}. Expected: (sum, count), "
+            "where count is one number: how many items are summed."
         )
     return number.reshape(())
 

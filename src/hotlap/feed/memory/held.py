@@ -114,11 +114,11 @@ class Held:
         assert self.rows is not None
         leaves: list[torch.Tensor] = []
         if take_apart(again, leaves) != self.spec:
-            return "samples differ in structure when they are read again"
+            return "samples differ in structure when read again"
         for leaf, row in zip(leaves, self.rows, strict=True):
             if not fixed.same_bytes(leaf, self.place.kept(row, index)):
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
-                return f"sample {which} is not the same when it is read again"
+                return f"sample {which} is not the same when read again"
         return None
 
 

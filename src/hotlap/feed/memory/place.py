@@ -98,8 +98,8 @@ class HostPlace:
         free, needed = available_bytes(), self._unwritten + transient_bytes() + _LEFT
         if free < needed:
             raise MemoryError(
-                f"{free / 2**20:.0f} MiB of memory are left, and {needed / 2**20:.0f} MiB are "
-                "needed to hold the data set beside the run"
+                f"only {free / 2**20:.0f} MiB of memory are available, and holding the dataset in "
+                f"addition to the run needs {needed / 2**20:.0f} MiB"
             )
 
     def gathering(self, gather: Gather) -> Gather:
@@ -153,11 +153,11 @@ def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | No
     limit = min(max_bytes - others, place.free_bytes())
     if size <= limit:
         return None
-    beside = f" beside {others / 2**20:.0f} MiB of other data sets" if others else ""
+    beside = f" in addition to {others / 2**20:.0f} MiB of other datasets" if others else ""
     return (
-        f"the data set takes {size / 2**20:.0f} MiB{beside}, more than the "
+        f"the dataset takes {size / 2**20:.0f} MiB{beside}, more than the "
         f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} (option max_mib, and "
-        f"{place.share} of what is free)"
+        f"{place.share} of the free memory)"
     )
 
 

@@ -100,7 +100,7 @@ class ResidentRows:
 
     def _look_again(self, dataset: Any, read: Read) -> None:
         if len(dataset) != self.length:
-            self.refuse("the data set's length changes")
+            self.refuse(f"the dataset's length changed from {self.length} to {len(dataset)}")
             return
         old, self._reach = self._reach, Reach(dataset)
         if self._reach.problem is not None:
@@ -108,7 +108,7 @@ class ResidentRows:
         elif self._reach.marks != old.marks:
             marks = self._reach.marks
             self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
-            log.info("resident: %s changed, the samples are read anew", self.changed)
+            log.info("resident: %s changed, reading the samples again", self.changed)
             self._forget()
         if self.refused is None and self._checked and self._held.rows is not None:
             self._since_check = 0
@@ -118,7 +118,7 @@ class ResidentRows:
         """Something was rebound in the middle of an epoch: what is held may be stale."""
         self._restless += 1
         if self._restless > _MOST_CHANGES:
-            self.refuse(f"{self._reach.watched.changed()} keeps changing in the middle of epochs")
+            self.refuse(f"{self._reach.watched.changed()} changes repeatedly during an epoch")
             return
         self._forget()
         self._look_again(dataset, read)
@@ -198,7 +198,7 @@ class ResidentRows:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
         if served > _WORTH_IT * read:
             self.refuse(
-                f"reading a sample takes {read:.1f} us, from memory {served:.1f}: nothing to gain"
+                f"reading a sample takes {read:.1f} us, from memory {served:.1f} us: not faster"
             )
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -220,7 +220,7 @@ class ResidentRows:
             low, high = (min(indices), max(indices)) if type(indices) is list else index.aminmax()
             if low >= 0 and high < self.length:
                 return index
-        self.refuse("the sampler yields something else than positions from 0 on")
+        self.refuse(f"the sampler yields something other than indices from 0 to {self.length - 1}")
         return None
 
     def _serve(self, read: Read, index: torch.Tensor) -> Any:
@@ -252,7 +252,7 @@ class ResidentRows:
                 self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
             except Exception:
                 # A sample that the script's sampler may never ask for.
-                log.info("resident: samples could not all be read ahead", exc_info=True)
+                log.info("resident: not all samples could be read in advance", exc_info=True)
                 break
         fixed.restore(states)
 
@@ -260,9 +260,8 @@ class ResidentRows:
         """Stop serving from memory, for `reason`; `too_late` if what was served may be wrong."""
         if self.served and too_late:
             reason = (
-                f"{reason}. This was seen only after {self.served} batches had been served from "
-                f"memory: {DIFFERS} from a plain run. Leave `resident` out for this "
-                "data set"
+                f"{reason}. This was detected after {self.served} batches had been served from "
+                f"memory: {DIFFERS} from a plain run. Use this dataset without `resident`"
             )
         self.refused = reason
         self._forget()

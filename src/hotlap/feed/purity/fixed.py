@@ -29,15 +29,15 @@ def moved(before: tuple[Any, Any, torch.Tensor]) -> str | None:
     """Name the global generator that has been drawn from since `before`, or return None."""
     python_state, numpy_state, torch_state = global_random_states()
     if python_state != before[0]:
-        return "Python's random"
+        return "Python's global RNG"
     if numpy_state is not None and before[1] is not None:
         old, new = before[1]["state"], numpy_state["state"]
         # Every other Gaussian number is one that was kept.
         kept = [(state["has_gauss"], state["gauss"]) for state in (before[1], numpy_state)]
         if old["pos"] != new["pos"] or kept[0] != kept[1] or not (old["key"] == new["key"]).all():
-            return "numpy.random"
+            return "numpy's global RNG"
     if not torch.equal(torch_state, before[2]):
-        return "torch's random"
+        return "torch's global RNG"
     return None
 
 

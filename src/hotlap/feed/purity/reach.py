@@ -56,7 +56,9 @@ class Reach:
             path, value = self._queue.popleft()
             self.marks[path] = self._look(path, value)
             if len(self._seen) > _MOST_OBJECTS:
-                self.problem = f"it holds more than {_MOST_OBJECTS} objects to look over"
+                self.problem = (
+                    f"the dataset refers to more than {_MOST_OBJECTS} objects, too many to check"
+                )
         # The data set itself must not be held: it lives as long as the script wants.
         del self._seen, self._queue
 
@@ -79,7 +81,7 @@ class Reach:
             self.watched.add_tensor(value)
             return id(value), value._version, sum_of_tensor(value)
         if _is_generator(value):
-            self.problem = f"the data set reaches a random generator or an iterator ({path})"
+            self.problem = f"the dataset uses a random generator or an iterator ({path})"
         elif isinstance(value, logging.Logger):
             self.problem = f"reading a sample may log ({path})"
         elif isinstance(value, FunctionType):

@@ -47,7 +47,7 @@ class Watched:
                 return self._paths[number]
         for holder, size in self._holders:
             if len(holder) != size:
-                return "an attribute that was not there before, or is gone,"
+                return "the set of attributes of an object"
         for tensor, version in self._tensors:
             if tensor._version != version:
                 return "a tensor"

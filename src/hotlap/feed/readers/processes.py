@@ -98,8 +98,8 @@ class WorkerProcesses:
                 raise
             raise told from error
         raise RunError(
-            "the workers ended before the epoch did: the data set's `__getitem__` raised "
-            "StopIteration. Allowed: one that gives a sample or raises another error."
+            "the worker processes ended before the epoch did: the dataset's `__getitem__` raised "
+            "StopIteration. Expected: a sample, or another exception."
         )
 
 

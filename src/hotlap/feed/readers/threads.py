@@ -62,8 +62,8 @@ class ReaderThreads:
         """
         if self.stages.uses_globals:
             return (
-                "transform(sample) draws from the process's random states, which threads share: "
-                "write it as transform(sample, generator)"
+                "transform(sample) draws from the global RNGs, which threads share: write it as "
+                "transform(sample, generator)"
             )
         wanted = positions[:_LOOKED_AT].tolist()
         states = fixed.global_random_states()
@@ -78,8 +78,8 @@ class ReaderThreads:
         for position, left, right in zip(wanted, expected, read, strict=True):
             if not same(left, right, unknown=True):
                 return (
-                    f"sample {position} is another one when several threads read: the data set is "
-                    "not made for threads (an open file that they share?)"
+                    f"sample {position} is different when several threads read: the dataset is not "
+                    "thread-safe (does it share an open file?)"
                 )
         if not self.stages.is_empty:
             with self.stages.watched():
@@ -94,9 +94,9 @@ class ReaderThreads:
         changed = reach.watched.rebound()
         if changed is not None:
             raise UsageError(
-                f"reading a sample changes {changed}, so that samples depend on who reads how "
-                "often, and reader_threads has read one to see that. Allowed: a plan without "
-                "reader_threads, or a data set that is not changed by reading."
+                f"reading a sample changes {changed}, so samples depend on the order of reads, and "
+                "this check has already read one. Use a plan without reader_threads, or a dataset "
+                "that reading does not change."
             )
 
     def steps(self, steps: Steps) -> Iterator[list[tuple[int, Any]]]:
@@ -155,8 +155,8 @@ class ReaderThreads:
     def _too_late(self, drawn: str) -> RunError:
         return RunError(
             f"reading a sample draws from {drawn}, which threads share, and the first samples of "
-            "the epoch did not show it. Allowed: the technique `workers` in place of "
-            "`reader_threads`, or draws in a transform(sample, generator)."
+            "the epoch did not show it. Use the technique `workers` instead of `reader_threads`, "
+            "or draw in a transform(sample, generator)."
         )
 
     def _samples(self, wanted: Sequence[int]) -> list[Any]:

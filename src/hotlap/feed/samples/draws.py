@@ -40,8 +40,7 @@ class Draws:
         span = high - low
         if not 0 < span <= _FURTHEST:
             raise ValueError(
-                f"integers({low}, {high}) is not allowed. Allowed: high above low, by 2**31 at "
-                "most."
+                f"integers({low}, {high}) is not valid. Expected: low < high <= low + 2**31."
             )
         # 32 bits, scaled: no value comes more than once in 2**32 times too often.
         scaled = (self._bits(shape, 32) * np.uint64(span)) >> np.uint64(32)

@@ -67,20 +67,22 @@ class Together:
             if fixed.moved(states) is not None:
                 self.refused = f"{name}.__getitems__ draws random numbers"
             elif len(others) != len(samples):
-                self.refused = f"{name}.__getitems__ gave {len(others)} samples of {len(samples)}"
+                self.refused = f"{name}.__getitems__ gave {len(others)} samples, not {len(samples)}"
             else:
                 pairs = zip(wanted, samples, others, strict=True)
                 wrong = [at for at, one, other in pairs if not same(one, other)]
                 if wrong:
-                    self.refused = f"{name}.__getitems__ gave another sample {wrong[0]}"
+                    self.refused = (
+                        f"{name}.__getitems__ gave another sample {wrong[0]} than `__getitem__`"
+                    )
         fixed.restore(states)
         if self.refused is None:
             return
         if self.batches:
             raise RunError(
-                f"{self.refused} than `__getitem__`, after {self.batches} batches in which none "
-                "differed. Allowed: the same samples from both; remove `__getitems__`, or wrap the "
-                "data set in one that has none."
+                f"{self.refused}, after {self.batches} batches without a difference. Expected: the "
+                "same samples from `__getitem__` and `__getitems__`. Remove `__getitems__`, or "
+                "wrap the dataset in one without it."
             )
         log.info("samples are read one by one: %s", self.refused)
 
@@ -124,13 +126,13 @@ def explained(error: Exception) -> Exception:
     text = str(error)
     if "default_collate: batch must contain" in text:
         return UsageError(
-            f"a sample holds {text.partition('found ')[2].strip()}, of which no batch can be made. "
-            "Allowed: tensors, numpy arrays, numbers, and dicts, tuples and lists of them; give "
-            "the data set a transform that makes them, or the task a `collate`."
+            f"a sample holds {text.partition('found ')[2].strip()}, which cannot be collated. "
+            "Expected: tensors, numpy arrays, numbers, and dicts, tuples and lists of these. "
+            "Convert it in the dataset, or set the task's `collate`."
         )
     if any(words in text for words in _UNEQUAL):
         return UsageError(
-            "samples of a batch differ in length or shape, torch's collation cannot stack them. "
-            "Allowed: samples of one shape, or `collate=hotlap.pad(...)`, which pads them."
+            "samples of a batch differ in length or shape, and default_collate cannot stack them. "
+            "Expected: samples of one shape; or set `collate=hotlap.pad(...)`, which pads them."
         )
     return error

@@ -47,9 +47,9 @@ def takes_generator(transform: Callable[..., Any]) -> bool:
     ]
     if len(needed) > 2:
         raise UsageError(
-            f"transform needs {len(needed)} arguments. Allowed: `transform(sample)`, which draws "
-            "from the global generators, or `transform(sample, generator)`, which draws from the "
-            "torch.Generator that it is given."
+            f"transform requires {len(needed)} arguments. Expected: `transform(sample)`, which "
+            "draws from the global RNGs, or `transform(sample, generator)`, which draws from the "
+            "torch.Generator that it is passed."
         )
     return len(needed) == 2
 
@@ -131,9 +131,9 @@ class Stages:
         if drawn is not None and not self.uses_globals:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
-                f"{name} drew from {drawn}: such numbers depend on who reads the sample. Allowed: "
-                "the generator, or the draws, that it is given; or `transform(sample)` of one "
-                "argument, for which the global generators are seeded."
+                f"{name} drew from {drawn}, so its result depends on which process reads the "
+                "sample. Use its argument `generator` or `draws`, or a `transform(sample)` of one "
+                "argument, for which the global RNGs are seeded."
             )
 
     def finished(self, positions: Any, joined: Any) -> Any:
@@ -178,14 +178,14 @@ class Stages:
             raise self._told("transform", error, str(position)) from error
         if given is None:
             raise UsageError(
-                f"transform gave None for sample {position}. Allowed: the sample, transformed."
+                f"transform returned None for sample {position}. Return the transformed sample."
             )
         return given
 
     def _told(self, what: str, error: Exception, which: str) -> RunError:
         return RunError(
             f"{what} raised {type(error).__name__} for sample {which}, in epoch "
-            f"{self.samples.epoch + 1}: {error}"
+            f"{self.samples.epoch + 1}: {error}. Check {what} on that input."
         )
 
 
@@ -256,9 +256,9 @@ def read_at(dataset: Any, position: int) -> Any:
         return dataset[position]
     except StopIteration as error:
         raise RunError(
-            f"sample {position} raised StopIteration. Allowed: a `__getitem__` that gives a sample "
-            "or raises another error."
+            f"`__getitem__` raised StopIteration for sample {position}. Expected: a sample, or "
+            "another exception."
         ) from error
     except Exception as error:
-        error.add_note(f"hotlap: this was raised by reading sample {position} of the data set")
+        error.add_note(f"hotlap: raised while reading sample {position} of the dataset")
         raise

@@ -211,8 +211,8 @@ class Source:
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(
-                f"a sample of {wanted[0]} to {wanted[-1]} raised StopIteration. Allowed: a "
-                "`__getitem__` that gives a sample or raises another error."
+                f"`__getitem__` raised StopIteration for one of the samples {wanted[0]} to "
+                f"{wanted[-1]}. Expected: a sample, or another exception."
             ) from error
 
 

@@ -75,19 +75,19 @@ class Stream:
         name: str = "data",
     ) -> None:
         if not 0 <= rank < world:
-            raise UsageError(f"rank={rank} is not allowed. Allowed: 0 to {world - 1}.")
+            raise UsageError(f"rank={rank} is not valid. Expected: 0 to {world - 1}.")
         if ends and is_endless(dataset):
             raise UsageError(
-                f"{name} is {type(dataset).__name__}, whose `__iter__` never ends, where epochs "
-                "must end. Allowed: one that ends, or for training steps=N in place of epochs."
+                f"{name} is {type(dataset).__name__}, whose `__iter__` never ends, but epochs must "
+                "end. Use a dataset that ends or, for training, steps=N instead of epochs."
             )
         generator = own_generator(dataset)
         if generator is not None and not hasattr(dataset, "set_epoch"):
             raise UsageError(
-                f"{name} owns a random generator ({generator}): what it draws would depend "
-                "on who reads, and on how often the run was resumed. Allowed: Python's, numpy's or "
-                "torch's global generators, which are seeded for every epoch; or a method "
-                "`set_epoch(epoch)` that seeds its own."
+                f"{name} owns a random generator ({generator}), whose numbers would depend on the "
+                "number of workers and of resumes. Use the global RNG of Python, numpy or torch, "
+                "which is seeded for every epoch, or add a method `set_epoch(epoch)` that seeds "
+                "the generator."
             )
         if transform is not None:
             takes_generator(transform)

@@ -121,8 +121,8 @@ class StreamReader:
         if step < self.first:
             raise RunError(
                 f"{self.name} gave {total} samples in epoch {self.epoch + 1}, but {self.first} "
-                f"steps of {self.batch} had been done in it when the run was saved. Allowed: to "
-                "resume with the same data."
+                f"steps of {self.batch} had been done in it when the run was saved. Resume with "
+                "the same data."
             )
         if total < (self.batch if self.drop_last else 1):
             raise self._too_short(total)
@@ -132,17 +132,16 @@ class StreamReader:
         if total == 0 and self.is_again:
             return RunError(
                 f"{self.name} gave no sample when it was read again: it can be read only once. "
-                "Allowed: an `__iter__` that begins anew each time."
+                "Expected: an `__iter__` that starts from the beginning each time."
             )
         if total == 0:
             return UsageError(
-                f"{self.name} is empty: its iterator ended before it gave a sample. Allowed: a "
-                "data set with one sample or more."
+                f"{self.name} is empty: its iterator ended before it gave a sample. Expected: one "
+                "sample or more."
             )
         return UsageError(
-            f"a step takes {self.batch} samples, {self.name} gave {total}, and drop_last leaves "
-            "out what does not fill a step. Allowed: a smaller batch_size or accumulate, or "
-            "drop_last=False."
+            f"a step takes {self.batch} samples, {self.name} gave {total}, and drop_last drops an "
+            "incomplete step. Use a smaller batch_size or accumulate, or drop_last=False."
         )
 
     def _read(self) -> Iterator[Item]:
@@ -160,9 +159,9 @@ class StreamReader:
                 begin + len(block) > said or (is_end and begin + len(block) < said)
             ):
                 raise RunError(
-                    f"{self.name}'s `__len__` says {said} samples, it gave "
-                    f"{begin + len(block)}{'' if is_end else ' and more'}. Allowed: a `__len__` "
-                    "that is right, or none."
+                    f"{self.name}'s `__len__` says {said} samples, but its `__iter__` gave "
+                    f"{begin + len(block)}{'' if is_end else ' or more'}. Return the exact number, "
+                    "or remove `__len__`."
                 )
             yield from enumerate(block, begin)
             if is_end:
@@ -183,7 +182,8 @@ class StreamReader:
         changed = [k for k in after if k in before and after[k] is not before[k]]
         if changed:
             log.warning(
-                "reading changes `%s` of the data set, but every epoch begins with the data set as "
-                "it was given. If it counts its epochs: `set_epoch(epoch)` is called before each.",
+                "reading changes `%s` of the dataset, but every epoch starts from the dataset as "
+                "it was passed. If it counts epochs, add a method `set_epoch(epoch)`, which is "
+                "called before each.",
                 changed[0],
             )

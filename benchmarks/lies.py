@@ -81,11 +81,11 @@ LIES = (
     Lie("zero_gradient", (10, 3, 30), ("participation", "gradient")),
     Lie("secret_rate", (9e-5, 2.7e-4, 3e-5), ("updates",), limit="learning rate, in all updates"),
     Lie("secret_decay", (0.05, 0.15, 0.017), ("updates",), SECOND),
-    Lie("skip_update", (10, 3, 30), ("updates", "participation", "numbers")),
+    Lie("skip_update", (10, 3, 30), ("updates", "participation", "hyperparameters")),
     Lie("batch_norm", (0.5, 1.0, 0.2), ("buffers", "evaluation"), SECOND),
     Lie("skip_average", (2, 1, 6), ("averages",), SECOND_SCRIPT),
     Lie("shifted_scores", (1, 3, 5), ("evaluation",)),
-    Lie("first_batches", (1, 2, 3), ("evaluation", "fed")),
+    Lie("first_batches", (1, 2, 3), ("evaluation", "batches")),
 )
 
 

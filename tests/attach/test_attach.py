@@ -162,7 +162,12 @@ def test_a_saved_step_is_the_same_under_every_exact_plan() -> None:
         assert verdict.horizon_steps == 40
         fused = prover.prove(Plan({"optimizer": {"implementation": "fused"}}))
         assert fused.tier == "rounding"
-        assert {check.name for check in fused.checks} >= {"fed", "numbers", "gradient", "update"}
+        assert {check.name for check in fused.checks} >= {
+            "batches",
+            "hyperparameters",
+            "gradient",
+            "update",
+        }
 
 
 def test_a_script_without_seeds_is_seeded_from_outside() -> None:

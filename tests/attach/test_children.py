@@ -225,7 +225,7 @@ def test_what_is_said_of_each_case() -> None:
     assert children.problem(0, 1, []) is None
     assert "plan was not applied" in str(children.problem(0, 0, []))
     assert "plan was not applied" in str(children.problem(None, 0, ["a launcher"]))
-    assert "ran plain" in str(children.problem(3, 0, ["a launcher"]))
+    assert "ran without the plan" in str(children.problem(3, 0, ["a launcher"]))
 
 
 def test_nothing_goes_into_a_descriptor_that_is_anothers() -> None:

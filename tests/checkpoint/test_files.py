@@ -47,12 +47,12 @@ def test_a_file_larger_than_one_read_is_read_whole(
     assert read_regular(tmp_path / "file", 100) == b"0123456789"
 
 
-@pytest.mark.parametrize("kind", ["a symbolic link", "a FIFO", "a folder", "a socket", "a device"])
+@pytest.mark.parametrize("kind", ["a symlink", "a FIFO", "a folder", "a socket", "a device"])
 def test_whatever_is_no_regular_file_is_refused_and_never_opened(
     kind: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path("odd")
-    if kind == "a symbolic link":
+    if kind == "a symlink":
         (here / "target").write_bytes(b"secret")
         path.symlink_to("target")
     elif kind == "a FIFO":
@@ -112,7 +112,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_stands_in_its_way(tmp_pa
     inside = Path("a", "b")
     told = why_unwritable(error, tmp_path / "file" / inside)
     assert told == f"'{tmp_path / 'file'}' is not a folder"
-    words = f"'{tmp_path / 'link'}' is a symbolic link to 'nowhere', which does not exist"
+    words = f"'{tmp_path / 'link'}' is a symlink to 'nowhere', which does not exist"
     assert why_unwritable(error, tmp_path / "link" / inside) == words
     assert why_unwritable(error, tmp_path / inside) == "Permission denied"
 

@@ -126,7 +126,7 @@ def test_what_has_a_steps_name_and_is_none_is_found_before_the_first_step(
 
 def test_a_folder_behind_a_dangling_link_is_told_of(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match=r"a symbolic link to '.*nowhere', which does not exist"):
+    with pytest.raises(UsageError, match=r"a symlink to '.*nowhere', which does not exist"):
         hotlap.train(short(steps=1), run_dir=tmp_path / "run")
 
 
@@ -166,4 +166,4 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (path / "MANIFEST.json").unlink()
     (path / "MANIFEST.json").symlink_to("/dev/zero")
     _, passed = newest(path.parent)
-    assert "is a symbolic link, not a regular file" in passed[0]
+    assert "is a symlink, not a regular file" in passed[0]

@@ -95,8 +95,8 @@ def test_what_is_not_kept_is_said_and_as_many_steps_are_kept_as_asked_for(
         (["missing.py"], "missing.py"),
         (["empty.py"], "no function `task`"),
         (["broken.py"], "ZeroDivisionError"),
-        (["other.py"], "task() gave int"),
-        (["-m", "recipe"], "is no recipe"),
+        (["other.py"], "task() returned int"),
+        (["-m", "recipe"], "not a recipe"),
         (["--plan", "missing.toml", "recipe.py"], "missing.toml"),
     ],
 )

@@ -108,7 +108,7 @@ def test_what_cannot_be_carried_into_a_trial_is_refused_with_what_can(
     for given, words in (
         (task, "a Task was given, whose functions exist in this process only"),
         (a_function, "the function 'a_function' was given"),
-        (script, "is no recipe"),
+        (script, "is not a recipe"),
         (3, "int was given"),
     ):
         with pytest.raises(UsageError, match=words):

@@ -78,7 +78,7 @@ def test_a_cause_that_no_technique_removes_is_a_finding_with_what_the_bound_meas
     assert finding.plan == {} and finding.numerics != "exact"
     assert "the data set draws numbers" in finding.remedy and "cheaper" in finding.remedy
     assert "5.00x as fast" in finding.evidence
-    assert found.acquitted == ()
+    assert found.ruled_out == ()
 
 
 def test_a_remedy_that_works_goes_before_its_bound() -> None:
@@ -90,10 +90,10 @@ def test_a_remedy_that_works_goes_before_its_bound() -> None:
     assert finding.cost_ms == pytest.approx(10.0) and finding.at_most_ms == pytest.approx(12.0)
 
 
-def test_a_bound_that_gains_nothing_acquits() -> None:
+def test_a_bound_that_gains_nothing_rules_out() -> None:
     trace = trace_of(12.0, 0.2, 0.8)
     found = conclude(known(trace), nominate(trace), (), trials(15.0, workers=15.0, replay=15.0))
-    assert found.findings == () and len(found.acquitted) == 1
+    assert found.findings == () and len(found.ruled_out) == 1
     assert "identical runs differ" in printed(found)
 
 

@@ -173,7 +173,7 @@ def test_a_recipe_is_diagnosed_under_the_empty_plan() -> None:
     assert found["noise_floor"] is not None
     assert any(line["where"].startswith("tiny_recipe.py:") for line in found["lines"])
     seen = [*found["findings"], *found["suspects"]]
-    named = {row["rule"] for row in seen} | {row.split(" at ")[0] for row in found["acquitted"]}
+    named = {row["rule"] for row in seen} | {row.split(" at ")[0] for row in found["ruled_out"]}
     assert "per_item_decode" in named
 
 

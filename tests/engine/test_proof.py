@@ -23,7 +23,7 @@ def digests(loss: Any, plan: Plan, folder: Path) -> list[str]:
     )
     run = _Recorded(trial, built, fed)
     run.take(6)
-    return run.record()["fed"]
+    return run.record()["batches"]
 
 
 @pytest.mark.parametrize("loss", [mean, sum_and_count])

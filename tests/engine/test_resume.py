@@ -190,7 +190,7 @@ def test_every_damage_is_seen_and_the_step_before_is_taken(tmp_path: Path) -> No
     assert seen > 20
     assert read(newer).step == 4
     os.rename(older, newer.with_name("step-000000000009"))
-    with pytest.raises(CheckpointCorrupt, match="that of step 2"):
+    with pytest.raises(CheckpointCorrupt, match="manifest of step 2"):
         read(newer.with_name("step-000000000009"))
 
 

@@ -9,7 +9,7 @@ STEPS = 40
 def record() -> dict[str, Any]:
     """Return what a run of so many steps noted; each call returns another, equal one."""
     return {
-        "fed": [f"batch{i}" for i in range(STEPS)],
+        "batches": [f"batch{i}" for i in range(STEPS)],
         "inputs": [f"input{i}" for i in range(STEPS)],
         "losses": [1.0 + 0.01 * (i % 7) for i in range(STEPS)],
         "loss_digests": list(range(STEPS)),
@@ -18,7 +18,7 @@ def record() -> dict[str, Any]:
         "buffers": ["b"] * STEPS,
         "moved": [],
         "state_moved": [],
-        "numbers": [json.dumps([{"lr": 0.1}])] * STEPS,
+        "hyperparameters": [json.dumps([{"lr": 0.1}])] * STEPS,
         "averages": [averaged()],
         "evaluated": [[0, 10, "in", "out"], [0, 20, "in", "out"]],
         "followed": {

@@ -43,10 +43,10 @@ def prover() -> Iterator[Prover]:
 
 
 SEEN_BY = {
-    "drop": "fed",
-    "stale": "fed",
-    "rate": "numbers",
-    "rate_at_times": "numbers",
+    "drop": "batches",
+    "stale": "batches",
+    "rate": "hyperparameters",
+    "rate_at_times": "hyperparameters",
     "secret_rate": "updates",
     "secret_rate_at_times": "updates",
     "skip": "updates",

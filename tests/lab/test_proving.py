@@ -47,7 +47,7 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
 
     monkeypatch.setattr(proving, "run_to_report", observe)
     made = Prover(SimpleNamespace(), 100, {})  # pyright: ignore[reportArgumentType]
-    made.plain = {"numbers": ["[]"] * 10}
+    made.plain = {"hyperparameters": ["[]"] * 10}
     return made
 
 

@@ -25,9 +25,9 @@ NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "FREEZE", "NARROW", "BI
 MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW")
 TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *MORE))
 SEEN_BY = {
-    "drop": "fed",
-    "rate": "numbers",
-    "skip": "numbers",
+    "drop": "batches",
+    "rate": "hyperparameters",
+    "skip": "hyperparameters",
     "secret_rate": "update",
     "scale": "gradient",
     "freeze": "gradient",
@@ -142,7 +142,7 @@ def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:
 @pytest.mark.parametrize(
     ("argv", "kind", "words"),
     [
-        (["--accumulate=-1"], UsageError, "Expected: an integer"),
+        (["--accumulate=-1"], UsageError, "Expected: a number of steps"),
         (["--fault", "crash"], TrialError, "the recipe crashes"),
     ],
 )

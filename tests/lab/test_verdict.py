@@ -63,10 +63,10 @@ def test_a_naive_sum_is_rounding_and_a_narrower_format_is_not(times: int, tier: 
 
 def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     other, reference = rounded(), repeated()
-    if name == "fed":
-        other["fed"][20] = "another"
-    elif name == "numbers":
-        other["numbers"][30] = json.dumps([{"lr": 0.102}])
+    if name == "batches":
+        other["batches"][20] = "another"
+    elif name == "hyperparameters":
+        other["hyperparameters"][30] = json.dumps([{"lr": 0.102}])
     elif name == "start":
         other["start"] = {**other["start"], "0.bias": [9, True]}
     elif name == "custody":
@@ -107,7 +107,7 @@ def test_each_check_sees_its_own_fault_and_no_other_does(name: str) -> None:
 def test_a_skipped_update_is_seen_though_every_hyperparameter_is_right() -> None:
     other = rounded()
     other["weights"][30] = other["weights"][29]
-    assert verdict(other).failed == ("numbers",)
+    assert verdict(other).failed == ("hyperparameters",)
 
 
 def test_a_missing_repetition_is_unproven_and_says_why() -> None:
@@ -118,7 +118,7 @@ def test_a_missing_repetition_is_unproven_and_says_why() -> None:
 
 def test_a_script_that_does_not_repeat_itself_proves_nothing_exact() -> None:
     first, second = record(), record()
-    second["fed"][5] = "another"
+    second["batches"][5] = "another"
     differs = repeats_itself(first, second)
     assert differs == "batches (first at 6)"
     assert verdict(record(), claimed=Numerics.EXACT, plain_repeats=differs).tier == "unproven"
@@ -135,14 +135,14 @@ def test_a_loss_that_is_not_finite_is_a_change() -> None:
 
 def test_bit_equal_weights_from_other_batches_are_a_change() -> None:
     other = record()
-    other["fed"][20] = "another"
-    assert verdict(other, claimed=Numerics.EXACT).failed == ("fed",)
+    other["batches"][20] = "another"
+    assert verdict(other, claimed=Numerics.EXACT).failed == ("batches",)
 
 
 def test_other_model_inputs_from_the_same_batches_are_a_change() -> None:
     other = rounded()
     other["inputs"][20] = "another"
-    assert verdict(other).failed == ("fed",)
+    assert verdict(other).failed == ("batches",)
 
 
 def test_an_input_that_may_follow_from_the_weights_proves_nothing() -> None:
@@ -155,25 +155,25 @@ def test_an_input_that_may_follow_from_the_weights_proves_nothing() -> None:
     assert "computed from the weights" in found.evidence
     # Before the weights differ, or without batches to go by, nothing else can explain it.
     other["weights"][:20] = plain["weights"][:20]
-    assert judge(plain, other, reference=Sampled(repeated()), **more).failed == ("fed",)
-    blind = {**plain, "fed": []}, {**rounded(), "fed": [], "inputs": other["inputs"]}
-    assert judge(*blind, reference=Sampled(repeated()), **more).failed == ("fed",)
+    assert judge(plain, other, reference=Sampled(repeated()), **more).failed == ("batches",)
+    blind = {**plain, "batches": []}, {**rounded(), "batches": [], "inputs": other["inputs"]}
+    assert judge(*blind, reference=Sampled(repeated()), **more).failed == ("batches",)
 
 
-@pytest.mark.parametrize("key", ["fed", "inputs"])
+@pytest.mark.parametrize("key", ["batches", "inputs"])
 def test_one_batch_more_is_read_ahead_and_two_are_a_change(key: str) -> None:
     other = rounded()
     other[key].append("ahead")
     assert verdict(other).tier == "rounding"
     other[key].append("more")
-    assert verdict(other).failed == ("fed",)
+    assert verdict(other).failed == ("batches",)
     fewer = rounded()
     del fewer[key][-2:]
-    assert verdict(fewer).failed == ("fed",)
+    assert verdict(fewer).failed == ("batches",)
 
 
 def test_a_run_without_batches_is_unproven() -> None:
-    none: dict[str, Any] = {"fed": [], "inputs": []}
+    none: dict[str, Any] = {"batches": [], "inputs": []}
     found = judge(
         {**record(), **none},
         {**rounded(), **none},

@@ -27,24 +27,25 @@ def test_equal_records_are_exact_and_one_loss_or_weight_makes_them_not() -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("fed", "another"), ("inputs", "another"), ("numbers", '[{"lr": 0.2}]')]
+    ("key", "value"),
+    [("batches", "another"), ("inputs", "another"), ("hyperparameters", '[{"lr": 0.2}]')],
 )
 def test_equal_weights_are_no_excuse_for_other_batches_or_numbers(key: str, value: str) -> None:
     other = record()
     other[key][20] = value
     found = judge(record(), other, claimed=Numerics.EXACT, plain_repeats=None)
     assert found.tier == "changed"
-    assert found.failed == ("numbers" if key == "numbers" else "fed",)
+    assert found.failed == ("hyperparameters" if key == "hyperparameters" else "batches",)
 
 
-@pytest.mark.parametrize("key", ["weights", "loss_digests", "numbers"])
+@pytest.mark.parametrize("key", ["weights", "loss_digests", "hyperparameters"])
 def test_a_run_that_ended_early_is_not_the_one_that_did_not(key: str) -> None:
     other = record()
     other[key].pop()
     assert states(other)["tier"] != "exact"
 
 
-@pytest.mark.parametrize("key", ["fed", "loss_digests", "weights"])
+@pytest.mark.parametrize("key", ["batches", "loss_digests", "weights"])
 def test_a_script_repeats_itself_in_batches_losses_and_weights(key: str) -> None:
     assert repeats_itself(record(), record()) is None
     other = record()

@@ -36,7 +36,7 @@ FOUND = Diagnosis(
     ("a data base",),
     findings=(FINDING,),
     opportunities=(SWITCH,),
-    acquitted=("slow_optimizer at train.py:33",),
+    ruled_out=("slow_optimizer at train.py:33",),
     suspects=(SUSPECT,),
     floor=0.021,
     notes=("the script cannot be interrupted",),
@@ -66,7 +66,7 @@ def test_the_hottest_lines_of_large_phases_are_shown_the_hottest_first() -> None
     assert "train.py:99" not in text
 
 
-def test_findings_switches_suspects_and_what_was_acquitted_are_told_apart() -> None:
+def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> None:
     text = words(diagnosis.page, FOUND)
     assert (
         "1. per_item_decode at train.py:12: costs 5.50 ms a step (5.10 to 5.90; at most 6.00) "
@@ -90,7 +90,7 @@ def test_findings_switches_suspects_and_what_was_acquitted_are_told_apart() -> N
         ({"suspects": ()}, "costs more than identical runs differ (2.1%)"),
         ({}, "No cause was measured. Suspected causes:"),
         ({"suspects": (), "floor": None}, "No rule applies"),
-        ({"suspects": (), "acquitted": ()}, "No rule applies"),
+        ({"suspects": (), "ruled_out": ()}, "No rule applies"),
     ],
 )
 def test_that_nothing_was_found_claims_no_more_than_was_measured(
@@ -108,7 +108,7 @@ def test_what_a_script_calls_its_files_does_not_reach_the_terminal_raw() -> None
         trace=replace(TRACE, lines=(HotLine("data", evil, 0.9),)),
         findings=(replace(FINDING, where=evil, evidence=evil, remedy=evil),),
         suspects=(replace(SUSPECT, where=evil, evidence=evil, why=evil, remedy=evil),),
-        acquitted=(evil,),
+        ruled_out=(evil,),
         notes=(evil,),
     )
     text = shown(diagnosis.page, found)

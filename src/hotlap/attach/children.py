@@ -171,7 +171,8 @@ def problem(steps: int | None, exit_code: int, heard: list[str]) -> str | None:
     if heard:
         by = " and ".join(sorted(set(heard)))
         many = f"{len(heard)} child processes train" if len(heard) > 1 else "a child process trains"
-        rest = "the plan was not applied" if not steps else "they ran without the plan"
+        who = "they" if len(heard) > 1 else "it"
+        rest = f"{who} ran without the plan" if steps else "the plan was not applied"
         return (
             f"{many}, started by {by}: {rest}, because hotlap attaches only to the script's own "
             "process. Launchers and child processes are not supported yet"

@@ -61,7 +61,7 @@ def _check_regular(about: os.stat_result, path: Path) -> None:
 
 def _kind(mode: int) -> str:
     kinds = {
-        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFLNK: "a symlink",
         stat.S_IFIFO: "a FIFO",
         stat.S_IFSOCK: "a socket",
         stat.S_IFDIR: "a folder",
@@ -108,7 +108,7 @@ def why_unwritable(error: OSError, path: Path) -> str:
     """Return in words why a path cannot be made or written."""
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
-            return f"'{each}' is a symbolic link to '{os.readlink(each)}', which does not exist"
+            return f"'{each}' is a symlink to '{os.readlink(each)}', which does not exist"
         if each.exists():
             if not each.is_dir():
                 return f"'{each}' is not a folder"

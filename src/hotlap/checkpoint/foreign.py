@@ -47,7 +47,7 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         why = "is not a regular file" if path.exists() else "was not found"
         if path.is_symlink() and not path.exists():
-            why = f"is a symbolic link to '{os.readlink(path)}', which does not exist"
+            why = f"is a symlink to '{os.readlink(path)}', which does not exist"
         raise MissingFile(f"'{path}' {why}. Expected: a file {', '.join(SUFFIXES)}.")
     if path.suffix not in SUFFIXES:
         raise UsageError(f"'{path}' is not a file of weights. Expected: {', '.join(SUFFIXES)}.")

@@ -67,7 +67,7 @@ def conclude(
         trials: what was tried, as far as the budget allowed.
     """
     mean = known.trace.step_ms()["mean"]
-    findings, acquitted, suspects = [], [], []
+    findings, ruled_out, suspects = [], [], []
     for nomination in nominations:
         remedies = trials.of_all(nomination.remedies)
         bound = trials.of(nomination.bound) if nomination.bound is not None else None
@@ -76,7 +76,7 @@ def conclude(
             findings.append(finding)
         elif any(tried.ratio is not None for tried in (*remedies, bound) if tried):
             words = _in_words([*remedies, *([bound] if bound is not None else [])])
-            acquitted.append(
+            ruled_out.append(
                 f"{nomination.rule} at {nomination.where}: {words}; identical runs differ by up "
                 f"to {trials.race.floor:.1%}"
             )
@@ -86,7 +86,7 @@ def conclude(
         known,
         findings=tuple(sorted(findings, key=lambda finding: -finding.cost_ms)),
         opportunities=tuple(_opportunities(switches, trials, mean)),
-        acquitted=tuple(acquitted),
+        ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
         floor=trials.race.floor,
     )

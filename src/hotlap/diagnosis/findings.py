@@ -66,7 +66,7 @@ class Diagnosis:
     is_recipe: bool = False
     findings: tuple[Finding, ...] = ()
     opportunities: tuple[Opportunity, ...] = ()
-    acquitted: tuple[str, ...] = ()
+    ruled_out: tuple[str, ...] = ()
     """What was nominated and cost nothing that could be told from noise, in words."""
     suspects: tuple[Suspect, ...] = ()
     floor: float | None = None
@@ -98,7 +98,7 @@ class Diagnosis:
             "suspects": [asdict(suspect) for suspect in self.suspects],
             "lines": [asdict(line) for lines in self.hot_lines().values() for line in lines],
             "anchor": asdict(trace.anchor),
-            "acquitted": list(self.acquitted),
+            "ruled_out": list(self.ruled_out),
             "noise_floor": self.floor,
             "covers_whole_epochs": trace.covers_whole_periods,
             "planned_steps": trace.facts.planned_steps,

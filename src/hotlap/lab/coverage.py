@@ -43,7 +43,7 @@ def covers(plain: Record) -> dict[str, Any]:
         (forwards, or evaluations of a recipe), `averages` (copies of the model), `schedule` (a
         hyperparameter changed), and `saved` (how often; None if that was not listened to).
     """
-    numbers = plain["numbers"]
+    numbers = plain["hyperparameters"]
     return {
         "steps": plain.get("steps", len(plain["weights"])),
         "updates": len(plain["weights"]),
@@ -73,7 +73,7 @@ def limits(
     """
     passed = {check.name for check in checks if check.state == "passed"}
     found = []
-    if "fed" in passed:
+    if "batches" in passed:
         found.append(Limit("batches", 0.0, ""))
     if "start" in passed:
         found.append(Limit("initial weights", 0.0, ""))

@@ -289,7 +289,7 @@ class Prover:
             words = f"only {len(record['samples'])} of {asked} sampled steps could be recorded"
             return Sampled(problem=words)
         samples = [
-            {**sample, "numbers": [self._numbers(at) for at in sample["updates"]]}
+            {**sample, "hyperparameters": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]
         ]
         ways = {sample["draws_itself"] for sample in samples}
@@ -353,7 +353,7 @@ class Prover:
         return report
 
     def _numbers(self, update: int) -> Any:
-        return json.loads(self.plain["numbers"][update])
+        return json.loads(self.plain["hyperparameters"][update])
 
 
 def _read(record: Mapping[str, Any]) -> list[Any]:

@@ -1,18 +1,18 @@
 """Is what a plan learns the same? Checks that are kept apart: none sees what the others see.
 
-    fed            what reached the model: digests of every batch equal the plain run's
-    numbers        every hyperparameter and the count of updates equal at each step
-    start          what is trained begins with the plain run's bits
-    custody        each update finds what the one before it has left, weights and optimizer's state
-    participation  the same parameters have a gradient at each update
-    random         each step finds the random generators where the plain run's steps find them
-    updates        each update, on drawn elements, repeated in float64 from its gradient and state
-    gradient       at sampled steps, from the same weights and batch, against a float64 repetition
-    update         at sampled steps, all of the update, with the plain run's hyperparameters
-    buffers        at sampled steps, what the step changes in the model's buffers
-    averages       copies of the model move towards its weights as in the plain run
-    evaluation     the same is evaluated, and at equal weights gives the same
-    losses         the mean of the later half of the losses
+    batches          what reached the model: digests of every batch equal the plain run's
+    hyperparameters  every hyperparameter and the count of updates equal at each step
+    start            what is trained begins with the plain run's bits
+    custody          each update finds what the one before it has left, weights and optimizer's state
+    participation    the same parameters have a gradient at each update
+    random           each step finds the random generators where the plain run's steps find them
+    updates          each update, on drawn elements, repeated in float64 from its gradient and state
+    gradient         at sampled steps, from the same weights and batch, against a float64 repetition
+    update           at sampled steps, all of the update, with the plain run's hyperparameters
+    buffers          at sampled steps, what the step changes in the model's buffers
+    averages         copies of the model move towards its weights as in the plain run
+    evaluation       the same is evaluated, and at equal weights gives the same
+    losses           the mean of the later half of the losses
 
 `exact` needs none of what is repeated at sampled steps, and more: losses, weights, buffers and what
 evaluation gives bit-equal at every step.
@@ -44,7 +44,15 @@ from hotlap.techniques import Numerics
 
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 """From best to worst."""
-_OF_EVERY_STEP = ("fed", "numbers", "start", "custody", "participation", "random", "updates")
+_OF_EVERY_STEP = (
+    "batches",
+    "hyperparameters",
+    "start",
+    "custody",
+    "participation",
+    "random",
+    "updates",
+)
 CHECKS = (*_OF_EVERY_STEP, "averages", "evaluation", "gradient", "update", "buffers", "losses")
 STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
@@ -98,7 +106,7 @@ def steps_of(record: Record) -> int:
 
 def repeats_itself(first: Record, second: Record) -> str | None:
     """Return what differs between two plain runs, or None if they are bit-equal."""
-    for key, words in (("fed", "batches"), ("loss_digests", "losses"), ("weights", "weights")):
+    for key, words in (("batches", "batches"), ("loss_digests", "losses"), ("weights", "weights")):
         position = _first_difference(first[key], second[key])
         if position is not None:
             return f"{words} (first at {position + 1})"
@@ -132,9 +140,9 @@ def judge(
     """
     horizon = min(steps_of(plain), steps_of(other))
     made = []
-    if "fed" in checks:
+    if "batches" in checks:
         made.append(_fed(plain, other, plain_repeats))
-    if "numbers" in checks:
+    if "hyperparameters" in checks:
         made.append(_numbers(plain, other))
     if "start" in checks:
         made.append(check_start(plain, other, plain_repeats))
@@ -254,47 +262,48 @@ def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
 
 def _fed(plain: Record, other: Record, plain_repeats: str | None) -> Check:
     if plain_repeats is not None and plain_repeats.startswith("batches"):
-        return Check("fed", "not_made", f"two plain runs differ in their {plain_repeats}")
-    for key, words in (("fed", "batch"), ("inputs", "model input")):
+        return Check("batches", "not_made", f"two plain runs differ in their {plain_repeats}")
+    for key, words in (("batches", "batch"), ("inputs", "model input")):
         # A loader that works ahead may have handed out one batch more when the run was stopped.
         count = min(len(plain[key]), len(other[key]))
         if abs(len(plain[key]) - len(other[key])) > 1:
             words = f"{len(other[key])} instead of {len(plain[key])} {words}s"
-            return Check("fed", "failed", f"{words} in the same number of steps")
+            return Check("batches", "failed", f"{words} in the same number of steps")
         position = _first_difference(plain[key][:count], other[key][:count])
         if position is not None:
             words = f"{words} {position + 1} differs from the plain run's"
             if key == "inputs" and _may_follow_from_weights(plain, other, position):
                 words += ", the batches do not: it may have been computed from the weights"
-                return Check("fed", "not_made", words)
-            return Check("fed", "failed", words)
-    if not plain["fed"] and not plain["inputs"]:
-        return Check("fed", "not_made", "no batch was recorded")
-    return Check("fed", "passed", f"{len(plain['fed'])} batches have equal digests")
+                return Check("batches", "not_made", words)
+            return Check("batches", "failed", words)
+    if not plain["batches"] and not plain["inputs"]:
+        return Check("batches", "not_made", "no batch was recorded")
+    return Check("batches", "passed", f"{len(plain['batches'])} batches have equal digests")
 
 
 def _may_follow_from_weights(plain: Record, other: Record, position: int) -> bool:
     """True if the weights had been rounded in another way before this input was made."""
     updates = plain.get("inputs_at")
-    if not updates or not plain["fed"]:
+    if not updates or not plain["batches"]:
         return False
     before = updates[position]
     return plain["weights"][:before] != other["weights"][:before]
 
 
 def _numbers(plain: Record, other: Record) -> Check:
-    position = _first_difference(plain["numbers"], other["numbers"])
+    position = _first_difference(plain["hyperparameters"], other["hyperparameters"])
     if position is not None:
-        words = _changed_number(plain["numbers"], other["numbers"], position)
-        return Check("numbers", "failed", words)
+        words = _changed_number(plain["hyperparameters"], other["hyperparameters"], position)
+        return Check("hyperparameters", "failed", words)
     still = _idle_updates(other["weights"])
     plain_still = _idle_updates(plain["weights"])
     if still != plain_still:
         step = next(iter(sorted(set(still) ^ set(plain_still))))
         words = f"{len(still)} updates moved no weight, {len(plain_still)} in the plain run"
-        return Check("numbers", "failed", f"{words} (first: step {step})")
-    words = f"{len(other['numbers'])} updates with equal hyperparameters, each moved the weights"
-    return Check("numbers", "passed", words)
+        return Check("hyperparameters", "failed", f"{words} (first: step {step})")
+    count = len(other["hyperparameters"])
+    words = f"{count} updates with equal hyperparameters, each moved the weights"
+    return Check("hyperparameters", "passed", words)
 
 
 def _idle_updates(weights: Sequence[str]) -> list[int]:

@@ -82,14 +82,14 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
             f"\nOpportunity: {row.technique} {options} saves {row.saves_ms:.2f} ms a step "
             f"({row.low:.2f} to {row.high:.2f}). Numerics: {row.numerics}."
         )
-    for line in diagnosis.acquitted:
+    for line in diagnosis.ruled_out:
         console.print(f"\nChecked, no measurable cost: {printable(line)}.")
 
 
 def _nothing_found(diagnosis: Diagnosis) -> str:
     if diagnosis.suspects:
         return "No cause was measured. Suspected causes:"
-    if diagnosis.floor is None or not diagnosis.acquitted:
+    if diagnosis.floor is None or not diagnosis.ruled_out:
         return "No rule applies: no known cause takes a large enough part of the step."
     return f"No cause costs more than identical runs differ ({diagnosis.floor:.1%})."
 

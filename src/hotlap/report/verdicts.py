@@ -16,9 +16,9 @@ not used.
 
 Checked at every step:
 
-fed: the batches that reached the model are bit-equal to the plain run's.
+batches: the batches that reached the model are bit-equal to the plain run's.
 
-numbers: every hyperparameter is the plain run's, and each update changes the weights.
+hyperparameters: every hyperparameter is the plain run's, and each update changes the weights.
 
 start: parameters start bit-equal to the plain run's, and require gradients where those do.
 

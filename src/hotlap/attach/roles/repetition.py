@@ -67,7 +67,7 @@ class Findings:
         """Return a sample to be repeated in one of the `ways`."""
         return Repetition(
             sample["file"],
-            sample["numbers"],
+            sample["hyperparameters"],
             self.dtype if way == EXACT else torch.float32,
             autocasts=way != EXACT and not self.is_rounding,
             memory_format=self._memory_format if way == LAID_OUT else "",

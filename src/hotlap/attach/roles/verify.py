@@ -37,10 +37,10 @@ class Verify(Part):
     wants_events = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
-        self.fed: list[str] = []
+        self.batches: list[str] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
-        self.numbers: list[str] = []
+        self.hyperparameters: list[str] = []
         self._session, self._watch = session, watch
         self._inputs = _Inputs()
         self._start: dict[str, list[Any]] = {}
@@ -63,7 +63,7 @@ class Verify(Part):
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
-            self.fed.append(digest.of_nested(batch))
+            self.batches.append(digest.of_nested(batch))
             # An evaluation between two steps reads batches that belong to neither.
             if self._is_past() and self._begins_epoch(iterator):
                 self._session.stop()
@@ -93,7 +93,7 @@ class Verify(Part):
         self._saved += kind == events.SAVE
 
     def step_begins(self, optimizer: Any) -> None:
-        self.numbers.append(json.dumps(numbers_of(optimizer), sort_keys=True))
+        self.hyperparameters.append(json.dumps(numbers_of(optimizer), sort_keys=True))
         stepper = self._watch.steppers.find(optimizer)
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
@@ -104,7 +104,7 @@ class Verify(Part):
             self._evaluations.watch(copy, COPY)
         self._follower.begins(stepper.number, optimizer)
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
-        self._sampler.before_update(optimizer, len(self.numbers) - 1, is_odd=is_odd)
+        self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)
         self._custody.begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
@@ -117,7 +117,7 @@ class Verify(Part):
             self._follower.ends(stepper.number, optimizer)
         buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
         self._buffers.append(digest.of_nested(buffers))
-        if not self.fed:
+        if not self.batches:
             self._inputs.new_step()
 
     def step_done(self, optimizer: Any) -> None:
@@ -146,7 +146,7 @@ class Verify(Part):
         return {
             "record": {
                 "steps": self._watch.steps,
-                "fed": self.fed,
+                "batches": self.batches,
                 "inputs": self._inputs.digests,
                 "inputs_at": self._inputs.updates,
                 "losses": self._watch.recorder.losses(),
@@ -156,7 +156,7 @@ class Verify(Part):
                 "buffers": self._buffers,
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
-                "numbers": self.numbers,
+                "hyperparameters": self.hyperparameters,
                 "epochs": self._watch.epochs(),
                 "saved": self._saved,
                 "followed": followed,

@@ -102,7 +102,7 @@ class _Recorded:
         self.losses: list[torch.Tensor] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
-        self.numbers: list[str] = []
+        self.hyperparameters: list[str] = []
         self.sampler = _Sampler(built, trial)
         self._evaluated: list[list[Any]] = []
         self._epochs = 0
@@ -127,7 +127,9 @@ class _Recorded:
         self._epochs += 1
         for micros in self._original(*args):
             self.fed.begin(micros)
-            self.numbers.append(json.dumps(numbers_of(self.built.optimizer), sort_keys=True))
+            self.hyperparameters.append(
+                json.dumps(numbers_of(self.built.optimizer), sort_keys=True)
+            )
             self.sampler.looks = bool(self.sampler.wanted) and self._follower.is_looking
             self.sampler.before_step(len(self.weights), micros)
             self._follower.begins(0, self.built.optimizer)
@@ -165,7 +167,7 @@ class _Recorded:
     def record(self) -> dict[str, Any]:
         """Return the record as `lab.verdict` reads it."""
         return {
-            "fed": self.fed.digests,
+            "batches": self.fed.digests,
             "inputs": [],
             "losses": [float(loss) for loss in self.losses],
             "loss_digests": self.loss_digests,
@@ -174,7 +176,7 @@ class _Recorded:
             "buffers": self._buffers,
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
-            "numbers": self.numbers[: len(self.weights)],
+            "hyperparameters": self.hyperparameters[: len(self.weights)],
             "evaluated": self._evaluated,
             "reads_fixed": True,
             "epochs": self._epochs,

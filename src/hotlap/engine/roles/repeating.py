@@ -52,7 +52,7 @@ def reference(trial: Trial) -> None:
             if message["kind"] == "evaluate":
                 trial.channel.send("repeated", rows=_evaluated(sample, wide, narrow))
                 continue
-            row = _repeated(sample, message["numbers"], wide, narrow, laid_out)
+            row = _repeated(sample, message["hyperparameters"], wide, narrow, laid_out)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             ours = not (wide.in_task or narrow.in_task)

@@ -77,7 +77,8 @@ def test_what_the_script_does_already_is_not_nominated() -> None:
 
 
 def test_memory_that_is_given_back_is_nominated_on_a_cpu_where_it_takes_time() -> None:
-    (*_, found) = nominate(replace(TRACE, facts=replace(FACTS, page_faults=5e3, system_ms=1.0)))
+    given = nominate(replace(TRACE, facts=replace(FACTS, page_faults=5e3, system_ms=1.0)))
+    (found,) = [nomination for nomination in given if nomination.rule == "returned_memory"]
     assert (found.rule, found.where, found.at_most_ms) == ("returned_memory", "a.py:5", 1.0)
     assert "5,000 pages" in found.evidence
     assert found.remedies[0].techniques == {"host_allocator": {}}

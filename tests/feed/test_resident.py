@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_co
 from hotlap.feed.memory.resident import ResidentRows
 from hotlap.feed.purity import fixed
 from hotlap.techniques.record import FeedTarget
-from hotlap.techniques.resident import Options, proof
+from hotlap.techniques.resident import TECHNIQUE, Options
 
 COUNT = 50
 
@@ -153,7 +153,7 @@ def test_what_threw_the_samples_away_is_said() -> None:
         data.path = number
         epoch(begin())
     target = FeedTarget(None, notes={"resident": rows})
-    shown = proof(target, Options())
+    shown = TECHNIQUE.proof(target, Options())
     assert shown.state == "no_effect"
     assert "Numbered.path changed" in shown.why
     assert "one epoch" not in shown.why

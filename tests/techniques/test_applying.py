@@ -67,7 +67,7 @@ def test_what_failed_or_refused_is_reported_with_its_reason_and_never_as_applied
     assert proven("raising", dict(WELL)) == ("refused", 'KeyError: "of the user\'s own model"')
     assert proven("refusing", dict(WELL)) == ("refused", "the model is too small")
     assert proven("taking", dict(WELL)) == ("applied", "it ran 3 times")
-    assert proven("taking") == ("no_effect", "the run never came to a model that it acts on")
+    assert proven("taking") == ("no_effect", "the run had no model to apply it to")
 
 
 def test_what_may_have_changed_something_is_told_first() -> None:
@@ -81,8 +81,8 @@ def test_what_may_have_changed_something_is_told_first() -> None:
 @pytest.mark.parametrize(
     ("techniques", "words"),
     [
-        ({"threads": {"count": True}}, "True is bool. Allowed: int"),
-        ({"threads": {"count": 1.0}}, "1.0 is float. Allowed: int"),
+        ({"threads": {"count": True}}, "True is bool. Expected: int"),
+        ({"threads": {"count": 1.0}}, "1.0 is float. Expected: int"),
         ({"threads": {"count": 0}}, "count"),
         ({"threads": {}}, "needs the option 'count'"),
         ({"threads": {"cuont": 1}}, "'cuont' is not known"),

@@ -52,18 +52,18 @@ def as_if_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def applied(model: nn.Module) -> ModelTarget:
     target = ModelTarget(model, [])
-    fp8.apply(target, fp8.Options())
+    fp8.TECHNIQUE.apply(target, fp8.Options())
     return target
 
 
 def test_without_a_gpu_or_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = {"Linear": 3}
-    assert "NVIDIA GPU" in (fp8.why_not(TaskFacts(layers=linear), HOST, fp8.Options()) or "")
+    assert "NVIDIA GPU" in (fp8.TECHNIQUE.why_not(TaskFacts(layers=linear), HOST, fp8.Options()) or "")
     on_gpu = TaskFacts(device="cuda:0", layers=linear)
     monkeypatch.setattr(fp8, "find_spec", lambda name: None)
-    assert "pip install" in (fp8.why_not(on_gpu, HOST, fp8.Options()) or "")
+    assert "pip install" in (fp8.TECHNIQUE.why_not(on_gpu, HOST, fp8.Options()) or "")
     monkeypatch.setattr(fp8, "find_spec", lambda name: SimpleNamespace())
-    assert fp8.why_not(on_gpu, HOST, fp8.Options()) is None
+    assert fp8.TECHNIQUE.why_not(on_gpu, HOST, fp8.Options()) is None
     with pytest.raises(Refusal, match="NVIDIA GPU"):
         applied(Model())
 
@@ -81,7 +81,7 @@ def test_older_gpus_are_refused_by_name(
     assert (
         reason is None
         if allowed
-        else reason == ("A GPU has compute capability 8.0; 8.9 or newer is needed")
+        else reason == ("A GPU has compute capability 8.0. Expected: 8.9 or newer.")
     )
 
 
@@ -95,7 +95,7 @@ def test_layers_that_fit_are_taken_and_the_model_keeps_its_parameters(as_if_ther
     assert all(p.grad is not None for p in model.parameters())
     assert {name: id(p) for name, p in model.named_parameters()} == before
     assert list(model.state_dict()) == keys
-    found = fp8.proof(target, fp8.Options())
+    found = fp8.TECHNIQUE.proof(target, fp8.Options())
     assert (found.state, found.why) == ("applied", "2 of 2 layers computed in 8 bits, 2 calls")
 
 
@@ -104,7 +104,7 @@ def test_rows_that_do_not_fit_are_computed_as_before(as_if_there: Any) -> None:
     expected = model(tokens)
     target = applied(model)
     assert torch.equal(model(tokens), expected)
-    assert "2 calls stayed plain" in fp8.proof(target, fp8.Options()).why
+    assert "2 calls ran without fp8" in fp8.TECHNIQUE.proof(target, fp8.Options()).why
     assert not torch.equal(model(tokens.repeat(8, 1))[0], expected[0])
     for undo in target.ended:
         undo()
@@ -113,7 +113,7 @@ def test_rows_that_do_not_fit_are_computed_as_before(as_if_there: Any) -> None:
 
 
 def test_a_model_without_a_layer_that_fits_is_refused(as_if_there: Any) -> None:
-    with pytest.raises(Refusal, match="multiples of 16"):
+    with pytest.raises(Refusal, match="divisible by 16"):
         applied(nn.Linear(10, 10))
 
 
@@ -127,6 +127,6 @@ def test_transformer_engine_computes_in_8_bits() -> None:
     expected = model(tokens)
     target = applied(model)
     found = model(tokens)
-    assert fp8.proof(target, fp8.Options()).state == "applied"
+    assert fp8.TECHNIQUE.proof(target, fp8.Options()).state == "applied"
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=0.2, atol=0.2)

@@ -157,7 +157,7 @@ def test_a_block_that_is_given_a_cache_runs_once() -> None:
     model.blocks[0](torch.ones(1, 2, 32), cache=object()).sum().backward()
     proof = TECHNIQUE.proof(target, None)
     assert proof.state == "refused"
-    assert "is given a object" in proof.why
+    assert "an argument of class object" in proof.why
 
 
 def normalised() -> nn.Module:

@@ -58,23 +58,23 @@ def diagnose(
 def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
     is_path = isinstance(subject, str | os.PathLike)
     if is_path and not Path(subject).is_file():
-        raise MissingFile(f"'{subject}' is not there. Allowed: the path of a script or a recipe.")
+        raise MissingFile(f"'{subject}' was not found. Expected: the path of a script or a recipe.")
     if not is_path or is_recipe(Path(subject)):
         path = recipe_path(subject, "hotlap.diagnose")
         if not isinstance(arguments, Mapping) and arguments != ():
             raise UsageError(
-                f"arguments={arguments!r} for a recipe. Allowed: its parameters by name, as in "
+                f"arguments={arguments!r} for a recipe. Expected: its parameters by name, as in "
                 "{'epochs': 10}."
             )
         typed = as_typed(dict(arguments))
         return RecipeRun(path=str(path), args=typed, cwd=os.getcwd(), device=device)
     if isinstance(arguments, Mapping | str):
         raise UsageError(
-            f"arguments={arguments!r} for a script. Allowed: its command line, as in "
+            f"arguments={arguments!r} for a script. Expected: its command line, as in "
             "['--epochs', '10']."
         )
     if device is not None:
         raise UsageError(
-            f"device={device!r} for a script, which chooses its device itself. Allowed: None."
+            f"device={device!r} for a script, which chooses its device itself. Expected: None."
         )
     return Script(path=str(subject), args=tuple(map(str, arguments)), cwd=os.getcwd())

@@ -51,7 +51,9 @@ REPLAY = Technique(
 def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     """Let the optimizer find no gradients: it does nothing, and the script finds them as before."""
     if target.taken_by is not None:
-        raise Refusal(f"{target.taken_by} chooses the implementation itself")
+        raise Refusal(
+            f"{target.taken_by} chooses the optimizer's implementation; remove it from the plan"
+        )
     notes = target.notes
     hidden: list[tuple[Any, Any]] = []
 

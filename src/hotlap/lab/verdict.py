@@ -3,7 +3,7 @@
     batches          what reached the model: digests of every batch equal the plain run's
     hyperparameters  every hyperparameter and the count of updates equal at each step
     start            what is trained begins with the plain run's bits
-    custody          each update finds what the one before it has left, weights and optimizer's state
+    custody          each update finds what the one before has left, weights and optimizer's state
     participation    the same parameters have a gradient at each update
     random           each step finds the random generators where the plain run's steps find them
     updates          each update, on drawn elements, repeated in float64 from its gradient and state

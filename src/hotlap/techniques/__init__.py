@@ -144,12 +144,12 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
             allowed = list(hints) or ["(none)"]
             raise PlanError(unknown_name(key, allowed, f"option of technique '{name}'"))
         if get_origin(hints[key]) is not None and value not in get_args(hints[key]):
-            words = unknown_name(str(value), map(str, get_args(hints[key])), "value")
-            raise PlanError(f"technique '{name}', option '{key}': {words}")
+            what = f"technique '{name}', option '{key}': value"
+            raise PlanError(unknown_name(str(value), map(str, get_args(hints[key])), what))
         if get_origin(hints[key]) is None and type(value) is not hints[key]:
             raise PlanError(
                 f"technique '{name}', option '{key}': {value!r} is {type(value).__name__}. "
-                f"Allowed: {hints[key].__name__}."
+                f"Expected: {hints[key].__name__}."
             )
     missing = [
         f.name
@@ -157,11 +157,13 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
         if f.name not in values and f.default is MISSING and f.default_factory is MISSING
     ]
     if missing:
-        raise PlanError(f"technique '{name}' needs the option '{missing[0]}'.")
+        raise PlanError(f"technique '{name}' needs the option '{missing[0]}'. Set it in the plan.")
     try:
         technique.options(values)
     except ValueError as error:
-        raise PlanError(f"technique '{name}': {error}") from error
+        # The options' own message says what is expected.
+        words = f"technique '{name}': {error}"
+        raise PlanError(words) from error
 
 
 def numerics_of(plan: Plan, known: Mapping[str, Technique] | None = None) -> Numerics:

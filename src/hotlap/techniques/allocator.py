@@ -42,24 +42,28 @@ class Options:
         size, share = self.max_split_size_mib, self.garbage_collection_threshold
         if size != 0 and not 20 < size <= 2**20:
             raise ValueError(
-                f"max_split_size_mib={size} is not allowed. Allowed: 0, or 21 to {2**20}."
+                f"max_split_size_mib={size} is out of range. Expected: 0, or 21 to {2**20}."
             )
         if not 0 <= share < 1:
             raise ValueError(
-                f"garbage_collection_threshold={share} is not allowed. Allowed: 0.0 up to 1.0."
+                f"garbage_collection_threshold={share} is out of range. "
+                "Expected: at least 0.0 and less than 1.0."
             )
         if self.backend == "cudaMallocAsync" and (self.expandable_segments or size or share):
             raise ValueError(
-                "backend='cudaMallocAsync' takes no other setting. Allowed with it: "
-                "expandable_segments=false, and nothing else."
+                "backend='cudaMallocAsync' takes no other setting. Expected: "
+                "expandable_segments=false, and the other options at their defaults."
             )
 
 
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if not host.gpus or task.device == "cpu":
-        return "there is no GPU that trains: its allocator is not used"
+        return (
+            f"no GPU is used for training (device='{task.device}', {len(host.gpus)} GPUs on the "
+            "host); train on a CUDA GPU to use allocator"
+        )
     if options == Options(expandable_segments=False):
-        return "these are torch's own settings"
+        return "expandable_segments=false alone is torch's default; set another option"
     return None
 
 
@@ -108,21 +112,30 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
 
     def switch() -> Callable[[], None]:
         if target.device != "cuda" or not switches.has_cuda():
-            raise Refusal(f"the device is {target.device}: its allocator is not torch's for GPUs")
+            raise Refusal(
+                f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
+                "allocator"
+            )
         wanted, now = asked(options), parsed(switches.allocator_settings() or "")
         if all(now.get(key) == value for key, value in wanted.items()):
             return _nothing
         own = {k: v for name in VARIABLES for k, v in parsed(os.environ.get(name, "")).items()}
         kept = [f"{key}:{own[key]}" for key in wanted if own.get(key, wanted[key]) != wanted[key]]
         if kept:
-            raise Refusal(f"the environment asks for {', '.join(kept)} itself, which is kept")
+            raise Refusal(
+                f"the environment already sets {', '.join(kept)}; remove it from "
+                f"{' and '.join(VARIABLES)} to use the plan's value"
+            )
         if "backend" in wanted:
             raise Refusal(
-                "another backend must be chosen before torch is imported: set "
-                f"{VARIABLES[0]}={text(wanted)}"
+                f"backend='{options.backend}' must be chosen before torch is imported; set "
+                f"{VARIABLES[0]}={text(wanted)} in the environment"
             )
         if not switches.set_allocator(text({**now, **wanted})):
-            raise Refusal("this torch cannot change its allocator once the process runs")
+            raise Refusal(
+                "this version of torch cannot change its allocator's settings at runtime; set "
+                f"{VARIABLES[0]}={text(wanted)} in the environment"
+            )
         # torch forgets what is not named, but for the segments, which have to be told.
         return lambda: _back(text({"expandable_segments": "False", **now}))
 
@@ -141,21 +154,22 @@ def _back(settings: str) -> None:
 def proof(options: Options) -> Proof:
     backend = switches.allocator_backend()
     if backend != options.backend:
-        return Proof("no_effect", f"the allocator is {backend}")
+        return Proof("no_effect", f"the allocator's backend is {backend}")
     if options.backend != "native":
-        return Proof("applied", f"the allocator is {backend}")
+        return Proof("applied", f"the allocator's backend is {backend}")
     said = switches.allocator_settings()
     settings = parsed(said or "")
     off = [key for key, value in asked(options).items() if settings.get(key) != value]
     if said is not None and off:
-        return Proof("no_effect", f"the allocator says {text(settings) or 'nothing'}")
+        return Proof("no_effect", f"the allocator's settings are {text(settings) or 'empty'}")
     if not options.expandable_segments:
-        says = "took its settings, and does not tell them" if said is None else f"says {said}"
-        return Proof("applied", f"the allocator {says}")
+        if said is None:
+            return Proof("applied", "torch accepted the settings and does not report them")
+        return Proof("applied", f"the allocator's settings are {said}")
     grows, count = switches.expandable_segments()
     if grows == 0:
-        return Proof("no_effect", f"none of {count} segments of GPU memory can grow")
-    return Proof("applied", f"{grows} of {count} segments of GPU memory can grow")
+        return Proof("no_effect", f"none of {count} GPU memory segments is expandable")
+    return Proof("applied", f"{grows} of {count} GPU memory segments are expandable")
 
 
 def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:

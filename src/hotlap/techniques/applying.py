@@ -90,7 +90,7 @@ class Applied:
         found = [technique.proof(target, options) for target in targets]
         found += [Proof("refused", reason) for reason in self._refused[technique.name]]
         if not found:
-            why = f"the run never came to a {technique.seam_of(options)} that it acts on"
+            why = f"the run had no {technique.seam_of(options)} to apply it to"
             return Proof("no_effect", why)
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])

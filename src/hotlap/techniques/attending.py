@@ -113,15 +113,15 @@ def _passed_on(
 ) -> str | None:
     """Return why a call is left to torch."""
     if mask is not None:
-        return "a mask was given"
+        return "attn_mask was passed"
     if dropout:
-        return "dropout would draw other random numbers"
+        return f"dropout_p={dropout} would use other random numbers"
     if grouped or query.shape[:-2] != key.shape[:-2]:
-        return "queries share keys"
+        return "query and key differ in batch size or number of heads"
     if query.dim() != 4:
-        return f"queries have {query.dim()} dimensions"
+        return f"query has {query.dim()} dimensions, not 4"
     if value.shape[-1] != key.shape[-1]:
-        return "values and keys are of different width"
+        return "key and value differ in their last dimension"
     return None
 
 
@@ -221,17 +221,18 @@ class FirstForward:
         ran = ", ".join(sorted(name for name in self.operators if _is_attention(name)))
         why = "; ".join(self.reasons)
         if not self.calls + self.served + len(self.reasons):
-            return "no_effect", "the model's first forward asked torch for no attention"
+            return "no_effect", "the first forward never called `scaled_dot_product_attention`"
         if self.served:
-            left = f"; others were left to torch: {why}" if why else ""
-            return "applied", f"{self.served} calls from Python{ran and f' ran {ran}'}{left}"
+            left = f"; other calls used torch's own kernel: {why}" if why else ""
+            calls = f"{self.kernel} computed {self.served} calls made from Python"
+            return "applied", f"{calls}{ran and f' ({ran})'}{left}"
         if self.kernel in NOT_TORCHS:
-            return "refused", f"every call was left to torch: {why}"
+            return "refused", f"every call used torch's own kernel: {why}"
         if self.kernel == "math" and not ran:
             return "applied", f"{self.calls} calls, none of which ran a fused kernel"
         if f"_{self.kernel}_attention" in ran:
             return "applied", f"the first forward ran {ran}"
-        return "refused", f"{why or 'torch gives no reason'}; {ran or 'the math kernel'} ran"
+        return "refused", f"{why or 'torch gave no reason'}; {ran or 'the math kernel'} ran"
 
 
 def _is_attention(name: str) -> bool:

@@ -39,16 +39,17 @@ class Options:
 
 def why_not(task: TaskFacts, options: Options) -> str | None:
     if not any(name.endswith(_PROJECTIONS) for name in task.layers):
-        return "the model has no linear layer, so there is nothing that attention would work on"
+        names = ", ".join(_PROJECTIONS)
+        return f"the model has no layer that projects to attention; expected: one of {names}"
     return _why_not_on(task.device, options)
 
 
 def _why_not_on(device: str, options: Options) -> str | None:
     if device.partition(":")[0] == "cpu" and options.kernel not in ON_A_CPU:
         allowed = ", ".join(ON_A_CPU)
-        return f"'{options.kernel}' needs a GPU. On a CPU there are: {allowed}"
+        return f"kernel='{options.kernel}' needs a GPU; on a CPU, use one of: {allowed}"
     if options.kernel == "xformers" and find_spec("xformers") is None:
-        return "xformers is not installed. Install it: pip install xformers"
+        return "kernel='xformers' needs the package xformers; run `pip install xformers`"
     return None
 
 
@@ -71,7 +72,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         raise Refusal(reason)
     if is_compiled(module):
         raise Refusal(
-            "the script compiles its model, which a look at the first forward would end for good"
+            "the model is compiled by `torch.compile`, and recording its first forward would "
+            "disable the compiled code; remove `torch.compile` to use attention"
         )
     seen = FirstForward(kernel)
     attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.asked
@@ -90,7 +92,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
 def proof(target: ModelTarget) -> Proof:
     seen = target.notes.get("attention")
     if seen is None or not seen.forwards:
-        return Proof("no_effect", "no forward ran")
+        return Proof("no_effect", "no forward pass ran")
     return Proof(*seen.judged())
 
 

@@ -18,6 +18,11 @@ from typing import Any, Literal
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
+_NO_LAYER = (
+    "the model has no linear or convolution layer; expected: at least one `Linear`, `Conv1d`, "
+    "`Conv2d` or `Conv3d`"
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -27,7 +32,7 @@ class Options:
 
 def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith(("Linear", "Conv1d", "Conv2d", "Conv3d")) for name in task.layers):
-        return "the model has no linear layer and no convolution"
+        return _NO_LAYER
     return None
 
 
@@ -37,7 +42,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     kinds = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
     layers = [module for module in target.module.modules() if isinstance(module, kinds)]
     if not layers:
-        raise Refusal("the model has no linear layer and no convolution")
+        raise Refusal(_NO_LAYER)
     device = target.device
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float16
     target.forward.append(lambda: torch.autocast(device, dtype=dtype))
@@ -63,11 +68,11 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 def proof(target: StepTarget, options: Options) -> Proof:
     dtype = target.notes.get("autocast")
     if dtype is None:
-        return Proof("no_effect", "no linear layer and no convolution ran")
+        return Proof("no_effect", "no linear or convolution layer ran")
     asked = "torch.bfloat16" if options.dtype == "bf16" else "torch.float16"
     if dtype != asked:
-        return Proof("no_effect", f"the first layer gave {dtype}")
-    return Proof("applied", f"the first layer gave {dtype.removeprefix('torch.')}")
+        return Proof("no_effect", f"the first layer's output is {dtype}, not {asked}")
+    return Proof("applied", f"the first layer's output is {dtype.removeprefix('torch.')}")
 
 
 TECHNIQUE = Technique(

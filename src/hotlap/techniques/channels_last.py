@@ -16,6 +16,8 @@ from typing import Any
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
 
+_NO_CONVOLUTION = "the model has no 2-D convolution; expected: at least one `Conv2d`"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -24,7 +26,7 @@ class Options:
 
 def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith("Conv2d") for name in task.layers):
-        return "the model has no 2-D convolution"
+        return _NO_CONVOLUTION
     return None
 
 
@@ -33,7 +35,7 @@ def apply(target: ModelTarget) -> ModelTarget:
 
     convolutions = [m for m in target.module.modules() if isinstance(m, torch.nn.Conv2d)]
     if not convolutions:
-        raise Refusal("the model has no 2-D convolution")
+        raise Refusal(_NO_CONVOLUTION)
     target.module.to(memory_format=torch.channels_last)
     # State that a checkpoint brought in keeps the old layout, and fused kernels walk memory, not
     # strides: parameter and state must lie alike.
@@ -57,10 +59,10 @@ def apply(target: ModelTarget) -> ModelTarget:
 def proof(target: ModelTarget) -> Proof:
     seen = target.notes.get("output_is_channels_last")
     if seen is None:
-        return Proof("no_effect", "no convolution ran")
+        return Proof("no_effect", "the last convolution never ran")
     if not seen:
-        return Proof("no_effect", "the last convolution gave its output in the default layout")
-    return Proof("applied", "the last convolution gave its output channels last")
+        return Proof("no_effect", "the last convolution's output is not in channels_last format")
+    return Proof("applied", "the last convolution's output is in channels_last format")
 
 
 TECHNIQUE = Technique(

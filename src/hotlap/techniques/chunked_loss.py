@@ -29,6 +29,10 @@ from hotlap.techniques.record import (
     own_forward_again,
 )
 
+_NO_LAYER = (
+    "the model has no linear layer whose output a loss could take; expected: at least one `Linear`"
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -37,12 +41,12 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.rows < 1:
-            raise ValueError(f"rows={self.rows} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"rows={self.rows} is out of range. Expected: 1 or more.")
 
 
 def why_not(task: TaskFacts) -> str | None:
     if not any(name.endswith("Linear") for name in task.layers):
-        return "the model has no linear layer whose output a loss could take"
+        return _NO_LAYER
     return None
 
 
@@ -53,10 +57,13 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
 
     layers = [m for m in target.module.modules() if type(m) is torch.nn.Linear]
     if not layers:
-        raise Refusal("the model has no linear layer whose output a loss could take")
+        raise Refusal(_NO_LAYER)
     head = layers[-1]
     if "forward" in vars(head):
-        raise Refusal("somebody has put another forward in place of the last linear layer's")
+        raise Refusal(
+            "the last linear layer's `forward` is already replaced, for example by fp8; "
+            "remove that replacement to use chunked_loss"
+        )
     seen = Chunks()
     # A bound method, so that a copied model's layer calls the copy, and a pickled one its own.
     head.forward = types.MethodType(_forward(options.rows, seen), head)
@@ -98,8 +105,8 @@ def proof(target: ModelTarget) -> Proof:
     if seen.losses == 0:
         return Proof(
             "no_effect",
-            "the last linear layer's output never went straight into cross_entropy, or the model "
-            "is compiled",
+            "the last linear layer's output was never passed directly to `cross_entropy`, or the "
+            "model is compiled",
         )
     text = f"{seen.count} chunks for {seen.losses} losses; at most {seen.most_rows} of {seen.rows}"
     return Proof("applied", f"{text} rows of logits existed at once")

@@ -34,8 +34,11 @@ _SETTLED_AFTER = 3
 """Calls of a region after which nothing new should be compiled."""
 _MOST_LATE = 2
 """Graphs that may still come: for the shorter batch of an epoch, say, where sizes are dynamic."""
-_NO_COMPILER = "there is no C++ compiler on the path"
-_NO_TRITON = "triton, which makes the kernels for a GPU, is not installed: pip install triton"
+_NO_COMPILER = (
+    "no C++ compiler was found on the PATH, and torch.compile needs one on a CPU; "
+    "install g++ or clang++, or set `CXX`"
+)
+_NO_TRITON = "torch.compile needs triton on a GPU; install it with `pip install triton`"
 Forward = Callable[..., Any]
 
 
@@ -75,7 +78,8 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     module = target.module
     for name, part in module.named_modules():
         if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
-            raise Refusal(f"{name or 'the model'} is compiled already")
+            what = f"module '{name}'" if name else "the model"
+            raise Refusal(f"{what} is already compiled; remove its `torch.compile` to use compile")
     record = target.notes["compile"] = _Record()
     target.notes["compile_mode"] = options.mode
     if options.region == "loss":
@@ -83,7 +87,9 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
         return target
     parts = [module] if options.region == "model" else repeated(module)
     if not parts:
-        raise Refusal("no layer with parameters repeats; region='model' compiles the whole")
+        raise Refusal(
+            "region='blocks' found no block that occurs more than once; use region='model'"
+        )
     for part in parts:
         _Region.replace_forward(part, options, record)
 
@@ -223,11 +229,11 @@ def proof(target: StepTarget, options: Options) -> Proof:
     made, breaks, late = (0, 0, 0) if record is None else record.counts()
     if made == 0:
         return Proof("no_effect", "no graph was compiled")
-    what = f"{_many(made, 'graph')} compiled, {_many(breaks, 'graph break')}"
-    what += f", {late or 'none'} of them after the first {_SETTLED_AFTER} steps"
+    what = f"{_many(made, 'graph')} compiled, {late or 'none'} of them after the first "
+    what += f"{_SETTLED_AFTER} steps; {_many(breaks, 'graph break')}"
     if late > _MOST_LATE:
-        hint = "" if options.dynamic else "; dynamic=true may end that"
-        return Proof("refused", f"{what}: it compiles again and again{hint}")
+        hint = "" if options.dynamic else "; try dynamic=true"
+        return Proof("refused", f"{what}; it recompiles repeatedly{hint}")
     return Proof("applied", what)
 
 
@@ -251,5 +257,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=candidates,
     set_up_s=30.0,
-    memory=Memory(is_traceable=False, untraced="fused code keeps less than what is predicted"),
+    memory=Memory(is_traceable=False, untraced="compiled code uses less memory than predicted"),
 )

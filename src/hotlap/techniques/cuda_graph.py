@@ -26,7 +26,6 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.compile import GRAPHED_MODES
 from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
-_NO_DEVICE = "there is no CUDA device: only such a device has graphs"
 _HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -42,7 +41,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 2 <= self.warm_up <= 1000:
-            raise ValueError(f"warm_up={self.warm_up} is not allowed. Allowed: 2 to 1000.")
+            raise ValueError(f"warm_up={self.warm_up} is out of range. Expected: 2 to 1000.")
 
 
 @dataclass
@@ -59,15 +58,19 @@ class Wish:
 
 def why_not(task: TaskFacts) -> str | None:
     if not task.device.startswith("cuda"):
-        return _NO_DEVICE
+        return _no_device(task.device)
     if len(task.optimizers) > 1:
-        return f"{len(task.optimizers)} optimizers take steps, one step of one can be captured"
+        return f"the run uses {len(task.optimizers)} optimizers. Expected: 1, to capture its step"
     return None
+
+
+def _no_device(device: str) -> str:
+    return f"no CUDA device is in use (device='{device}'); train on a CUDA GPU to use cuda_graph"
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
     if target.device != "cuda":
-        raise Refusal(_NO_DEVICE)
+        raise Refusal(_no_device(target.device))
     reason = unfit(target)
     if reason is not None:
         raise Refusal(reason)
@@ -85,17 +88,27 @@ def unfit(target: StepTarget) -> str | None:
         return reason
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         if any(map(_is_a_users, getattr(target.optimizer, hooks, {}).values())):
-            return "the optimizer has a step hook, which a replay would not call"
+            return "the optimizer has a step hook, which a replay would not call; remove the hook"
     for name, module in target.module.named_modules():
         if getattr(module, "sparse", False):
-            return f"{name} gives sparse gradients, which fused optimizers do not take"
+            return (
+                f"module '{name}' has sparse=True, which fused optimizers do not support; "
+                "set it to False"
+            )
         for hooks in _HOOKS:
             if any(map(_is_a_users, getattr(module, hooks, {}).values())):
-                return f"{name or 'the model'} has a hook, which a replay would not call"
+                what = f"module '{name}'" if name else "the model"
+                return f"{what} has a hook, which a replay would not call; remove the hook"
     if target.notes.get("compile_mode") in GRAPHED_MODES:
-        return f"compile in mode {target.notes['compile_mode']} makes graphs of its own"
+        return (
+            f"compile with mode='{target.notes['compile_mode']}' captures CUDA graphs itself; "
+            "use mode='default'"
+        )
     if "recompute" in target.notes:
-        return "recompute looks at the random state in each backward, which no graph can hold"
+        return (
+            "recompute reads the RNG state in each backward, which cannot be captured; "
+            "remove recompute or cuda_graph from the plan"
+        )
     return None
 
 
@@ -106,10 +119,11 @@ def _is_a_users(hook: Any) -> bool:
 def proof(target: StepTarget) -> Proof:
     wish = target.graph
     if wish.refused is not None:
-        return Proof("refused", f"{wish.refused}; {wish.other_steps} steps ran as they are")
+        return Proof("refused", f"{wish.refused}; {wish.other_steps} steps ran without a graph")
     if wish.replays == 0:
-        return Proof("no_effect", f"{wish.other_steps} steps ran as they are, none was replayed")
-    return Proof("applied", f"{wish.replays} replays, {wish.other_steps} steps as they are")
+        return Proof("no_effect", f"{wish.other_steps} steps ran without a graph, none replayed")
+    steps = f"{wish.replays} steps replayed, {wish.other_steps} run without a graph"
+    return Proof("applied", steps)
 
 
 def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:

@@ -31,9 +31,12 @@ class Options:
 
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if not host.gpus or task.device == "cpu":
-        return "there is no GPU that trains: cuDNN is not used"
+        return (
+            f"no GPU is used for training (device='{task.device}', {len(host.gpus)} GPUs on the "
+            "host); train on a CUDA GPU to use cudnn_benchmark"
+        )
     if not any("Conv" in name for name in task.layers):
-        return "the model has no convolution"
+        return "the model has no convolution; expected: at least one `Conv1d`, `Conv2d` or `Conv3d`"
     return None
 
 
@@ -43,9 +46,15 @@ def apply(target: ProcessTarget) -> ProcessTarget:
         import torch
 
         if target.device != "cuda" or not switches.has_cuda():
-            raise Refusal(f"the device is {target.device}: cuDNN is not used")
+            raise Refusal(
+                f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
+                "cudnn_benchmark"
+            )
         if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
-            raise Refusal("deterministic algorithms are asked for, and a search may choose others")
+            raise Refusal(
+                "deterministic algorithms are enabled, by `torch.use_deterministic_algorithms` or "
+                "`torch.backends.cudnn.deterministic`; set them to False to use cudnn_benchmark"
+            )
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = True
 
@@ -62,12 +71,12 @@ def proof(target: ProcessTarget) -> Proof:
     import torch
 
     if not torch.backends.cudnn.benchmark:
-        return Proof("no_effect", "it is off in the end: the script sets it itself")
+        return Proof("no_effect", "the script set torch.backends.cudnn.benchmark to False")
     first, later = switches.first_and_later_convolution_ms(target.device)
     times = f"a convolution of a new shape took {first:.2f} ms, then {later:.2f} ms"
     if first < _SEARCH * later:
-        return Proof("no_effect", f"{times}: nothing was searched")
-    return Proof("applied", f"{times}: algorithms are searched")
+        return Proof("no_effect", f"{times}: no algorithms were benchmarked")
+    return Proof("applied", f"{times}: algorithms were benchmarked")
 
 
 def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:

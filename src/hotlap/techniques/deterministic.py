@@ -74,8 +74,8 @@ def _set(options: Options, device: str) -> Callable[[], None]:
         if refused is not None:
             undo()
             raise Refusal(
-                f"this process has used cuBLAS before, without {_VARIABLE}={_WORKSPACE} in its "
-                f"environment ({refused.splitlines()[0]})"
+                f"this process used cuBLAS before {_VARIABLE} was set "
+                f"({refused.splitlines()[0]}); set {_VARIABLE}={_WORKSPACE} in its environment"
             )
     return undo
 
@@ -88,7 +88,7 @@ def proof() -> Proof:
         # It has no deterministic form on any device, so torch must refuse it.
         values.put_(where, torch.ones(2))
     except RuntimeError:
-        return Proof("applied", "torch refuses `put_`, which has no deterministic algorithm")
+        return Proof("applied", "torch raises in `put_`, which has no deterministic algorithm")
     return Proof("no_effect", "torch runs `put_`, which has no deterministic algorithm")
 
 

@@ -44,15 +44,16 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if importlib.util.find_spec(options.package) is None:
         return _absent(options.package)
     if options.package == "bitsandbytes" and (task.device == "cpu" or not host.gpus):
-        return "bitsandbytes' 8-bit optimizers need a CUDA device"
+        return "package='bitsandbytes' needs a CUDA device. Use package='torchao' on a CPU."
     known = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
     if task.optimizers and not any(row.name in known for row in task.optimizers):
-        return f"the optimizer is {task.optimizers[0].name}, not torch's Adam or AdamW"
+        name = task.optimizers[0].name
+        return f"the optimizer is {name}. Expected: torch.optim.Adam or torch.optim.AdamW."
     return None
 
 
 def _absent(package: str) -> str:
-    return f"{package} is not installed: pip install {package}"
+    return f"{package} is not installed. Install it: pip install {package}"
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
@@ -68,7 +69,10 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     ]
     if options.package == "bitsandbytes":
         if target.device != "cuda":
-            raise Refusal("bitsandbytes' 8-bit optimizers need a CUDA device")
+            raise Refusal(
+                f"package='bitsandbytes' needs a CUDA device; the model is on '{target.device}'. "
+                "Use package='torchao'."
+            )
         made = _bitsandbytes(plain, groups)
     else:
         made = _torchao(plain, groups, options, target)
@@ -83,15 +87,15 @@ def _unfit(optimizer: Any) -> str | None:
 
     name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
-        return f"the optimizer is {name}, not torch's Adam or AdamW"
+        return f"the optimizer is {name}. Expected: torch.optim.Adam or torch.optim.AdamW."
     if optimizer.state:
-        return "the optimizer has taken steps"
+        return "the optimizer has taken steps already. Expected: a new optimizer, without state."
     for group in optimizer.param_groups:
         asked = [flag for flag in _FLAGS if group.get(flag)]
         if asked:
-            return f"the optimizer has {asked[0]}=True"
+            return f"the optimizer has {asked[0]}=True. Expected: {asked[0]}=False."
         if isinstance(group["lr"], torch.Tensor):
-            return "the learning rate is a tensor"
+            return "the learning rate is a tensor. Expected: lr as a float."
     return None
 
 
@@ -105,7 +109,10 @@ def _kind(plain: Any) -> str:
     """Return `AdamW` or `Adam`: by what its groups do, as torch's own AdamW is an Adam."""
     ways = {_decouples(plain, group) for group in plain.param_groups}
     if len(ways) > 1:
-        raise Refusal("some groups decouple weight decay and some do not")
+        raise Refusal(
+            "`decoupled_weight_decay` differs between the parameter groups. Expected: the same "
+            "value in all of them."
+        )
     return "AdamW" if ways == {True} else "Adam"
 
 
@@ -205,11 +212,11 @@ def proof(target: StepTarget) -> Proof:
     if held == 0:
         return Proof("no_effect", "no step was taken")
     if narrow == 0:
-        return Proof("no_effect", "no parameter is large enough: none of its averages is in 8 bits")
+        return Proof("no_effect", "no parameter is large enough: all optimizer state is in float32")
     return Proof(
         "applied",
-        f"{narrow} averages in 8 bits: the state takes {held / 2**20:.2f} MiB, in float32 "
-        f"{wide / 2**20:.2f}",
+        f"{narrow} averages are in 8 bits: the optimizer state takes {held / 2**20:.2f} MiB, in "
+        f"float32 it would take {wide / 2**20:.2f} MiB",
     )
 
 

@@ -23,6 +23,7 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
 
 INSTALL = "pip install --no-build-isolation 'transformer_engine[pytorch]'"
+_GPU = "an NVIDIA GPU of compute capability 8.9 or newer"
 CAPABILITY = (8, 9)
 """The oldest GPUs that multiply in 8 bits: Ada; Hopper is (9, 0)."""
 SIDE = 16
@@ -38,9 +39,9 @@ class Options:
 
 def why_not(task: TaskFacts) -> str | None:
     if task.device.partition(":")[0] != "cuda":
-        return f"products in 8 bits need an NVIDIA GPU; the run is on '{task.device}'"
+        return f"the run is on '{task.device}'. Expected: {_GPU}."
     if "Linear" not in task.layers:
-        return "the model has no linear layer"
+        return "the model has no `torch.nn.Linear`. Expected: at least one; fp8 changes no others."
     return _absent()
 
 
@@ -55,11 +56,11 @@ def _cannot_multiply(device: Any) -> str | None:
     import torch
 
     if device.type != "cuda":
-        return f"products in 8 bits need an NVIDIA GPU; the model is on '{device}'"
+        return f"the model is on '{device}'. Expected: {_GPU}."
     found = torch.cuda.get_device_capability(device)
     if found < CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        return f"{name} has compute capability {found[0]}.{found[1]}; 8.9 or newer is needed"
+        return f"{name} has compute capability {found[0]}.{found[1]}. Expected: 8.9 or newer."
     return _absent()
 
 
@@ -105,12 +106,15 @@ def apply(target: ModelTarget) -> ModelTarget:
     chosen = _layers(module)
     if not chosen:
         raise Refusal(
-            f"no linear layer has a weight of its own whose sides are multiples of {SIDE}"
+            "no `torch.nn.Linear` can run in fp8. Expected: in_features and out_features divisible "
+            f"by {SIDE}, and a weight that no other module shares."
         )
     try:
         twins = [(linear, *_engine_linear(linear)) for linear in chosen]
     except (ImportError, OSError) as error:
-        raise Refusal(f"Transformer Engine cannot be imported: {error}") from error
+        raise Refusal(
+            f"Transformer Engine cannot be imported: {error}. Install it for this torch: {INSTALL}"
+        ) from error
     calls = {"fp8": 0, "plain": 0}
     for linear, forward, _ in twins:
         linear.forward = _where_it_fits(linear, forward, calls)
@@ -153,9 +157,9 @@ def _where_it_fits(
 
 def proof(target: ModelTarget) -> Proof:
     if "fp8" not in target.notes:
-        return Proof("no_effect", "no model was there")
+        return Proof("no_effect", "no model was found")
     calls, in_8_bits, layers = target.notes["fp8"]()
-    left = f"; {calls['plain']} calls stayed plain: their rows are no multiple of {ROWS}"
+    left = f"; {calls['plain']} calls ran without fp8: their rows are not divisible by {ROWS}"
     if not in_8_bits:
         return Proof("no_effect", f"none of {layers} layers computed in 8 bits{left}")
     words = f"{in_8_bits} of {layers} layers computed in 8 bits, {calls['fp8']} calls"

@@ -31,12 +31,15 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ValueError(f"every={self.every} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"every={self.every} is not allowed. Expected: 1 or more.")
 
 
 def why_not(task: TaskFacts) -> str | None:
     if task.planned_steps is not None and task.planned_steps <= 1:
-        return f"the run has {task.planned_steps} step, and nothing comes after it"
+        return (
+            f"planned steps: {task.planned_steps}. Expected: 2 or more, because garbage is "
+            "collected between steps."
+        )
     return None
 
 
@@ -118,11 +121,11 @@ def proof(target: ProcessTarget) -> Proof:
         return Proof("no_effect", "no step was taken")
     counted = (
         f"{collector.own} collections between {collector.steps} steps, {collector.others} others, "
-        f"{collector.frozen:,} objects left out"
+        f"{collector.frozen:,} objects frozen"
     )
     # One that the script asks for is the script's; many mean that it switched them on again.
     if collector.others > collector.steps // 2:
-        return Proof("no_effect", f"{counted}: the script collects itself")
+        return Proof("no_effect", f"{counted}: the script calls gc.enable or gc.collect")
     return Proof("applied", counted)
 
 

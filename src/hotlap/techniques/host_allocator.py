@@ -44,9 +44,12 @@ class Options:
 
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if host.platform != "linux":
-        return "the settings are those of the GNU C library, which Linux has"
+        return f"the platform is '{host.platform}'. Expected: 'linux', with the GNU C library."
     if task.device != "cpu":
-        return f"the model trains on {task.device}, whose memory torch keeps itself"
+        return (
+            f"the model trains on '{task.device}', whose memory PyTorch caches already. Use "
+            "host_allocator for training on a CPU."
+        )
     return None
 
 
@@ -56,10 +59,16 @@ def apply(target: ProcessTarget) -> ProcessTarget:
 
     def switch() -> Callable[[], None]:
         if not switches.is_glibc():
-            raise Refusal("memory of this process is not handed out by the GNU C library")
+            raise Refusal(
+                "`malloc` of this process is not the GNU C library's. Unset LD_PRELOAD, or use "
+                "a host with glibc."
+            )
         for name in (*VARIABLES, *_OTHERS):
             if os.environ.get(name, VARIABLES.get(name)) != VARIABLES.get(name):
-                raise Refusal(f"the environment sets {name} itself, which is kept")
+                raise Refusal(
+                    f"the environment sets {name}={os.environ[name]}, which is kept. Unset it to "
+                    "use host_allocator."
+                )
         return switches.keep_freed_memory()
 
     paging = target.notes["host_allocator"] = Paging()
@@ -72,15 +81,15 @@ def proof(target: ProcessTarget) -> Proof:
     kept = switches.keeps_freed_memory()
     if kept is not True:
         why = (
-            "it was mapped for itself or given back"
+            "it was mapped separately, or returned to the system"
             if kept is False
             else "glibc is older than 2.33"
         )
-        return Proof("no_effect", f"a block of 40 MiB does not show it: {why}")
+        return Proof("no_effect", f"a test allocation of 40 MiB shows no effect: {why}")
     paging = target.notes["host_allocator"]
-    shown = "a block of 40 MiB came from the heap and stays in it"
+    shown = "a test allocation of 40 MiB came from the heap, and was kept there once freed"
     if paging.steps > 0:
-        shown += f"; {paging.each()[0]:.0f} page faults a step"
+        shown += f"; {paging.each()[0]:.0f} page faults per step"
     return Proof("applied", shown)
 
 

@@ -29,29 +29,32 @@ class Options:
 
 
 def why_not(task: TaskFacts) -> str | None:
-    if any("BatchNorm" in name for name in task.layers):
-        return "batch norm keeps running statistics, which bfloat16 is too narrow for"
+    norms = [name for name in task.layers if "BatchNorm" in name]
+    if norms:
+        return _on_batch_norm(norms[0])
     return None
+
+
+def _on_batch_norm(name: str) -> str:
+    return (
+        f"the model has a {name}, and bfloat16 is too narrow for its running statistics. Use "
+        "autocast, which keeps them in float32."
+    )
 
 
 def apply(target: StepTarget) -> StepTarget:
     import torch
 
     module, optimizer = target.module, target.optimizer
-    if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):
-        raise Refusal("batch norm keeps running statistics, which bfloat16 is too narrow for")
-    for each in module.modules():
-        # Plain embeddings and bags of them have both.
-        if getattr(each, "max_norm", None) is not None:
-            raise Refusal("an embedding with max_norm writes to its weights in the forward")
-        if getattr(each, "sparse", False):
-            raise Refusal("gradients of a sparse embedding cannot be added up in masters")
-    if any(parameter.dtype != torch.float32 for parameter in module.parameters()):
-        raise Refusal("a parameter is not float32")
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    _check(module)
+    own = {id(parameter) for parameter in module.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if any(id(parameter) not in names for parameter in held):
-        raise Refusal("the optimizer holds a parameter that is not the model's")
+    strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in own]
+    if strange:
+        raise Refusal(
+            f"the optimizer has a parameter of shape {strange[0]} that the model has not. "
+            "Expected: parameters of the model only."
+        )
     masters = {id(parameter): _master(parameter) for parameter in held}
     # What is not trained is given back as it was, not as bfloat16 holds it.
     wide = {name: masters.get(id(p), p.data) for name, p in module.named_parameters()}
@@ -70,6 +73,30 @@ def apply(target: StepTarget) -> StepTarget:
         target.ended.extend(sum_embeddings_in_float32(module))
     _Copies(held, [masters[id(parameter)] for parameter in held]).join(target)
     return target
+
+
+def _check(module: Any) -> None:
+    """Refuse layers and parameters that cannot be trained in bfloat16."""
+    import torch
+
+    for each in module.modules():
+        if isinstance(each, torch.nn.modules.batchnorm._BatchNorm):
+            raise Refusal(_on_batch_norm(type(each).__name__))
+    for each in module.modules():
+        # Plain embeddings and bags of them have both.
+        if getattr(each, "max_norm", None) is not None:
+            raise Refusal(
+                f"{type(each).__name__} has max_norm={each.max_norm}, and writes to its weights in "
+                "the forward. Use autocast, which keeps the weights in float32."
+            )
+        if getattr(each, "sparse", False):
+            raise Refusal(
+                f"{type(each).__name__} has sparse=True, and sparse gradients cannot be added to "
+                "float32 master weights. Set sparse=False, or use autocast."
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise Refusal(f"parameter {name} is {parameter.dtype}. Expected: torch.float32.")
 
 
 def _master(parameter: Any) -> Any:
@@ -192,7 +219,8 @@ def proof(target: StepTarget) -> Proof:
     dtype = target.notes.get("master_weights")
     if dtype is None:
         return Proof("no_effect", "no forward ran")
-    return Proof("applied", f"{target.notes['masters']} float32 masters; the model gave {dtype}")
+    masters = target.notes["masters"]
+    return Proof("applied", f"{masters} float32 master weights; the model returned {dtype}")
 
 
 TECHNIQUE = Technique(

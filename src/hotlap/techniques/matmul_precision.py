@@ -39,9 +39,16 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if task.device == "cpu":
         needed = "amx_fp16" if options.precision == "high" else "amx_bf16"
         if needed not in host.features:
-            return f"the model is on a CPU without {needed}: float32 products stay float32"
+            return (
+                f"the CPU has no {needed}, so float32 products stay float32. Expected: a CPU with "
+                f"{needed} for precision='{options.precision}'."
+            )
     elif not any(float(gpu.compute_capability or 0) >= 8 for gpu in host.gpus):
-        return "TF32 needs an NVIDIA GPU of compute capability 8.0 or more"
+        found = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in host.gpus)
+        return (
+            f"GPUs on this host: {found or 'none'}. Expected: an NVIDIA GPU of compute capability "
+            "8.0 or newer, which TF32 needs."
+        )
     return None
 
 
@@ -55,7 +62,9 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         if error < _FLOAT32_ERROR:
             torch.set_float32_matmul_precision(before)
             raise Refusal(
-                f"float32 products stay float32 on this {target.device}: one is off by {error:.0e}"
+                f"precision='{options.precision}' has no effect on this {target.device}: the "
+                f"relative error of a product is {error:.0e}, as in float32. Remove "
+                "matmul_precision from the plan."
             )
         target.notes["matmul_precision"] = error
         return lambda: torch.set_float32_matmul_precision(before)
@@ -69,9 +78,12 @@ def proof(target: ProcessTarget, options: Options) -> Proof:
 
     now = torch.get_float32_matmul_precision()
     if now != options.precision:
-        return Proof("no_effect", f"the precision is `{now}` in the end: the script sets it itself")
+        return Proof("no_effect", f"the precision is `{now}` at the end: the script sets it")
     error = switches.product_error(target.device)
-    return Proof("applied", f"a float32 product is off by {error:.0e}, in float32 by 1e-6 at most")
+    return Proof(
+        "applied",
+        f"the relative error of a float32 product is {error:.0e}, and at most 1e-6 in full float32",
+    )
 
 
 def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:

@@ -23,20 +23,22 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"size={self.size} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"size={self.size} is not allowed. Expected: 1 or more.")
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
-        raise Refusal("a script's step is its own; `hotlap train` offers this for recipes")
+        raise Refusal("hotlap cannot split a script's steps. Use `hotlap train` with a recipe.")
     source = target.loader
     if options.size > source.batch:
         raise PlanError(
-            f"micro_batch has {options.size} samples, a step only {source.batch}. Allowed: a "
-            f"size below {source.batch}."
+            f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "
+            f"Expected: less than {source.batch}."
         )
     if options.size == source.batch:
-        raise Refusal(f"a step has {source.batch} samples, no more than a micro-batch")
+        raise Refusal(
+            f"size={options.size} is the whole batch. Set a size below {source.batch} to split it."
+        )
     source.micro = options.size
     target.notes["micro_batch"] = -(-source.batch // options.size)
     return target
@@ -46,7 +48,7 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     parts = target.notes.get("micro_batch")
     if parts is None:
         return Proof("no_effect", "no step was split")
-    return Proof("applied", f"{parts} micro-batches of {options.size} samples a step")
+    return Proof("applied", f"{parts} micro-batches of {options.size} samples per step")
 
 
 TECHNIQUE = Technique(

@@ -50,9 +50,9 @@ class Buffers:
             copy = self._copies[path][2]
             if holder[key] is not copy or copy._version > 0:
                 raise UsageError(
-                    f"the model's forward writes to its buffer {path}, which bfloat16 is too "
-                    "narrow for. Allowed: a plan without master_weights; autocast leaves buffers "
-                    "as they are."
+                    f"the model's forward writes to its buffer {path}, which master_weights holds "
+                    "in bfloat16. Remove master_weights from the plan, or use autocast, which "
+                    "keeps buffers in float32."
                 )
 
     def _before(self, *_: Any) -> None:

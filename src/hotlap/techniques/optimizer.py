@@ -21,7 +21,8 @@ from hotlap.techniques.record import Live, Numerics, OptimizerTarget, Proof, Ref
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 # Not NAdam, RAdam and ASGD: their foreach implementations round otherwise (seen on torch 2.13).
 _FOREACH = (*_FUSED, "Adadelta", "Adamax", "RMSprop", "Rprop")
-_ELSEWHERE = "the optimizer is {}, torch has {} only for {}"
+_ELSEWHERE = "the optimizer is {}. Expected for implementation='{}': {} of torch.optim."
+_OWN_CHOICE = "the script sets {}={}. Remove it to let hotlap choose the implementation."
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,13 @@ def numerics(options: Options) -> Numerics:
 def why_not(task: TaskFacts, options: Options) -> str | None:
     supported = _supported(options)
     for optimizer in task.optimizers:
-        if optimizer.implementation == options.implementation:
-            return f"the script asks for {options.implementation} itself"
         if optimizer.implementation in ("foreach", "fused"):
-            return f"the script asks for {optimizer.implementation}, which is kept"
+            return _OWN_CHOICE.format(optimizer.implementation, True)
         module, _, name = optimizer.name.rpartition(".")
         if module.startswith("torch.optim") and name in supported:
             return None
     if not task.optimizers:
-        return "no optimizer of torch.optim took a step"
+        return f"no optimizer took a step. Expected: {', '.join(supported)} of torch.optim."
     return _ELSEWHERE.format(task.optimizers[0].name, options.implementation, ", ".join(supported))
 
 
@@ -57,7 +56,9 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
     import torch
 
     if target.taken_by is not None:
-        raise Refusal(f"{target.taken_by} chooses the implementation itself")
+        raise Refusal(
+            f"{target.taken_by} chooses the implementation itself. Remove it to use `optimizer`."
+        )
     optimizer = target.optimizer
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _supported(options):
@@ -68,15 +69,21 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
                 ", ".join(_supported(options)),
             )
         )
-    for group in optimizer.param_groups:
+    for number, group in enumerate(optimizer.param_groups):
         reason = _unfit(group, options.implementation)
         if reason is not None:
             raise Refusal(reason)
         if _has_twice(group["params"]):
-            raise Refusal("a group holds a parameter twice, which is stepped one after the other")
-        exact = (torch.float32, torch.float64)
-        if not all(p.dtype in exact and p.layout == torch.strided for p in group["params"]):
-            raise Refusal("a parameter is not a dense float32 or float64 tensor")
+            raise Refusal(
+                f"parameter group {number} holds a parameter twice. Expected: each parameter once, "
+                f"because {options.implementation} updates all of them at the same time."
+            )
+        for p in group["params"]:
+            if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
+                raise Refusal(
+                    f"a parameter is {p.dtype}, {p.layout}. Expected: torch.float32 or "
+                    "torch.float64, torch.strided."
+                )
     if options.implementation == "fused":
         _place_step_counters(optimizer)
         # A state that is loaded later brings its own.
@@ -93,14 +100,16 @@ def _unfit(group: Mapping[str, Any], implementation: str) -> str | None:
     """Return why a group cannot be stepped that way, None if it can."""
     import torch
 
-    if group.get("foreach") is not None or group.get("fused") is not None:
-        return "the script chooses the implementation itself"
-    if group.get("differentiable") or group.get("capturable"):
-        return "the optimizer is differentiable or capturable"
+    for key in ("foreach", "fused"):
+        if group.get(key) is not None:
+            return _OWN_CHOICE.format(key, group[key])
+    for key in ("differentiable", "capturable"):
+        if group.get(key):
+            return f"the optimizer has {key}=True. Expected: {key}=False."
     if implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
-        return "the learning rate is a tensor, which foreach does not take"
+        return "the learning rate is a tensor. Expected for implementation='foreach': a float."
     if implementation == "foreach" and group.get("nesterov"):
-        return "foreach with Nesterov momentum changes the gradients it reads"
+        return "foreach changes the gradients if nesterov=True. Use implementation='fused'."
     return None
 
 
@@ -185,11 +194,13 @@ def _place_step_counters(optimizer: Any) -> None:
 
 def proof(target: OptimizerTarget, options: Options) -> Proof:
     if not target.operators:
-        return Proof("no_effect", "no second step was seen")
+        return Proof("no_effect", "no second step was observed")
     mark = "_foreach_" if options.implementation == "foreach" else "_fused_"
     ran = sorted(name for name in target.operators if mark in name)
     if not ran:
-        return Proof("no_effect", f"the step ran {len(target.operators)} operators, none {mark}*")
+        return Proof(
+            "no_effect", f"the step ran {len(target.operators)} operators, none is {mark}*"
+        )
     return Proof(
         "applied", f"the step ran {ran[0]}" + (f" and {len(ran) - 1} more" if ran[1:] else "")
     )

@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
-_NO_DEVICE = "batches stay on the host: there is no CUDA device to copy them to"
+_NO_DEVICE = (
+    "no CUDA device trains the model, so batches stay on the host. Train on one to use `pinned`."
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 1 <= self.ahead <= 16:
-            raise ValueError(f"ahead={self.ahead} is not allowed. Allowed: 1 to 16.")
+            raise ValueError(f"ahead={self.ahead} is not allowed. Expected: 1 to 16.")
         if self.max_mib < 1:
-            raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"max_mib={self.max_mib} is not allowed. Expected: 1 or more.")
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -45,8 +47,8 @@ def why_not(task: TaskFacts) -> str | None:
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal(
-            "a script moves its batches itself: give its DataLoader pin_memory=True, and its "
-            "`.to` non_blocking=True"
+            "the script moves its batches itself. Set pin_memory=True in its DataLoader and "
+            "non_blocking=True in its `.to`."
         )
     if target.device is None or not target.device.can_pin:
         raise Refusal(_NO_DEVICE)
@@ -60,18 +62,19 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 def proof(target: FeedTarget, options: Options) -> Proof:
     feed = target.notes.get("pinned")
     if feed is None or feed.pinned_steps + feed.other_steps == 0:
-        return Proof("no_effect", "no batch was copied: they were on the device, or none was asked")
+        return Proof(
+            "no_effect", "no batch was copied: all were on the device, or none was requested"
+        )
     if feed.pinned_steps == 0:
         return Proof(
             "no_effect",
-            f"{options.ahead} steps under way take more than {options.max_mib} MiB of pinned "
-            "memory (option max_mib)",
+            f"ahead={options.ahead} steps need more pinned memory than max_mib={options.max_mib}. "
+            "Raise max_mib or lower ahead",
         )
     rest = f", {feed.other_steps} without it" if feed.other_steps else ""
     return Proof(
         "applied",
-        f"{feed.pinned_steps} steps came through {feed.most_bytes / 2**20:.1f} MiB of pinned "
-        f"memory{rest}",
+        f"{feed.pinned_steps} steps used {feed.most_bytes / 2**20:.1f} MiB of pinned memory{rest}",
     )
 
 

@@ -29,6 +29,11 @@ from typing import Any
 from hotlap.task import is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
+_SCRIPT = (
+    "the DataLoader of a script cannot read with threads. Use `hotlap train` with a recipe, or "
+    "`workers`."
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -39,9 +44,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 256:
-            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 256.")
+            raise ValueError(f"count={self.count} is not allowed. Expected: 1 to 256.")
         if not 1 <= self.prefetch <= 64:
-            raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
+            raise ValueError(f"prefetch={self.prefetch} is not allowed. Expected: 1 to 64.")
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
@@ -49,11 +54,17 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
     loader = target.loader
     if not target.own_order:
-        raise Refusal("only the engine reads by threads: a script's own DataLoader cannot")
+        raise Refusal(_SCRIPT)
     if loader.num_workers > 0:
-        raise Refusal("worker processes read the samples already")
+        raise Refusal(
+            f"{loader.num_workers} worker processes read the samples already. Remove `workers` "
+            "from the plan."
+        )
     if is_stream(loader.dataset):
-        raise Refusal("a stream (iterable data set) has no samples that threads could share out")
+        raise Refusal(
+            f"{type(loader.dataset).__name__} is an iterable dataset, whose samples threads cannot "
+            "read by index. Use `workers`."
+        )
     problem = Reach(loader.dataset).problem
     if problem is not None:
         raise Refusal(problem)
@@ -65,7 +76,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 def proof(target: FeedTarget, options: Options) -> Proof:
     notes = target.notes.get("reader_threads")
     if notes is None:
-        return Proof("no_effect", "no epoch was begun")
+        return Proof("no_effect", "no epoch was started")
     made = f"{notes['batches']} batches made by {options.count} threads"
     if notes["refused"] is not None:
         return Proof("refused", f"{notes['refused']} ({made} before)")
@@ -81,7 +92,7 @@ TECHNIQUE = Technique(
     seam="feed",
     Options=Options,
     numerics=lambda: Numerics.EXACT,
-    why_not=lambda: "only the engine reads by threads: a script's own DataLoader cannot",
+    why_not=lambda: _SCRIPT,
     apply=apply,
     proof=proof,
     candidates=candidates,

@@ -36,7 +36,7 @@ from hotlap.techniques.record import (
     own_forward_again,
 )
 
-_BATCH_NORM = "batch norm inside a block would update its running statistics twice"
+_REPEATED = "a `ModuleList` or `Sequential` with two or more children of one class that hold layers"
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_dot_product")
 """Operators of ATen whose outputs `selective` keeps, and the prefix of every kind of attention."""
 
@@ -50,12 +50,12 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ValueError(f"every={self.every} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"every={self.every} is not allowed. Expected: 1 or more.")
 
 
 def why_not(task: TaskFacts) -> str | None:
     if not any(count > 1 for count in task.layers.values()):
-        return "no class of module occurs twice in the model, so no block is repeated"
+        return f"no class of module occurs twice in the model. Expected: {_REPEATED}."
     return None
 
 
@@ -85,14 +85,20 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
 
     found = blocks_of(target.module)
     if not found:
-        raise Refusal("the model has no repeated blocks: no container of like children with layers")
+        raise Refusal(f"the model has no repeated blocks. Expected: {_REPEATED}.")
     chosen = dict(list(found.items())[:: options.every])
     for name, block in chosen.items():
         for inner in block.modules():
             if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
-                raise Refusal(f"{name}: {_BATCH_NORM}")
+                raise Refusal(
+                    f"block {name} has a {type(inner).__name__}, which would update its running "
+                    "statistics twice. Expected: blocks without batch norm."
+                )
         if "forward" in vars(block):
-            raise Refusal(f"{name}: somebody has put another forward in place of its own")
+            raise Refusal(
+                f"block {name} has a `forward` that was set on the instance. Expected: the "
+                f"`forward` of its class {type(block).__name__}."
+            )
     seen = _Seen(len(chosen), len(found))
     for name, block in chosen.items():
         # A bound method, so that a copied model's block calls the copy, and a pickled one its own.
@@ -132,7 +138,9 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
             return checkpoint(own, self, *args, use_reentrant=False, **contexts, **kwargs)
         foreign = _foreign((args, kwargs))
         if foreign is not None:
-            seen.plain[name] = f"{name} is given a {foreign}, which running it twice may change"
+            seen.plain[name] = (
+                f"{name} takes an argument of class {foreign}, which a second forward may change"
+            )
             return own(self, *args, **kwargs)
         first = name not in seen.first
         seen.first[name] = seen.first.get(name, 0) + 1
@@ -167,7 +175,7 @@ def _watched(block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, 
     changed += [key for key, value in buffers.items() if value._version != before[key][1]]
     if not changed:
         return output
-    seen.plain[name] = f"{name} changes its buffer {changed[0]}, and would do so twice"
+    seen.plain[name] = f"{name} changes its buffer {changed[0]}, and would change it twice"
     del output
     with torch.no_grad():
         for key, value in buffers.items():
@@ -209,7 +217,7 @@ def proof(target: ModelTarget) -> Proof:
     why = "; ".join(list(seen.plain.values())[:1])
     if seen.again:
         total = sum(seen.again.values())
-        text = f"{len(seen.again)} of {seen.found} blocks ran forward again, {total} times in all"
+        text = f"{len(seen.again)} of {seen.found} blocks ran forward again, {total} times in total"
         return Proof("applied", f"{text}; {why}" if why else text)
     if seen.traced:
         text = f"{len(seen.traced)} of {seen.found} blocks are recomputed inside compiled graphs"

@@ -32,20 +32,39 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.max_mib < 1:
-            raise ValueError(f"max_mib={self.max_mib} is not allowed. Allowed: 1 or more.")
+            raise ValueError(f"max_mib={self.max_mib} is not allowed. Expected: 1 or more.")
 
 
 def why_not(task: TaskFacts) -> str | None:
     loaders = task.training_loaders
     if not loaders:
-        return "no DataLoader feeds the training loop"
+        return (
+            "the training loop reads from no DataLoader. Wrap the dataset in a `DataLoader` to use "
+            "resident."
+        )
     if not any(loader.map_style for loader in loaders):
-        return "the data set is a stream (iterable), it has no samples that could be kept"
+        return _on_stream(loaders[0].dataset)
     if not any(loader.map_style and loader.plain_collate for loader in loaders):
-        return "batches are made by a collate function of the script's own"
+        return _COLLATE
     if all(loader.num_workers > 0 for loader in loaders):
-        return "the loader uses worker processes"
+        return _on_workers(loaders[0].num_workers)
     return None
+
+
+_COLLATE = (
+    "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
+)
+
+
+def _on_stream(name: str) -> str:
+    return (
+        f"{name} is an iterable dataset. Expected: a map-style dataset, with `__getitem__` and "
+        "`__len__`."
+    )
+
+
+def _on_workers(count: int) -> str:
+    return f"the DataLoader has num_workers={count}. Set num_workers=0 to use resident."
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
@@ -55,18 +74,21 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
     loader = target.loader
     if loader.num_workers > 0:
-        raise Refusal("the loader uses worker processes")
+        raise Refusal(_on_workers(loader.num_workers))
     # Padding of hotlap's own can be undone, row by row.
     keeps_rows = getattr(loader, "keeps_rows", False)
     if loader.collate_fn is not default_collate and not keeps_rows:
-        raise Refusal("batches are made by a collate function of the script's own")
+        raise Refusal(_COLLATE)
     has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
     if is_stream(loader.dataset) or not has_positions:
-        raise Refusal("the data set is a stream (iterable), it has no samples that could be kept")
+        raise Refusal(_on_stream(type(loader.dataset).__qualname__))
     try:
         len(loader.dataset)
     except Exception as error:
-        raise Refusal(f"the data set's length raised {type(error).__name__}") from error
+        raise Refusal(
+            f"`len(dataset)` raised {type(error).__name__}: {error}. Return the number of samples "
+            "from `__len__`."
+        ) from error
     limit = options.max_mib * 2**20
     place = _place(target, options)
     rows = ResidentRows(loader.dataset, limit, own_order=target.own_order, place=place)
@@ -91,9 +113,9 @@ def _place(target: FeedTarget, options: Options) -> Any:
         return DevicePlace(device, HostPlace() if options.where == "auto" else None)
     if options.where == "device":
         raise Refusal(
-            "where='device', but the batches stay on the host"
+            "where='device', but the model does not train on a GPU. Use where='host'."
             if target.own_order
-            else "where='device', but a script moves its batches itself"
+            else "where='device', but the script moves its batches itself. Use where='host'."
         )
     return HostPlace()
 
@@ -101,7 +123,7 @@ def _place(target: FeedTarget, options: Options) -> Any:
 def proof(target: FeedTarget) -> Proof:
     rows = target.notes.get("resident")
     if rows is None:
-        return Proof("no_effect", "no loader took it")
+        return Proof("no_effect", "no DataLoader used it")
     if rows.refused is not None:
         return Proof("refused", rows.refused)
     if rows.served == 0:
@@ -109,8 +131,7 @@ def proof(target: FeedTarget) -> Proof:
     return Proof(
         "applied",
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
-        f"{rows.place.name}, "
-        f"{rows.read_batches} read by the data set",
+        f"{rows.place.name}, {rows.read_batches} read from the dataset",
     )
 
 
@@ -118,7 +139,7 @@ def _why_none_was_served(rows: Any) -> str:
     read = f"{rows.read_batches} batches read"
     if rows.changed is not None:
         return f"{read}, none from memory: {rows.changed} changed, so the samples were read again"
-    return f"{read}, and no sample was asked for again: one epoch, or another part in each"
+    return f"{read}; no sample was read twice: one epoch only, or other samples in each epoch"
 
 
 TECHNIQUE = Technique(

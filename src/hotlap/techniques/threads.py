@@ -28,14 +28,14 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 1024:
-            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 1024.")
+            raise ValueError(f"count={self.count} is not allowed. Expected: 1 to 1024.")
 
 
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
-        return f"only {host.cores} cores are usable"
+        return f"count={options.count} is more than the usable cores. Expected: 1 to {host.cores}."
     if task.threads == options.count:
-        return f"the script runs with {options.count} already"
+        return f"the script uses {options.count} threads already. Set another count."
     return None
 
 
@@ -74,7 +74,7 @@ def proof(options: Options) -> Proof:
 
     threads = torch.get_num_threads()
     if threads != options.count:
-        return Proof("no_effect", f"torch uses {threads} threads: the script sets them itself")
+        return Proof("no_effect", f"torch uses {threads} threads: the script sets the number")
     return Proof("applied", f"torch uses {threads} threads")
 
 

@@ -42,19 +42,33 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 256:
-            raise ValueError(f"count={self.count} is not allowed. Allowed: 1 to 256.")
+            raise ValueError(f"count={self.count} is not allowed. Expected: 1 to 256.")
         if not 1 <= self.prefetch <= 64:
-            raise ValueError(f"prefetch={self.prefetch} is not allowed. Allowed: 1 to 64.")
+            raise ValueError(f"prefetch={self.prefetch} is not allowed. Expected: 1 to 64.")
 
 
 def why_not(task: TaskFacts) -> str | None:
     if not task.training_loaders:
-        return "no DataLoader feeds the training loop"
+        return (
+            "the training loop reads from no DataLoader. Wrap the dataset in a `DataLoader` to use "
+            "workers."
+        )
     if all(loader.num_workers > 0 for loader in task.training_loaders):
-        return "the loader has worker processes already"
+        return _on_workers(task.training_loaders[0].num_workers)
     if not any(loader.map_style for loader in task.training_loaders):
-        return "a stream (iterable data set) would be read once by every worker"
+        return _on_stream(task.training_loaders[0].dataset)
     return None
+
+
+def _on_workers(count: int) -> str:
+    return f"the DataLoader has num_workers={count} already. Set num_workers=0 to use workers."
+
+
+def _on_stream(name: str) -> str:
+    return (
+        f"{name} is an iterable dataset, which every worker process would read in full. Expected: "
+        "a map-style dataset, with `__getitem__` and `__len__`."
+    )
 
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
@@ -63,10 +77,10 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
     loader = target.loader
     if loader.num_workers > 0:
-        raise Refusal("the loader has worker processes already")
+        raise Refusal(_on_workers(loader.num_workers))
     is_iterable = is_stream(loader.dataset)
     if is_iterable and not target.own_order:
-        raise Refusal("a stream (iterable data set) would be read once by every worker")
+        raise Refusal(_on_stream(type(loader.dataset).__qualname__))
     problem = _unsharable(loader.dataset) if is_iterable else Reach(loader.dataset).problem
     if problem is not None:
         raise Refusal(problem)
@@ -98,7 +112,10 @@ def _unsharable(stream: Any) -> str | None:
     path = own_iterator(stream)
     if path is None:
         return None
-    return f"the stream holds an open file or an iterator ({path}), which workers cannot share"
+    return (
+        f"{path} is an open file or an iterator, which worker processes cannot share. Open it in "
+        "`__iter__`."
+    )
 
 
 def _unfit(loader: Any) -> str | None:
@@ -110,9 +127,9 @@ def _unfit(loader: Any) -> str | None:
         sample = loader.dataset[0]
         drawn = fixed.moved(states)
         if drawn is not None:
-            return f"reading a sample draws from {drawn}, in a worker it would draw otherwise"
+            return f"reading a sample draws from {drawn}, whose state differs in worker processes"
         if _requires_grad(sample):
-            return "a sample requires a gradient, which does not lead out of a worker"
+            return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
         return _draws_between_batches(loader)
     finally:
         fixed.restore(states)
@@ -142,11 +159,14 @@ def _draws_between_batches(loader: Any) -> str | None:
         for _ in islice(order, _LOOKED_AT):
             pass
     except Exception as error:
-        return f"its sampler cannot be looked at ({type(error).__name__}: {error})"
+        return f"the sampler cannot be checked ({type(error).__name__}: {error})"
     drawn = fixed.moved(states)
     if drawn is None:
         return None
-    return f"its sampler draws from {drawn} between batches, and workers ask it ahead of time"
+    return (
+        f"the sampler draws from {drawn} between batches, and worker processes need the indices "
+        "ahead of time. Use a generator of its own in the sampler."
+    )
 
 
 def proof(target: FeedTarget, options: Options) -> Proof:
@@ -157,10 +177,10 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     if drawn is not None:
         return Proof(
             "refused",
-            f"reading a sample drew from {drawn} in a worker: {DIFFERS} from a plain run. Leave "
-            "`workers` out for this data set",
+            f"reading a sample drew from {drawn} in a worker: {DIFFERS} from a plain run. Remove "
+            "`workers` from the plan",
         )
-    return Proof("applied", f"{started} worker processes started, {options.count} asked for")
+    return Proof("applied", f"{started} worker processes started, {options.count} requested")
 
 
 def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:

@@ -87,13 +87,13 @@ def check_request(
             raise UsageError(unknown_name(name, known, "technique"))
     if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
         raise UsageError(
-            f"the plan cannot be written to '{out}': it is a folder, or its own is "
-            "not there or not writable. Allowed: --out FILE in a folder that is."
+            f"--out '{out}' cannot be written: it is a folder, or its own folder is missing or "
+            "read-only. Choose a file in a folder that is writable."
         )
     if out is not None and out.exists() and not is_plan_file(out):
         raise UsageError(
-            f"'{out}' is there, and is no plan file: it would be lost. Allowed: a new file, or a "
-            "plan file that may be replaced."
+            f"--out '{out}' exists and is not a plan file. Choose a new file, or a plan file that "
+            "may be overwritten."
         )
     return known
 

@@ -239,7 +239,8 @@ class Repetition:
     def _laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
         if not self._memory_format or tensor.dim() != _IMAGES:
             return tensor
-        return tensor.contiguous(memory_format=getattr(torch, self._memory_format))
+        # Not `contiguous`, which leaves a tensor of one channel as it is.
+        return tensor.to(memory_format=getattr(torch, self._memory_format))
 
     def end(self, roots: list[Any]) -> None:
         """Give the script its own weights back, and its own dtype."""

@@ -202,7 +202,7 @@ def test_techniques_say_what_they_make_of_a_stream(tmp_path: Path) -> None:
             states[name, row["name"]] = (row["state"], row["why"])
     dataset.file.close()
     assert states["noisy", "resident"][0] == "refused"
-    assert "is an iterable dataset" in states["noisy", "resident"][1]
+    assert "is not a map-style dataset" in states["noisy", "resident"][1]
     assert states["noisy", "workers"] == ("applied", "1 worker processes started, 1 requested")
     assert states["file", "workers"][0] == "refused"
     assert "FromFile.file" in states["file", "workers"][1]

@@ -58,7 +58,9 @@ def applied(model: nn.Module) -> ModelTarget:
 
 def test_without_a_gpu_or_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = {"Linear": 3}
-    assert "NVIDIA GPU" in (fp8.TECHNIQUE.why_not(TaskFacts(layers=linear), HOST, fp8.Options()) or "")
+    assert "NVIDIA GPU" in (
+        fp8.TECHNIQUE.why_not(TaskFacts(layers=linear), HOST, fp8.Options()) or ""
+    )
     on_gpu = TaskFacts(device="cuda:0", layers=linear)
     monkeypatch.setattr(fp8, "find_spec", lambda name: None)
     assert "pip install" in (fp8.TECHNIQUE.why_not(on_gpu, HOST, fp8.Options()) or "")

@@ -52,7 +52,10 @@ class Silent(Dataset):
 @pytest.mark.parametrize(
     ("loader", "words"),
     [
-        (DataLoader(DATA, 4, sampler=Balanced(False)), "draws from torch's global RNG between batches"),
+        (
+            DataLoader(DATA, 4, sampler=Balanced(False)),
+            "draws from torch's global RNG between batches",
+        ),
         (
             DataLoader(DATA, batch_sampler=BatchSampler(Balanced(False), 4, False)),
             "between batches",

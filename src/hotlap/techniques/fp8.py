@@ -41,7 +41,7 @@ def why_not(task: TaskFacts) -> str | None:
     if task.device.partition(":")[0] != "cuda":
         return f"the run is on '{task.device}'. Expected: {_GPU}."
     if "Linear" not in task.layers:
-        return "the model has no `torch.nn.Linear`. Expected: at least one; fp8 changes no others."
+        return "the model has no `torch.nn.Linear`. Expected: one or more; fp8 needs them."
     return _absent()
 
 
@@ -159,7 +159,7 @@ def proof(target: ModelTarget) -> Proof:
     if "fp8" not in target.notes:
         return Proof("no_effect", "no model was found")
     calls, in_8_bits, layers = target.notes["fp8"]()
-    left = f"; {calls['plain']} calls ran without fp8: their rows are not divisible by {ROWS}"
+    left = f"; {calls['plain']} calls ran without fp8: their row count is not divisible by {ROWS}"
     if not in_8_bits:
         return Proof("no_effect", f"none of {layers} layers computed in 8 bits{left}")
     words = f"{in_8_bits} of {layers} layers computed in 8 bits, {calls['fp8']} calls"

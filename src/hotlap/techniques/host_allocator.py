@@ -85,7 +85,7 @@ def proof(target: ProcessTarget) -> Proof:
             if kept is False
             else "glibc is older than 2.33"
         )
-        return Proof("no_effect", f"a test allocation of 40 MiB shows no effect: {why}")
+        return Proof("no_effect", f"not confirmed by a test allocation of 40 MiB: {why}")
     paging = target.notes["host_allocator"]
     shown = "a test allocation of 40 MiB came from the heap, and was kept there once freed"
     if paging.steps > 0:

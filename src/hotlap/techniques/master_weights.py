@@ -52,8 +52,8 @@ def apply(target: StepTarget) -> StepTarget:
     strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in own]
     if strange:
         raise Refusal(
-            f"the optimizer has a parameter of shape {strange[0]} that the model has not. "
-            "Expected: parameters of the model only."
+            f"the optimizer has a parameter of shape {strange[0]} that is not in the "
+            "model. Expected: parameters of the model only."
         )
     masters = {id(parameter): _master(parameter) for parameter in held}
     # What is not trained is given back as it was, not as bfloat16 holds it.

@@ -81,8 +81,8 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         for p in group["params"]:
             if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
                 raise Refusal(
-                    f"a parameter is {p.dtype}, {p.layout}. Expected: torch.float32 or "
-                    "torch.float64, torch.strided."
+                    f"a parameter is {p.dtype}, {p.layout}. Expected: a dense (torch.strided) "
+                    "tensor of torch.float32 or torch.float64."
                 )
     if options.implementation == "fused":
         _place_step_counters(optimizer)

@@ -20,6 +20,10 @@ from typing import Any, Literal
 from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Memory, Numerics, Proof, Refusal, Technique
 
+_COLLATE = (
+    "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -51,15 +55,9 @@ def why_not(task: TaskFacts) -> str | None:
     return None
 
 
-_COLLATE = (
-    "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
-)
-
-
 def _on_stream(name: str) -> str:
     return (
-        f"{name} is an iterable dataset. Expected: a map-style dataset, with `__getitem__` and "
-        "`__len__`."
+        f"{name} is not a map-style dataset. Expected: a dataset with `__getitem__` and `__len__`."
     )
 
 

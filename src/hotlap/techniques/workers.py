@@ -165,7 +165,7 @@ def _draws_between_batches(loader: Any) -> str | None:
         return None
     return (
         f"the sampler draws from {drawn} between batches, and worker processes need the indices "
-        "ahead of time. Use a generator of its own in the sampler."
+        "ahead of time. Give the sampler a `torch.Generator` of its own."
     )
 
 

@@ -300,7 +300,7 @@ def test_recomputing_is_named_where_it_stands_against_a_graph(device: str) -> No
     )
     rows = {row["name"]: row for row in done.techniques}
     assert rows["recompute"]["state"] == "applied", rows
-    assert "recompute looks at the random state" in rows["cuda_graph"]["why"]
+    assert "recompute reads the RNG state" in rows["cuda_graph"]["why"]
 
 
 @pytest.mark.parametrize("techniques", [GRAPH, {**GRAPH, "master_weights": {}}, FUSED])

@@ -124,7 +124,7 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (
             hotlap.pad({0: 0}),
             [(torch.ones(2, 3),), (torch.ones(1, 4),)],
-            "differs between samples in more than dimension 0",
+            "differs between samples in other dimensions than dim=0",
         ),
     ],
 )

@@ -91,7 +91,7 @@ def test_a_function_that_takes_something_else_is_refused_where_it_is_declared() 
 @pytest.mark.slow
 def test_it_is_tuned_verified_and_reported(hotlap: Run, tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
-    argv = ("--technique", TECHNIQUE, "--only", "no_nap", "--budget", "60s", "--out", str(plan))
+    argv = ("--technique", TECHNIQUE, "--only", "no_nap", "--budget", "90s", "--out", str(plan))
     done = hotlap("tune", "--json", *argv, str(HERE / "script.py"), timeout_s=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -104,7 +104,7 @@ def test_it_is_tuned_verified_and_reported(hotlap: Run, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rule_from_outside_convicts(hotlap: Run) -> None:
-    argv = ("--rule", RULE, "--technique", TECHNIQUE, "--budget", "60s", str(HERE / "script.py"))
+    argv = ("--rule", RULE, "--technique", TECHNIQUE, "--budget", "90s", str(HERE / "script.py"))
     done = hotlap("diagnose", "--json", *argv, timeout_s=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

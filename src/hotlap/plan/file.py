@@ -247,7 +247,9 @@ def _parse(text: str) -> PlanFile:
             "nested too deeply. Expected: `schema`, `[host]`, `[verdict]` and `[techniques.NAME]`."
         ) from None
     except ValueError as error:
-        raise PlanError(f"not valid TOML: {error}. Expected: a plan file.") from error
+        raise PlanError(
+            f"not valid TOML: {error}. Correct the file, or write it again with `hotlap tune`."
+        ) from error
     _check_keys(data, ("schema", "host", "verdict", "techniques"), "key")
     if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
         given = data.get("schema", "(missing)")

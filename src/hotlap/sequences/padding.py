@@ -202,8 +202,8 @@ class Pad:
         rows = [row.to(kind).movedim(self.dim, 0) for row in rows]
         if len({row.shape[1:] for row in rows}) > 1:
             raise UsageError(
-                f"field {field!r} differs between samples in more than dimension {self.dim}. "
-                "Expected: different lengths in one dimension only."
+                f"the shape of field {field!r} differs between samples in other dimensions than "
+                f"dim={self.dim}. Expected: shapes that differ in that dimension only."
             )
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())

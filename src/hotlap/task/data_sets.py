@@ -57,8 +57,8 @@ def check_data(name: str, data: Any) -> None:
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
             f"{name} is {type(data).__name__}, an iterator, which can be read only once. Expected: "
-            "a dataset whose `__iter__` starts again each time, such as a class whose `__iter__` "
-            "is the function that made this one."
+            "a dataset that can be iterated again. Wrap the function that returned the iterator: a "
+            "class whose `__iter__` calls it."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)

@@ -47,8 +47,8 @@ def why_not(task: TaskFacts, host: Any) -> str | None:
         return f"the platform is '{host.platform}'. Expected: 'linux', with the GNU C library."
     if task.device != "cpu":
         return (
-            f"the model trains on '{task.device}', whose memory PyTorch caches already. Use "
-            "host_allocator for training on a CPU."
+            f"the model trains on '{task.device}', whose memory PyTorch caches already. Remove "
+            "host_allocator from the plan: it is for training on a CPU."
         )
     return None
 

@@ -33,7 +33,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if options.size > source.batch:
         raise PlanError(
             f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "
-            f"Expected: less than {source.batch}."
+            f"Expected: at most {source.batch - 1}."
         )
     if options.size == source.batch:
         raise Refusal(

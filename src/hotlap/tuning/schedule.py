@@ -20,7 +20,9 @@ _ENOUGH_HORIZON = 256
 """Steps that show whatever happens to every 50th update, where an epoch is shorter."""
 _MOST_HORIZON = 2000
 _BEYOND_EPOCH = 64
-_DIGESTS_S = 0.0008
+_DIGESTS_S = 0.005
+"""Seconds that a proof adds to each step: digests, and updates repeated on sampled elements. About
+5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
 _START_SHARE = 0.6
 """Processes start two at a time; what that leaves of the time for each."""

@@ -335,7 +335,10 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
         return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
-            raise _Irregular(f"the keys are {list(two)} and {list(three)}; expected: the same keys")
+            raise _Irregular(
+                f"a batch of two samples has the keys {list(two)}, one of three {list(three)}; "
+                "expected: the same keys in every batch"
+            )
         grown = {key: _grown(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
     if not isinstance(two, list | tuple):

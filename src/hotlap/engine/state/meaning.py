@@ -201,7 +201,10 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
     for name, value in saved["scalars"].items():
         decode(value)
         if "/" not in name:
-            raise _Wrong(f"'{name}' is not a parameter's state. Expected: `PARAMETER/KEY`")
+            raise _Wrong(
+                f"the optimizer's tensor '{name}' has no name of the form PARAMETER/KEY. Expected: "
+                "a name such as `0.weight/exp_avg`"
+            )
     for number, group in enumerate(saved["groups"]):
         if not isinstance(group, dict):
             raise _Wrong(f"group {number} of the optimizer is {_told(group)}. Expected: dict")
@@ -216,7 +219,10 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
                 raise _Wrong(f"'{key}' of group {number} is NaN. Expected: a number")
     for name, tensor in tensors.items():
         if "/" not in name:
-            raise _Wrong(f"'{name}' is not a parameter's state. Expected: `PARAMETER/KEY`")
+            raise _Wrong(
+                f"the optimizer's tensor '{name}' has no name of the form PARAMETER/KEY. Expected: "
+                "a name such as `0.weight/exp_avg`"
+            )
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
             raise _Wrong(f"the optimizer's '{name}' contains NaN. Expected: numbers")
 

@@ -37,8 +37,8 @@ def check_length(scheduler: Any, task: Task) -> None:
             )
         if name == "OneCycleLR" and length < steps:
             raise UsageError(
-                f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: "
-                f"the scheduler raises after total_steps. Set total_steps={steps}."
+                f"the schedule {name} has total_steps={length}, and the run has {what}, so its "
+                f"`step` would raise before the end. Set total_steps={steps}."
             )
 
 

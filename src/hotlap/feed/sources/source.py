@@ -212,7 +212,7 @@ class Source:
             # It would end the epoch without a word.
             raise RunError(
                 f"`__getitem__` raised StopIteration for one of the samples {wanted[0]} to "
-                f"{wanted[-1]}. Expected: a sample, or another exception."
+                f"{wanted[-1]}. Return a sample, or raise IndexError."
             ) from error
 
 

@@ -108,7 +108,7 @@ def test_a_step_after_a_batch_that_was_handed_over_draws_none(tmp_path: Path) ->
     sampler.forward(3, (torch.ones(2),), [])
     sampler.step_begins(3)
     assert not sampler.written
-    assert "no DataLoader" in sampler.reason
+    assert "do not come from a DataLoader" in sampler.reason
 
 
 DRAWS = {
@@ -169,7 +169,7 @@ def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
     known = SimpleNamespace(training=training, batches=0)
     recorded.batch_ends(SimpleNamespace(_hotlap_loader=known), torch.ones(2))
     recorded.batch_ends(SimpleNamespace(), torch.ones(3))
-    assert len(recorded.fed) == 2
+    assert len(recorded.batches) == 2
     kept = [name for name in recorded._sampler._tensors if name.startswith("batch.")]
     assert kept == (["batch.0.0"] if training else [])
 
@@ -242,7 +242,7 @@ def test_a_gradient_that_is_missing_counts_as_zero_on_either_side() -> None:
     lost = compare_gradients({}, {"a": one}, None)
     assert lost["gradient_error"] == 1
     assert "plain_error" not in lost
-    with pytest.raises(ValueError, match="held no gradient"):
+    with pytest.raises(ValueError, match="had no gradient"):
         compare_gradients({"a": None}, {"a": None}, None)
 
 

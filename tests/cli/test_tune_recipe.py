@@ -86,7 +86,7 @@ def test_a_plan_for_the_engine_is_explained(hotlap: Run, tmp_path: Path) -> None
     done = hotlap("explain", "recipe.plan.toml")
     assert done.returncode == 0, done.stderr
     assert "numerics precision: at best `statistical`" in done.stdout
-    assert "For `hotlap train`: autocast" in " ".join(done.stdout.split())
+    assert "For `hotlap train` only: autocast" in " ".join(done.stdout.split())
 
 
 def a_function() -> None: ...

@@ -76,7 +76,7 @@ class Repeated:
         while self._dtypes:
             try:
                 numbers = self.numbers(message["step"])
-                answer = self._ask("repeat", file=str(file), numbers=numbers)
+                answer = self._ask("repeat", file=str(file), hyperparameters=numbers)
             except HotlapError as error:
                 # Of hotlap's own, if it refuses: another dtype would hide that.
                 answer = {"problem": last_line(error), "ours": isinstance(error, UsageError)}

@@ -9,7 +9,7 @@ from hotlap.attach.roles.session import Part, Session
 
 
 class Reference(Part):
-    """Options: `samples` [{file, numbers}], `evaluations` (files), `dtype` (`float64` or
+    """Options: `samples` [{file, hyperparameters}], `evaluations` (files), `dtype` (`float64` or
     `float32`), `rounding` and `memory_format`.
 
     Every sample takes two steps of the script: one in the reference's dtype, and one without a plan

@@ -39,7 +39,7 @@ def reference(trial: Trial) -> None:
     whose error is what honest rounding looks like for this step; else in bfloat16, as autocast does
     it, whose error is what a narrow format looks like; `memory_format`: repeat it like that once
     more, with the weights in that layout. Messages: `repeat` {file,
-    numbers}, and `evaluate` {file}; each is answered by `repeated`: {row}, or {rows}.
+    hyperparameters}, and `evaluate` {file}; each is answered by `repeated`: {row}, or {rows}.
     """
     options = trial.config.options
     wide = _Plain(trial, getattr(torch, options["dtype"]))

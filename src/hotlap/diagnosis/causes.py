@@ -182,7 +182,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         step_ms=trace.step_ms()["median"],
         progress=subject.progress,
     )
-    return Trials(result, {arm.name: arm for arm in arms})
+    return Trials(result, {arm.name: arm for arm in arms}, registry(subject.lab.techniques))
 
 
 def _without_trials(known: Diagnosis, nominations: Sequence[Nomination], why: str) -> Diagnosis:

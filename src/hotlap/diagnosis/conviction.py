@@ -9,7 +9,7 @@ from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.rules import Nomination
-from hotlap.techniques import numerics_of
+from hotlap.techniques import Technique, numerics_of
 
 _NO_PLAN = "depends on the remedy"
 """Numerics of a finding whose remedy is an edit of the script."""
@@ -24,6 +24,12 @@ class Tried:
     """How many times faster it was; None if it could not be measured."""
     words: str
     is_gain: bool = False
+    known: Mapping[str, Technique] | None = None
+
+    @property
+    def numerics(self) -> str:
+        """What the plan's techniques claim."""
+        return numerics_of(self.plan, self.known).value
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Trials:
 
     race: Race
     arms: Mapping[str, Arm]
+    known: Mapping[str, Technique] | None = None
+    """The techniques by name, those from outside too; the package's own if None."""
 
     def of(self, plan: Plan) -> Tried | None:
         """Return what came of a plan, None if it was not tried."""
@@ -45,7 +53,8 @@ class Trials:
             return Tried(plan, None, f"{plan}: {idle[0]['state']}, {idle[0]['why']}")
         ratio = self.race.ratio(arm.name)
         words = f"{plan} gave {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
-        return Tried(plan, ratio, words, self.race.gains(arm.name, self.race.floor))
+        is_gain = self.race.gains(arm.name, self.race.floor)
+        return Tried(plan, ratio, words, is_gain, self.known)
 
     def of_all(self, plans: Sequence[Plan]) -> list[Tried]:
         """Return what came of those plans that were tried."""
@@ -153,10 +162,10 @@ def _by_remedy(
     if bound is not None and bound.ratio is not None:
         at_most = _saved(mean, bound.ratio.median)
     (name,) = best.plan.techniques
-    numerics = numerics_of(best.plan).value
+    numerics = best.numerics
     remedy = best.words
     if numerics != "exact":
-        exact = [t for t in remedies if t.ratio and numerics_of(t.plan).value == "exact"]
+        exact = [t for t in remedies if t.ratio and t.numerics == "exact"]
         remedy += f"; keeping every bit: {exact[0].words}" if exact else ""
     if not is_recipe:
         remedy += f". In the script: {nomination.advice[name]}"
@@ -219,7 +228,7 @@ def _opportunities(switches: Sequence[Plan], trials: Trials, mean: float) -> lis
                 saves_ms=_saved(mean, tried.ratio.median),
                 low=_saved(mean, tried.ratio.low),
                 high=_saved(mean, tried.ratio.high),
-                numerics=numerics_of(tried.plan).value,
+                numerics=tried.numerics,
             )
         )
     return sorted(found, key=lambda row: -row.saves_ms)

@@ -21,7 +21,7 @@ class Napping(Dataset):
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-for _ in range(200):
+for _ in range(2000):
     for x in DataLoader(Napping(), batch_size=8):
         loss = torch.nn.functional.mse_loss(model(x), x)
         optimizer.zero_grad()

@@ -50,6 +50,8 @@ class Verify(Part):
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
         self._saved = 0
+        self._until: int | None = None
+        """Steps at the end of the epoch in which the horizon was passed, 0 if that is far."""
         self._evaluations = Evaluations(self._sampler.folder)
 
     def root_found(self, module: Any) -> None:
@@ -136,9 +138,12 @@ class Verify(Part):
 
     def _may_be_evaluated(self) -> bool:
         """True if the epoch ends before long, and nothing was evaluated so far."""
-        left = self._watch.left_in_epoch()
-        horizon = self._session.config.options["steps"]
-        return not self._evaluations.forwards and left is not None and left <= horizon
+        if self._until is None:
+            left = self._watch.left_in_epoch()
+            horizon = self._session.config.options["steps"]
+            # A script that makes its loader anew in each epoch has always some of one left.
+            self._until = self._watch.steps + left if left is not None and left <= horizon else 0
+        return not self._evaluations.forwards and self._watch.steps <= self._until
 
     def report(self) -> dict[str, Any]:
         self._sampler.finish()

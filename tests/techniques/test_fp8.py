@@ -10,7 +10,7 @@ from torch import nn
 
 from hotlap.host import Host
 from hotlap.task import TaskFacts
-from hotlap.techniques import ModelTarget, Refusal, fp8
+from hotlap.techniques import ModelTarget, NoOptions, Refusal, fp8
 
 HOST = Host(cpu="x", cores=2)
 
@@ -52,20 +52,20 @@ def as_if_there(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 def applied(model: nn.Module) -> ModelTarget:
     target = ModelTarget(model, [])
-    fp8.TECHNIQUE.apply(target, fp8.Options())
+    fp8.TECHNIQUE.apply(target, NoOptions())
     return target
 
 
 def test_without_a_gpu_or_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     linear = {"Linear": 3}
     assert "NVIDIA GPU" in (
-        fp8.TECHNIQUE.why_not(TaskFacts(layers=linear), HOST, fp8.Options()) or ""
+        fp8.TECHNIQUE.why_not(TaskFacts(layers=linear), HOST, NoOptions()) or ""
     )
     on_gpu = TaskFacts(device="cuda:0", layers=linear)
     monkeypatch.setattr(fp8, "find_spec", lambda name: None)
-    assert "pip install" in (fp8.TECHNIQUE.why_not(on_gpu, HOST, fp8.Options()) or "")
+    assert "pip install" in (fp8.TECHNIQUE.why_not(on_gpu, HOST, NoOptions()) or "")
     monkeypatch.setattr(fp8, "find_spec", lambda name: SimpleNamespace())
-    assert fp8.TECHNIQUE.why_not(on_gpu, HOST, fp8.Options()) is None
+    assert fp8.TECHNIQUE.why_not(on_gpu, HOST, NoOptions()) is None
     with pytest.raises(Refusal, match="NVIDIA GPU"):
         applied(Model())
 
@@ -97,7 +97,7 @@ def test_layers_that_fit_are_taken_and_the_model_keeps_its_parameters(as_if_ther
     assert all(p.grad is not None for p in model.parameters())
     assert {name: id(p) for name, p in model.named_parameters()} == before
     assert list(model.state_dict()) == keys
-    found = fp8.TECHNIQUE.proof(target, fp8.Options())
+    found = fp8.TECHNIQUE.proof(target, NoOptions())
     assert (found.state, found.why) == ("applied", "2 of 2 layers computed in 8 bits, 2 calls")
 
 
@@ -106,7 +106,7 @@ def test_rows_that_do_not_fit_are_computed_as_before(as_if_there: Any) -> None:
     expected = model(tokens)
     target = applied(model)
     assert torch.equal(model(tokens), expected)
-    assert "2 calls ran without fp8" in fp8.TECHNIQUE.proof(target, fp8.Options()).why
+    assert "2 calls ran without fp8" in fp8.TECHNIQUE.proof(target, NoOptions()).why
     assert not torch.equal(model(tokens.repeat(8, 1))[0], expected[0])
     for undo in target.ended:
         undo()
@@ -129,6 +129,6 @@ def test_transformer_engine_computes_in_8_bits() -> None:
     expected = model(tokens)
     target = applied(model)
     found = model(tokens)
-    assert fp8.TECHNIQUE.proof(target, fp8.Options()).state == "applied"
+    assert fp8.TECHNIQUE.proof(target, NoOptions()).state == "applied"
     assert not torch.equal(found, expected)
     torch.testing.assert_close(found, expected, rtol=0.2, atol=0.2)

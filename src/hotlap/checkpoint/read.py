@@ -85,13 +85,13 @@ def read(path: Path) -> Checkpoint:
                 tensors[name.removesuffix(".safetensors")] = load_tensors(content)
             except Exception as error:
                 raise CheckpointCorrupt(
-                    f"'{path / name}' cannot be loaded: {error}. Expected: an unmodified file."
+                    f"'{path / name}' cannot be loaded: {error}. Use another checkpoint."
                 ) from error
     try:
         state = json.loads(contents[STATE])
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(
-            f"'{path / STATE}' cannot be loaded: {error}. Expected: an unmodified file."
+            f"'{path / STATE}' cannot be loaded: {error}. Use another checkpoint."
         ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
@@ -134,14 +134,16 @@ def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
         content = read_regular(file, about["bytes"])
         if len(content) != about["bytes"]:
             raise CheckpointCorrupt(
-                f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}."
+                f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}. "
+                "Use another checkpoint."
             )
     except OSError as error:
         raise CheckpointCorrupt(
-            f"'{file}' cannot be read: {error}. Expected: an unmodified file."
+            f"'{file}' cannot be read: {error}. Use another checkpoint."
         ) from error
     if hashlib.sha256(content).hexdigest() != about["sha256"]:
         raise CheckpointCorrupt(
-            f"the SHA-256 of '{file}' is not that in the manifest. Expected: an unmodified file."
+            f"the SHA-256 of '{file}' is not the one in the manifest, so the file has "
+            "changed. Use another checkpoint."
         )
     return content

@@ -1,14 +1,8 @@
 """Changes that no plan may hold: they only show what a perfect remedy would give."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def _serve_one_batch(target: FeedTarget) -> FeedTarget:
@@ -39,7 +33,6 @@ def _proof(target: FeedTarget) -> Proof:
 REPLAY = Technique(
     name="replay",
     seam="feed",
-    Options=Options,
     numerics=lambda: Numerics.CHANGES,
     why_not=lambda: "it feeds the same batch again and again, which is no training",
     apply=_serve_one_batch,
@@ -87,7 +80,6 @@ def _proof_of_hiding(target: OptimizerTarget) -> Proof:
 FREE_STEP = Technique(
     name="free_step",
     seam="optimizer",
-    Options=Options,
     numerics=lambda: Numerics.CHANGES,
     why_not=lambda: "it takes no step at all, which is no training",
     apply=_hide_gradients,

@@ -24,6 +24,7 @@ from hotlap.lab.verdict import (
 )
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
+from hotlap.trial.ways import EXACT, ways_of
 
 SAMPLES = 6
 NARROW_SAMPLES = LEAST_SLOPES + 18
@@ -335,10 +336,8 @@ class Prover:
         """Repeat steps that the script draws itself, see `hotlap.attach.roles.own_place`."""
 
         report: dict[str, Any] = {}
-        for way in (
-            ("plain", "laid_out", "exact") if options["memory_format"] else ("plain", "exact")
-        ):
-            given = options if way == "exact" else {**options, "evaluations": []}
+        for way in ways_of(options["memory_format"]):
+            given = options if way == EXACT else {**options, "evaluations": []}
             report = run_to_report(
                 self.lab,
                 timeout_s=TIMEOUT_S,

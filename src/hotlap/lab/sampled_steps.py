@@ -10,11 +10,13 @@ from math import inf, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
+from hotlap.trial.ways import LAID_OUT
+
 GRADIENT_FLOOR = 2e-5
 """Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
 GRADIENT_FACTOR = 400.0
 """How much larger than the plain run's own error a gradient's may be."""
-LAID_OUT = 10.0
+LAID_OUT_FACTOR = 10.0
 """How much larger it may be than the error of the plain step in the plan's layout.
 
 Batch norm in channels-last layout on a CPU sums one value after another: with 16,384 terms a
@@ -145,8 +147,8 @@ class _Measured:
 
 def _whole(row: Row) -> _Measured:
     plain, own = row.get("plain_error", 0.0), row.get("own_error", inf)
-    laid_out = row.get("laid_out", {"plain_error": 0.0, "own_error": inf})
-    off = LAID_OUT * laid_out["plain_error"]
+    laid_out = row.get(LAID_OUT, {"plain_error": 0.0, "own_error": inf})
+    off = LAID_OUT_FACTOR * laid_out["plain_error"]
     return _Measured(
         size=1.0,
         off=row["gradient_error"],
@@ -168,10 +170,10 @@ def _of_tensor(row: Row, name: str) -> _Measured:
     size, plain = found["size"], found["plain"] or 0.0
     own = inf if found["own"] is None else _share(found["own"], found["own_size"])
     off = 0.0
-    if "laid_out" in row:
-        laid_out = row["laid_out"]["tensors"][name]
+    if LAID_OUT in row:
+        laid_out = row[LAID_OUT]["tensors"][name]
         own = min(own, _share(laid_out["own"], laid_out["own_size"]))
-        off = LAID_OUT * laid_out["plain"]
+        off = LAID_OUT_FACTOR * laid_out["plain"]
     whole = sqrt(sum(each["size"] ** 2 for each in row["tensors"].values()))
     of_slope = GRADIENT_FACTOR * _share(plain, size) / sqrt(found["count"])
     return _Measured(

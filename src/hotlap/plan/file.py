@@ -239,16 +239,20 @@ def _toml(value: Option) -> str:
 
 def _parse(text: str) -> PlanFile:
     if len(text.encode("utf-8", "replace")) > SIZE_LIMIT:
-        raise PlanError(f"larger than {SIZE_LIMIT} bytes. Expected: a plan file.")
+        raise PlanError(
+            f"the plan file is larger than {SIZE_LIMIT} bytes. Use one that `hotlap tune` wrote."
+        )
     try:
         data = tomllib.loads(text)
     except RecursionError:
         raise PlanError(
-            "nested too deeply. Expected: `schema`, `[host]`, `[verdict]` and `[techniques.NAME]`."
+            "the plan file is nested too deeply. Expected: `schema`, `[host]`, `[verdict]` and "
+            "`[techniques.NAME]`."
         ) from None
     except ValueError as error:
         raise PlanError(
-            f"not valid TOML: {error}. Correct the file, or write it again with `hotlap tune`."
+            f"the plan file is not valid TOML: {error}. Correct it, or write it again with "
+            "`hotlap tune`."
         ) from error
     _check_keys(data, ("schema", "host", "verdict", "techniques"), "key")
     if type(data.get("schema")) is not int or data["schema"] != SCHEMA:

@@ -10,18 +10,12 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
 
 _NO_CONVOLUTION = "the model has no 2-D convolution; expected: at least one `Conv2d`"
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -68,7 +62,6 @@ def proof(target: ModelTarget) -> Proof:
 TECHNIQUE = Technique(
     name="channels_last",
     seam="model",
-    Options=Options,
     numerics=lambda: Numerics.ROUNDING,
     why_not=why_not,
     apply=apply,

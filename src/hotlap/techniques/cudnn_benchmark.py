@@ -13,7 +13,6 @@ Source         PyTorch documentation, torch.backends.cudnn.benchmark; cuDNN deve
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hotlap.device import switches
@@ -22,11 +21,6 @@ from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Te
 
 _SEARCH = 3.0
 """A search tries several algorithms, so the first call takes longer than this many later ones."""
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def why_not(task: TaskFacts, host: Any) -> str | None:
@@ -86,7 +80,6 @@ def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
 TECHNIQUE = Technique(
     name="cudnn_benchmark",
     seam="process",
-    Options=Options,
     numerics=lambda: Numerics.ROUNDING,
     why_not=why_not,
     apply=apply,

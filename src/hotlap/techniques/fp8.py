@@ -15,7 +15,6 @@ Source         Micikevicius et al. 2022, arXiv 2209.05433; Transformer Engine, F
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,11 +29,6 @@ SIDE = 16
 """Both sides of a weight must be a multiple of this."""
 ROWS = 8
 """So must the rows of an input: all its dimensions but the last, multiplied."""
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -169,7 +163,6 @@ def proof(target: ModelTarget) -> Proof:
 TECHNIQUE = Technique(
     name="fp8",
     seam="model",
-    Options=Options,
     numerics=lambda: Numerics.PRECISION,
     why_not=why_not,
     apply=apply,

@@ -22,7 +22,6 @@ Source         mallopt(3), M_MMAP_MAX and M_TRIM_THRESHOLD; glibc manual, malloc
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hotlap.device import switches
@@ -35,11 +34,6 @@ VARIABLES = {
     "MALLOC_TRIM_THRESHOLD_": str(switches.TRIM_NEVER),
 }
 _OTHERS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def why_not(task: TaskFacts, host: Any) -> str | None:
@@ -101,7 +95,6 @@ def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
 TECHNIQUE = Technique(
     name="host_allocator",
     seam="process",
-    Options=Options,
     numerics=lambda: Numerics.EXACT,
     why_not=why_not,
     apply=apply,

@@ -13,7 +13,6 @@ Source         Micikevicius et al. 2018, arXiv 1710.03740, section 3.1.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,6 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.narrow_buffers import Buffers
 from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 from hotlap.techniques.wide_embeddings import sum_embeddings_in_float32
-
-
-@dataclass(frozen=True)
-class Options:
-    pass
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -86,8 +80,8 @@ def _check(module: Any) -> None:
         # Plain embeddings and bags of them have both.
         if getattr(each, "max_norm", None) is not None:
             raise Refusal(
-                f"{type(each).__name__} has max_norm={each.max_norm}, and writes to its weights in "
-                "the forward. Use autocast, which keeps the weights in float32."
+                f"{type(each).__name__} has max_norm={each.max_norm}, so its forward changes its "
+                "weights. Use autocast instead, which keeps the weights in float32."
             )
         if getattr(each, "sparse", False):
             raise Refusal(
@@ -226,7 +220,6 @@ def proof(target: StepTarget) -> Proof:
 TECHNIQUE = Technique(
     name="master_weights",
     seam="step",
-    Options=Options,
     numerics=lambda: Numerics.PRECISION,
     why_not=why_not,
     apply=apply,

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal
@@ -317,10 +317,6 @@ class Technique:
         acts_on = PHASES_OF_SEAM[seam] if self.phases is None else self.phases
         saves = SAVES_OF_SEAM.get(seam, _SAVES) if self.saves is None else self.saves
         return saves * sum(phases.get(phase, 0.0) for phase in acts_on)
-
-    def excludes_any(self, others: Iterable["Technique"]) -> bool:
-        """True if it cannot be in one plan with one of these."""
-        return any(o.name in self.excludes or self.name in o.excludes for o in others)
 
 
 def by_name(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:

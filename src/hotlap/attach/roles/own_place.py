@@ -8,10 +8,11 @@ from safetensors.torch import load_file, save_file
 
 from hotlap import nested
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.repetition import EXACT, Findings, Gradients, Repetition, Step
+from hotlap.attach.roles.repetition import Findings, Gradients, Repetition, Step
 from hotlap.attach.roles.sampling import stored
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.drawing import own_dtype
+from hotlap.trial.ways import EXACT
 
 
 class AtOwnPlace(Part):

@@ -1,4 +1,9 @@
-"""One captured step of a script, repeated by the script itself, and what all of them have shown."""
+"""One captured step of a script, repeated by the script itself, and what all of them have shown.
+
+Forward, loss, backward and clipping are the script's own code, started from the captured weights
+and RNG states. The update is repeated apart from it, by torch's optimizer without its foreach and
+fused implementations.
+"""
 
 import contextlib
 import json
@@ -19,14 +24,12 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
 from hotlap.trial.rng import set_rng_states
+from hotlap.trial.ways import EXACT, LAID_OUT, PLAIN, ways_of
 
 Gradients = dict[str, torch.Tensor | None]
 Step = tuple[list[Gradients], dict[str, torch.Tensor]]
 """Of a repeated step: the gradients of each update, and the buffers that it leaves."""
 
-EXACT, PLAIN, LAID_OUT = "exact", "plain", "laid_out"
-"""How a step is repeated: in the reference's dtype; as the plain script computes; and so, but with
-the weights in the layout that a plan gives them."""
 _IMAGES = 4
 """Dimensions of a tensor that has such a layout."""
 _SAME_INPUTS = 1e-4
@@ -61,7 +64,7 @@ class Findings:
     @property
     def ways(self) -> tuple[str, ...]:
         """How each step is repeated."""
-        return (PLAIN, LAID_OUT, EXACT) if self._memory_format else (PLAIN, EXACT)
+        return ways_of(self._memory_format)
 
     def repetition(self, sample: dict[str, Any], way: str) -> "Repetition":
         """Return a sample to be repeated in one of the `ways`."""

@@ -23,6 +23,7 @@ from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.ways import LAID_OUT
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""
@@ -85,7 +86,7 @@ def _repeated(
     if narrow.autocasts:
         row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
     if laid_out is not None:
-        row["laid_out"] = compare_gradients(captured, exact, laid_out.gradient(sample))
+        row[LAID_OUT] = compare_gradients(captured, exact, laid_out.gradient(sample))
     before = {**sample.part("model"), **sample.part("buffers")}
     row["buffers"] = compare_buffers(before, sample.part("buffer"), wide.buffers, narrow.buffers)
     return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}

@@ -79,6 +79,6 @@ def _restored(built: Built, saved: Checkpoint) -> Position:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         # What was loaded half is thrown away with what it was loaded into.
         raise CheckpointCorrupt(
-            f"'{saved.path}' cannot be loaded: {type(e).__name__}: {e}. Expected: an unmodified "
+            f"'{saved.path}' cannot be loaded: {type(e).__name__}: {e}. Use another "
             "checkpoint of this task."
         ) from e

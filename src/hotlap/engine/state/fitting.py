@@ -33,7 +33,7 @@ def check_fits(built: Built, checkpoint: Checkpoint) -> None:
         wrong = f"{type(error).__name__}: {error}"
     if wrong is not None:
         raise CheckpointCorrupt(
-            f"'{checkpoint.path}': {wrong}. Expected: an unmodified checkpoint of this task."
+            f"'{checkpoint.path}': {wrong}. Use another checkpoint of this task."
         )
 
 

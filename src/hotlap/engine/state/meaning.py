@@ -108,8 +108,8 @@ def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
     what = str(error)
     if not isinstance(error, _Wrong):
         line = f"{type(error).__name__}: {what}".splitlines()[0]
-        what = f"{line[:240]}. Expected: an unmodified checkpoint of a run"
-    message = f"'{checkpoint.path}': {what.splitlines()[0][:300]}."
+        what = f"the state cannot be read: {line[:240]}"
+    message = f"'{checkpoint.path}': {what.splitlines()[0][:300]}. Use another checkpoint."
     return CheckpointCorrupt(message)
 
 
@@ -162,13 +162,13 @@ def _check_position(checkpoint: Checkpoint) -> None:
     if step != checkpoint.step:
         raise _Wrong(f"the position is step {step}. Expected: {checkpoint.step} (manifest)")
     if position["in_epoch"] > step or position["epoch"] > step:
-        raise _Wrong(f"the position is {position}. Expected: each at most `step`")
+        raise _Wrong(f"the position is {position}. Expected: no value above `step`")
     if not 0 <= state["skipped"] <= step:
-        raise _Wrong(f"{state['skipped']} updates were skipped. Expected: 0 to {step}")
+        raise _Wrong(f"the number of skipped steps is {state['skipped']}. Expected: 0 to {step}")
     clock = state["clock"]
     _typed("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
     if not 0 <= clock["steps"] <= step:
-        raise _Wrong(f"the clock has counted {clock['steps']} steps. Expected: 0 to {step}")
+        raise _Wrong(f"the number of timed steps is {clock['steps']}. Expected: 0 to {step}")
 
 
 def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
@@ -177,15 +177,20 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
         files = listed if isinstance(listed, dict) else {}
         for file in sorted({*files, *found}):
             if files.get(file) != found.get(file):
-                raise _Wrong(f"{file}.safetensors holds other tensors. Expected: those listed")
-        raise _Wrong(f"the list of tensors is {_told(listed)}. Expected: dict")
+                raise _Wrong(
+                    f"the tensors in {file}.safetensors are not those that the state lists. "
+                    "Expected: the same names and shapes"
+                )
+        raise _Wrong(f"'{LISTED}' in the state is {_told(listed)}. Expected: dict")
 
 
 def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
     for name in sorted({*weights, *shapes}):
         if name not in weights or name not in shapes:
-            what = "missing" if name in shapes else "unknown"
-            raise _Wrong(f"the weight '{name}' is {what}. Expected: the weights of the task")
+            what = "missing" if name in shapes else "not a parameter of the task"
+            raise _Wrong(
+                f"'{name}' in model.safetensors is {what}. Expected: {len(shapes)} weights"
+            )
         if list(weights[name].shape) != shapes[name]:
             raise _Wrong(
                 f"the weight '{name}' has shape {list(weights[name].shape)}. Expected: "

@@ -1,0 +1,17 @@
+"""The ways in which a captured step is repeated to be compared with."""
+
+EXACT = "exact"
+"""In the dtype of the reference, float64 where the device has it."""
+PLAIN = "plain"
+"""As the plain script computes it."""
+LAID_OUT = "laid_out"
+"""As the plain script computes it, with the weights in the memory format of a plan."""
+
+
+def ways_of(memory_format: str) -> tuple[str, ...]:
+    """Return the ways that a plan needs; the exact one is the last.
+
+    Args:
+        memory_format: that a plan gives the weights, as `torch.memory_format` names it, or "".
+    """
+    return (PLAIN, LAID_OUT, EXACT) if memory_format else (PLAIN, EXACT)

@@ -17,7 +17,7 @@ from benchmarks.by_file import module_of
 from hotlap.engine.build import build
 from hotlap.feed.sources.source import Source
 from hotlap.lab.statistics import paired_ratio, spread
-from hotlap.nested import take_apart
+from hotlap.nested import flatten_into
 from hotlap.plan import Plan
 from hotlap.task import Task
 
@@ -128,7 +128,7 @@ def _compare(one: Source, other: Source) -> None:
     for left, right in zip(one.epoch(epoch), other.epoch(epoch), strict=True):
         mine: list[torch.Tensor] = []
         theirs: list[torch.Tensor] = []
-        take_apart(left[0][1], mine)
-        take_apart(right[0][1], theirs)
+        flatten_into(left[0][1], mine)
+        flatten_into(right[0][1], theirs)
         if not all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True)):
             raise RuntimeError("two tiers do not give the same batches")

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 import hotlap
 from benchmarks.gpu_rows import Rows
 from hotlap.device.accelerator import Device
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.run import steps_of
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
@@ -64,7 +64,7 @@ class Engine:
 
     def __init__(self, task: hotlap.Task, plan: Mapping[str, Any], sizes: Sizes) -> None:
         device = sizes.device.name
-        self.built: Built = build(task, Plan(dict(plan)), device=device, fill_ahead=True)
+        self.built: BuiltRun = build(task, Plan(dict(plan)), device=device, fill_ahead=True)
         self._steps: Iterator[Any] = steps_of(self.built)
 
     def __call__(self, count: int) -> None:

@@ -16,7 +16,7 @@ from hotlap.lab.arm import Arm
 from hotlap.lab.pairs import race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.tuning.search import tune
+from hotlap.tuning.stages import tune
 
 ROOT = Path(__file__).parents[1]
 _CONTENDERS = 10

@@ -92,7 +92,7 @@ class FakeCuda(Cuda):
         return Stream()
 
     @contextlib.contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
+    def use_stream(self, stream: Any) -> Iterator[None]:
         before, self._here.stream = getattr(self._here, "stream", None), stream
         try:
             yield
@@ -118,11 +118,11 @@ class FakeCuda(Cuda):
         self.pinned_bytes += size
         return torch.full((size,), GARBAGE, dtype=torch.uint8)
 
-    def like(self, tensor: Any) -> Any:
+    def empty_like(self, tensor: Any) -> Any:
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         return made.fill_(GARBAGE)
 
-    def moved(self, tensor: Any) -> Any:
+    def to_device(self, tensor: Any) -> Any:
         return tensor.clone()
 
     def copy(self, target: Any, source: Any) -> None:

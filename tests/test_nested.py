@@ -39,7 +39,7 @@ def ones(*shape: int) -> torch.Tensor:
 
 def taken(batch: Any) -> tuple[Any, list[torch.Tensor]]:
     leaves: list[torch.Tensor] = []
-    return nested.take_apart(batch, leaves), leaves
+    return nested.flatten_into(batch, leaves), leaves
 
 
 BATCHES = {
@@ -65,8 +65,8 @@ def test_what_was_taken_apart_is_made_again(batch: Any) -> None:
 
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_what_is_mapped_keeps_its_types(batch: Any) -> None:
-    twice = nested.mapped(batch, lambda tensor: tensor * 2)
-    assert_same(nested.mapped(twice, lambda tensor: tensor / 2), batch)
+    twice = nested.map_tensors(batch, lambda tensor: tensor * 2)
+    assert_same(nested.map_tensors(twice, lambda tensor: tensor / 2), batch)
     assert next(nested.tensors(twice)).flatten()[0] == 2
     # What was given is as it was.
     assert next(nested.tensors(batch)).flatten()[0] == 1
@@ -118,24 +118,24 @@ def test_structures_are_equal_only_if_their_batches_are_made_alike() -> None:
 
 def test_any_container_can_be_mapped() -> None:
     held = defaultdict(list, a=ones(1))
-    moved = nested.mapped(held, lambda tensor: tensor * 2)
+    moved = nested.map_tensors(held, lambda tensor: tensor * 2)
     assert moved["a"] == 2
     assert held["a"] == 1
     assert moved.default_factory is list
-    words = nested.mapped(Words([ones(1), "a"]), lambda tensor: tensor * 2)
+    words = nested.map_tensors(Words([ones(1), "a"]), lambda tensor: tensor * 2)
     assert type(words) is Words
     assert words[1] == "a"
     marked = Marked(ones(1), "b")
     vars(marked)["note"] = "mine"
-    moved = nested.mapped(marked, lambda tensor: tensor * 2)
+    moved = nested.map_tensors(marked, lambda tensor: tensor * 2)
     assert (type(moved), moved.note, moved.images) == (Marked, "mine", 2)
-    assert nested.mapped(MappingProxyType({"a": ones(1)}), lambda tensor: tensor * 2)["a"] == 2
+    assert nested.map_tensors(MappingProxyType({"a": ones(1)}), lambda tensor: tensor * 2)["a"] == 2
     largest = torch.max(ones(2, 2), dim=0)
-    moved = nested.mapped(largest, lambda tensor: tensor * 2)
+    moved = nested.map_tensors(largest, lambda tensor: tensor * 2)
     assert type(moved) is type(largest)
     assert moved.values[0] == 2
     size = ones(2, 3).shape
-    assert nested.mapped(size, lambda tensor: tensor) is size
+    assert nested.map_tensors(size, lambda tensor: tensor) is size
     assert list(nested.leaves([1, {"a": (None, "b")}, ones(1)]))[:3] == [1, None, "b"]
 
 

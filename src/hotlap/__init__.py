@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hotlap.sequences.lengths import buckets
     from hotlap.sequences.padding import pad
     from hotlap.task import Task
-    from hotlap.tuning.recipe import tune
+    from hotlap.tuning.call import tune
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ _WHERE = {
     "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",
-    "tune": "hotlap.tuning.recipe",
+    "tune": "hotlap.tuning.call",
 }
 """Name -> its module, imported on first use: torch takes a second, `hotlap --help` needs none."""
 

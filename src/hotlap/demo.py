@@ -24,7 +24,7 @@ from hotlap.report import diagnosis as diagnosis_page
 from hotlap.report import tuning as tuning_page
 from hotlap.techniques import EXACT_PLAN
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.search import tune
+from hotlap.tuning.stages import tune
 
 _PLANNED_EPOCHS = 10
 _SHOWN_EPOCHS = 3

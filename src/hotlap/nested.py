@@ -17,7 +17,7 @@ import torch
 _PLAIN = (type(None), bool, int, float, str)
 
 
-def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return a nested batch with `change` of each of its tensors, in their order.
 
     Lists, tuples, named tuples and mappings of any class are gone through; another container of
@@ -26,9 +26,9 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
-        return with_items(value, {key: mapped(item, change) for key, item in value.items()})
+        return with_items(value, {key: map_tensors(item, change) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return _with_parts(value, [mapped(item, change) for item in value])
+        return _with_parts(value, [map_tensors(item, change) for item in value])
     return value
 
 
@@ -97,13 +97,13 @@ class _Encoding:
             return None
         return cls(type(value), tuple(rest.items()))
 
-    def made(self, data: dict[Any, Any]) -> Any:
+    def construct(self, data: dict[Any, Any]) -> Any:
         new = object.__new__(self.cls)
         vars(new).update(self.attributes, data=data)
         return new
 
 
-def take_apart(value: Any, leaves: list[torch.Tensor]) -> Any:
+def flatten_into(value: Any, leaves: list[torch.Tensor]) -> Any:
     """Append the tensors of a nested batch to `leaves`, and return its structure.
 
     Returns:
@@ -118,7 +118,7 @@ def take_apart(value: Any, leaves: list[torch.Tensor]) -> Any:
     if type(value) is dict:
         return _parts_of(dict, value, leaves)
     if type(value) in (list, tuple) or _is_named(value):
-        items = tuple(take_apart(item, leaves) for item in value)
+        items = tuple(flatten_into(item, leaves) for item in value)
         return None if None in items else (type(value), items)
     if isinstance(value, UserDict):
         kind = _Encoding.of(value)
@@ -127,7 +127,7 @@ def take_apart(value: Any, leaves: list[torch.Tensor]) -> Any:
 
 
 def _parts_of(kind: Any, data: dict[Any, Any], leaves: list[torch.Tensor]) -> Any:
-    parts = {key: take_apart(item, leaves) for key, item in data.items()}
+    parts = {key: flatten_into(item, leaves) for key, item in data.items()}
     return None if None in parts.values() else (kind, tuple(parts.items()))
 
 
@@ -152,7 +152,7 @@ def rebuild(structure: Any, leaves: Iterator[torch.Tensor]) -> Any:
     if kind is dict:
         return {key: rebuild(part, leaves) for key, part in parts}
     if isinstance(kind, _Encoding):
-        return kind.made({key: rebuild(part, leaves) for key, part in parts})
+        return kind.construct({key: rebuild(part, leaves) for key, part in parts})
     return kind(*[rebuild(part, leaves) for part in parts])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hotlap.attach.choosing import Chosen, choose, plan_path
 from hotlap.attach.entry import Script
+from hotlap.attach.plan_choice import PlanChoice, choose, plan_path
 from hotlap.errors import MissingFile, PlanError
 from hotlap.lab.subject import RecipeRun
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
@@ -20,7 +20,7 @@ EXACT_PART = Plan({"resident": {}})
 FILE = PlanFile(PLAN, MeasuredOn("this CPU", "2.13.0"), PlanVerdict("rounding", "seen", 343))
 
 
-def chosen(folder: Path, text: str, **given: Any) -> Chosen:
+def chosen(folder: Path, text: str, **given: Any) -> PlanChoice:
     """Return what is chosen where the tuned plan's file holds this text."""
     script = Script(path="train.py", cwd=str(folder))
     plan_path(script).write_text(text)

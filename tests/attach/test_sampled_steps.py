@@ -20,7 +20,7 @@ from hotlap.plan import Plan
 from hotlap.trace.recorder import Limits
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
-from hotlap.trial.drawing import repeating_in
+from hotlap.trial.drawing import repeat_in_dtype
 from hotlap.trial.protocol import Config
 from hotlap.trial.rng import rng_states, set_rng_states
 
@@ -59,7 +59,7 @@ def test_a_repetition_begins_where_the_step_drew_its_first_number(tmp_path: Path
 def drawing_sampler(folder: Path, **more: Any) -> StepSampler:
     """Return a sampler that keeps a step whose batch was drawn after three random numbers."""
     sampler = StepSampler({"samples": [3], "folder": str(folder), **more})
-    sampler.between(3)
+    sampler.mark_step_boundary(3)
     torch.rand(3)
     sampler.forward(3, (torch.arange(4.0),), [])
     sampler._updates.append({"optimizer": 0, "update": 3})
@@ -71,7 +71,7 @@ def test_a_step_that_draws_its_batch_begins_where_the_one_before_ended(tmp_path:
     first = torch.rand(3)
     torch.manual_seed(5)
     sampler = drawing_sampler(tmp_path)
-    sampler.between(4)
+    sampler.mark_step_boundary(4)
     assert [row["draws_itself"] for row in sampler.written] == [True]
     repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
     repeated.draw_again()
@@ -92,19 +92,19 @@ def test_another_batch_than_the_captured_one_is_told_from_it(tmp_path: Path) -> 
 def test_a_step_with_batches_of_both_kinds_is_not_kept(tmp_path: Path) -> None:
     sampler = drawing_sampler(tmp_path)
     sampler.batch(3, torch.ones(2), [])
-    sampler.between(4)
+    sampler.mark_step_boundary(4)
     assert not sampler.written
     assert "others did not" in sampler.reason
     at_own_places = drawing_sampler(tmp_path, at_own_places=True)
     at_own_places.batch(3, torch.ones(2), [])
-    at_own_places.between(4)
+    at_own_places.mark_step_boundary(4)
     assert at_own_places.written
 
 
 def test_a_step_after_a_batch_that_was_handed_over_draws_none(tmp_path: Path) -> None:
     sampler = StepSampler({"samples": [3], "folder": str(tmp_path)})
     sampler.batch(2, torch.ones(2), [])
-    sampler.between(3)
+    sampler.mark_step_boundary(3)
     sampler.forward(3, (torch.ones(2),), [])
     sampler.step_begins(3)
     assert not sampler.written
@@ -136,7 +136,7 @@ def test_a_repetition_in_float64_draws_what_the_step_drew(name: str) -> None:
     torch.manual_seed(3)
     expected = DRAWS[name](torch.zeros(20, 8))
     torch.manual_seed(3)
-    with repeating_in(torch.float64, torch.float32):
+    with repeat_in_dtype(torch.float64, torch.float32):
         found = DRAWS[name](torch.zeros(20, 8, dtype=torch.float64))
         again = torch.rand(1)
     torch.manual_seed(3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hotlap.checkpoint.foreign import SUFFIXES, fitted, is_foreign, read_foreign
+from hotlap.checkpoint.foreign import SUFFIXES, fit_to_model, is_foreign, read_foreign
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 
 WANTED = {"first.weight": torch.arange(6.0).view(2, 3), "second.bias": torch.tensor([0.1, -0.0])}
@@ -118,26 +118,26 @@ def test_a_file_that_is_cut_anywhere_is_refused_by_its_name(suffix: str, tmp_pat
 @pytest.mark.parametrize("front", ["", "module.", "model.", "net.module.", "a.b.c."])
 def test_weights_are_given_under_the_models_own_names(front: str) -> None:
     given = {front + name: tensor for name, tensor in WANTED.items()}
-    assert same(fitted(given, WANTED, SOME), WANTED)
+    assert same(fit_to_model(given, WANTED, SOME), WANTED)
 
 
 def test_a_name_that_is_the_models_own_is_not_taken_for_a_wrappers() -> None:
     wanted = {"module.weight": torch.zeros(2), "module.bias": torch.zeros(1)}
     given = {"module.weight": torch.ones(2)}
     with pytest.raises(UsageError, match=r"missing keys: module\.bias"):
-        fitted(given, wanted, SOME)
+        fit_to_model(given, wanted, SOME)
 
 
 def test_a_wrapper_is_seen_where_the_models_only_part_has_its_name() -> None:
     wanted = {"model.weight": torch.zeros(2), "model.bias": torch.zeros(1)}
     given = {f"model.{name}": tensor + 1 for name, tensor in wanted.items()}
-    found = fitted(given, wanted, SOME)
+    found = fit_to_model(given, wanted, SOME)
     assert found.keys() == wanted.keys() and float(found["model.bias"]) == 1.0
 
 
 def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
     wanted: Any = {**WANTED, "_extra_state": {"count": 3}}
-    assert same(fitted(WANTED, wanted, SOME), WANTED)
+    assert same(fit_to_model(WANTED, wanted, SOME), WANTED)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,11 @@ def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
 def test_weights_of_another_model_are_refused_with_what_differs(changes: Any, words: str) -> None:
     given = {k: v for k, v in {**WANTED, **changes}.items() if v is not None}
     with pytest.raises(UsageError, match=rf"'some.pt' does not fit the model: .*{words}.* Exp"):
-        fitted(given, WANTED, SOME)
+        fit_to_model(given, WANTED, SOME)
 
 
 def test_a_mask_may_be_infinite_and_never_not_a_number() -> None:
     mask = {"mask": torch.tensor([0.0, float("-inf")])}
-    assert same(fitted(mask, mask, SOME), mask)
+    assert same(fit_to_model(mask, mask, SOME), mask)
     with pytest.raises(UsageError, match="NaN"):
-        fitted({"mask": torch.tensor([0.0, float("nan")])}, mask, SOME)
+        fit_to_model({"mask": torch.tensor([0.0, float("nan")])}, mask, SOME)

@@ -11,7 +11,7 @@ import pytest
 
 import hotlap
 from hotlap.checkpoint import files, write
-from hotlap.checkpoint.owner import started
+from hotlap.checkpoint.owner import start_time_of
 from hotlap.checkpoint.read import newest
 from hotlap.errors import StorageError, UsageError
 from tests.engine.test_saving import numbers, short
@@ -35,7 +35,7 @@ def test_litter_goes_before_a_save_and_links_are_not_followed(tmp_path: Path) ->
     (root / ".tmp-dangling").symlink_to(tmp_path / "nowhere")
     for name in (HUGE, f".tmp-latest-{2**30}", f".tmp-5-{os.getppid()}-1-reused"):
         (root / name).write_text("")
-    alive = f".tmp-4-{os.getppid()}-{started(os.getppid())}-x"
+    alive = f".tmp-4-{os.getppid()}-{start_time_of(os.getppid())}-x"
     (root / alive).mkdir()
     path = save(root, 1)
     assert names(root) == {path.name, "LATEST", alive}

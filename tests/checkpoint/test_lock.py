@@ -14,7 +14,7 @@ import pytest
 
 import hotlap
 from hotlap.checkpoint.lock import NAME, Lock
-from hotlap.checkpoint.owner import Owner, boot, started
+from hotlap.checkpoint.owner import Owner, boot, start_time_of
 from hotlap.errors import UsageError
 from tests.engine.test_saving import numbers, short
 
@@ -85,7 +85,7 @@ def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path: Path) -> None:
     [
         {"pid": 2**30},
         {"start": 1},
-        {"boot": "another", "pid": os.getppid(), "start": started(os.getppid())},
+        {"boot": "another", "pid": os.getppid(), "start": start_time_of(os.getppid())},
         {"host": "a container of this machine", "start": 1},
     ],
 )
@@ -97,7 +97,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(changes: dict[str, Any], tmp_p
 def test_the_lock_of_a_living_process_is_respected_where_the_kernels_is_lost(
     tmp_path: Path,
 ) -> None:
-    owner = plant(tmp_path, pid=os.getppid(), start=started(os.getppid()))
+    owner = plant(tmp_path, pid=os.getppid(), start=start_time_of(os.getppid()))
     with pytest.raises(UsageError, match=re.escape(str(owner))):
         Lock(tmp_path).take()
 

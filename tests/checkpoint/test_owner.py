@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hotlap.checkpoint import owner
-from hotlap.checkpoint.owner import Owner, is_alive, started
+from hotlap.checkpoint.owner import Owner, is_alive, start_time_of
 
 
 def me(**changes: Any) -> Owner:
@@ -30,7 +30,7 @@ def test_what_differs_from_a_living_process_is_not_it(changes: dict[str, Any]) -
 
 
 def test_another_process_of_the_same_number_is_not_the_one_that_had_it() -> None:
-    start = started(os.getpid())
+    start = start_time_of(os.getpid())
     assert start is not None
     assert is_alive(os.getpid()) and is_alive(os.getpid(), start)
     assert not is_alive(os.getpid(), start - 1)
@@ -42,7 +42,7 @@ def test_a_process_that_has_ended_and_was_not_waited_for_is_dead() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        assert not is_alive(child) and started(child) is None
+        assert not is_alive(child) and start_time_of(child) is None
     finally:
         os.waitpid(child, 0)
     assert not is_alive(child)
@@ -54,11 +54,11 @@ def test_a_name_may_hold_brackets_and_spaces(monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("this system keeps no such file")
     head, _, rest = stat.read_text().rpartition(")")
     number = head.partition("(")[0]
-    expected = started(os.getpid())
+    expected = start_time_of(os.getpid())
     monkeypatch.setattr(
         owner.Path, "read_text", lambda _: f"{number}(a ) 1 2 (b) 3 4 5 6 7 8 9 c){rest}"
     )
-    assert started(os.getpid()) == expected
+    assert start_time_of(os.getpid()) == expected
 
 
 @pytest.mark.parametrize(

@@ -154,12 +154,12 @@ def test_a_step_whose_weights_were_not_finite_is_kept_and_not_gone_on_from(tmp_p
     for step in (2, 3):
         bad = saved(tmp_path, step, keep=1, is_healthy=False)
     # The newest is kept for who looks for the reason, the healthy one to go on from.
-    assert write.committed(tmp_path) == [good, bad]
+    assert write.committed_steps(tmp_path) == [good, bad]
     found, passed = newest(tmp_path)
     assert found is not None and found.path == good
     assert len(passed) == 1 and "were not finite" in passed[0] and bad.name in passed[0]
     better = saved(tmp_path, 4, keep=1)
-    assert write.committed(tmp_path) == [better]
+    assert write.committed_steps(tmp_path) == [better]
 
 
 def test_the_newest_step_is_found_that_is_whole_of_use_and_early_enough(tmp_path: Path) -> None:

@@ -97,10 +97,10 @@ def test_pages_are_counted_from_the_tenth_step_on() -> None:
         size = 64 if number >= 10 else 512
         bytearray(size * 2**20)
         paging.step_ends()
-    faults, system_ms = paging.each()
+    faults, system_ms = paging.step_means()
     assert 64 * 2**20 / mmap.PAGESIZE * 0.9 < faults < 64 * 2**20 / mmap.PAGESIZE * 2
     assert system_ms > 0
-    assert Paging().each() == (0, 0)
+    assert Paging().step_means() == (0, 0)
 
 
 def test_every_rule_has_its_page() -> None:

@@ -15,10 +15,10 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
-from hotlap.engine.roles.proof import _Fed, _Recorded, _Sampler
+from hotlap.engine.roles.proof import _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.run import steps_of
-from hotlap.engine.step.decided import DecidedStep
-from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.async_check import AsyncCheckStep
+from hotlap.engine.step.device_check import DeviceCheckStep
 from hotlap.engine.step.graph import GraphStep
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get
@@ -174,10 +174,10 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(
 @pytest.mark.parametrize(
     ("techniques", "options", "kind"),
     [
-        ({}, {}, EarlyStep),
-        (FUSED, {}, DecidedStep),
-        (FUSED, {"schedule": schedule}, EarlyStep),
-        (FUSED, {"optimizer": lambda m: torch.optim.Adagrad(m.parameters())}, EarlyStep),
+        ({}, {}, AsyncCheckStep),
+        (FUSED, {}, DeviceCheckStep),
+        (FUSED, {"schedule": schedule}, AsyncCheckStep),
+        (FUSED, {"optimizer": lambda m: torch.optim.Adagrad(m.parameters())}, AsyncCheckStep),
         (GRAPH, {"schedule": schedule}, GraphStep),
     ],
 )
@@ -320,7 +320,7 @@ def test_sampled_steps_are_those_that_are_taken(
     channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)
     options = {"samples": [1, 2, 3, 7], "folder": str(tmp_path)}
     trial: Any = SimpleNamespace(channel=channel, config=SimpleNamespace(options=options))
-    run = _Recorded(trial, built, _Fed())
+    run = _Recorded(trial, built, _FeedDigests())
     run.take(9)
     assert not during
     proof = built.applied.proofs()[0]

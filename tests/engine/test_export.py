@@ -15,9 +15,9 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.foreign import read_foreign
-from hotlap.engine.export.example import _apart
+from hotlap.engine.export.example import _relative_difference
 from hotlap.engine.export.exporting import export
-from hotlap.engine.export.stored import weights_of
+from hotlap.engine.export.stored_weights import weights_of
 from hotlap.errors import CheckpointCorrupt, MissingFile, RunError, UsageError
 
 
@@ -335,4 +335,4 @@ def test_wrong_targets_are_refused_before_anything_is_written(run: Any, tmp_path
     ],
 )
 def test_outputs_of_every_kind_are_compared(left: Any, right: Any, off: float) -> None:
-    assert _apart(left, right) == off
+    assert _relative_difference(left, right) == off

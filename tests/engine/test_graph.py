@@ -14,8 +14,8 @@ from torch import nn
 
 import hotlap
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
-from hotlap.engine.step.decided import DecidedStep, Late
-from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.async_check import AsyncCheckStep
+from hotlap.engine.step.device_check import DeviceCheckStep, TakenFlag
 from hotlap.engine.step.graph import GraphStep
 from hotlap.engine.step.update import Step
 from hotlap.techniques import Refusal, StepTarget, get
@@ -111,7 +111,7 @@ def check(kind: type[Step], *args: Any, **options: Any) -> Step:
     return step
 
 
-KINDS = [EarlyStep, DecidedStep, GraphStep]
+KINDS = [AsyncCheckStep, DeviceCheckStep, GraphStep]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,7 +173,7 @@ def test_statistics_are_left_alone_where_the_update_is(
 
 
 def test_without_the_check_what_is_not_finite_is_learned() -> None:
-    values, *_ = trained(DecidedStep, spoil=(2,), check_finite=False)
+    values, *_ = trained(DeviceCheckStep, spoil=(2,), check_finite=False)
     assert not torch.isfinite(values[0]).any()
 
 
@@ -264,11 +264,11 @@ def test_a_shorter_first_batch_is_not_what_is_captured() -> None:
 
 
 def test_to_ask_late_is_to_get_the_loss_that_counts() -> None:
-    left_out, taken = Late(torch.tensor(1.0)), Late(torch.tensor(0.0))
+    left_out, taken = TakenFlag(torch.tensor(1.0)), TakenFlag(torch.tensor(0.0))
     assert not left_out
     assert taken
-    assert left_out.masked(torch.tensor(float("nan"))) == 0
-    assert taken.masked(torch.tensor(3.0)) == 3
+    assert left_out.zero_where_skipped(torch.tensor(float("nan"))) == 0
+    assert taken.zero_where_skipped(torch.tensor(3.0)) == 3
 
 
 def target_of(module: nn.Module, make: Any = None, device: str = "cuda") -> StepTarget:
@@ -327,7 +327,7 @@ def test_a_replay_runs_no_python() -> None:
 @pytest.mark.parametrize("kind", [Step, *KINDS])
 def test_what_follows_a_step_follows_a_replayed_one_too(kind: Any) -> None:
     model, seen = network(), []
-    optimizer = torch.optim.Adam(model.parameters(), fused=kind is DecidedStep or None)
+    optimizer = torch.optim.Adam(model.parameters(), fused=kind is DeviceCheckStep or None)
     target = StepTarget(None, None, "cpu", after_step=[lambda: seen.append(0)])
     target.graph = Wish(warm_up=2) if kind is GraphStep else None
     options: dict[str, Any] = {} if kind is Step else {"device": FakeCuda()}
@@ -356,7 +356,7 @@ def test_a_step_that_nobody_holds_is_gone_at_once(kind: Any) -> None:
 
 def test_a_batch_that_is_tried_out_counts_for_nothing() -> None:
     device = FakeCuda()
-    _, _, _, step = trained(EarlyStep, device=device)
+    _, _, _, step = trained(AsyncCheckStep, device=device)
     step.try_out([torch.full((6, 4), float("nan")), batches()[0][1]])
     _, is_taken = step([(6, batches()[0])])
     assert is_taken

@@ -12,7 +12,7 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.engine.build import build
-from hotlap.engine.checks.quiet import quietly
+from hotlap.engine.checks.evaluation_guard import evaluation_guard
 from hotlap.engine.export.exporting import export
 from hotlap.engine.run import steps_of
 from hotlap.plan import Plan
@@ -190,7 +190,7 @@ class Tables(nn.Module):
 
 def test_what_a_model_keeps_from_an_evaluation_does_not_spoil_training() -> None:
     model = Tables()
-    with quietly(model):
+    with evaluation_guard(model):
         model(torch.ones(9, 4))
     model(torch.ones(9, 4)).sum().backward()
     assert model.inner.weight.grad is not None
@@ -323,7 +323,7 @@ def test_what_a_model_keeps_is_written_to_only_where_it_must_be() -> None:
     model = Tables()
     model.config, model.itself = Frozen(width=4), []  # type: ignore[assignment]
     model.itself.append(model.itself)  # type: ignore[union-attr]
-    with quietly(model):
+    with evaluation_guard(model):
         model(torch.ones(9, 4))
     assert not model.table.is_inference() and not model.more["table"][0].is_inference()
     assert model.config == {"width": 4} and model.itself[0] is model.itself  # type: ignore[index]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.checks.quiet import in_evaluation
+from hotlap.engine.checks.evaluation_guard import evaluation_mode
 from hotlap.engine.step.update import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
@@ -94,7 +94,7 @@ def test_a_look_at_a_model_changes_nothing_of_it() -> None:
     model[1].eval()
     before, modes = held(model), [module.training for module in model.modules()]
     state = torch.get_rng_state()
-    with in_evaluation(model):
+    with evaluation_mode(model):
         assert not any(module.training for module in model.modules())
         model.train()
         model(torch.tensor([0, 1, 2, 3]))

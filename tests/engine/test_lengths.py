@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.checkpoint.read import newest
-from hotlap.engine import warm
+from hotlap.engine import warmup
 from hotlap.engine.build import build
 from hotlap.engine.step.update import Step
 from hotlap.plan import Plan
@@ -284,7 +284,7 @@ def test_without_the_clean_up_the_traces_would_be_seen(monkeypatch: pytest.Monke
     from contextlib import nullcontext
 
     clean = everything(build(task(), Plan()))
-    monkeypatch.setattr(warm, "_no_trace", lambda *_: nullcontext())
+    monkeypatch.setattr(warmup, "_no_trace", lambda *_: nullcontext())
     assert everything(build(task(), Plan())) != clean
 
 

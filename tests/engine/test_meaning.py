@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 import hotlap
 from hotlap.checkpoint.read import read
 from hotlap.checkpoint.write import checksum
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.state.content import Position, capture, restore
 from hotlap.engine.state.fitting import check_fits
-from hotlap.engine.state.meaning import LISTED, check
+from hotlap.engine.state.validity import LISTED, check
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 from hotlap.plan import Plan
 from tests.engine.test_resume import state as state_of
@@ -242,13 +242,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[Built]:
+def built() -> Iterator[BuiltRun]:
     made = build(task(steps=8), Plan())
     yield made
     made.end()
 
 
-def bits(built: Built) -> tuple[dict[str, bytes], str]:
+def bits(built: BuiltRun) -> tuple[dict[str, bytes], str]:
     tensors, state = capture(built, Position())
     flat = {
         f"{file}/{name}": each.detach().numpy().tobytes()
@@ -258,7 +258,7 @@ def bits(built: Built) -> tuple[dict[str, bytes], str]:
     return flat, json.dumps(state)
 
 
-def looked_at(folder: Path, built: Built) -> None:
+def looked_at(folder: Path, built: BuiltRun) -> None:
     """Do what a run does before it loads anything."""
     found = read(folder)
     check(found)
@@ -266,7 +266,7 @@ def looked_at(folder: Path, built: Built) -> None:
 
 
 def test_every_damage_of_meaning_is_one_kind_of_error_and_changes_nothing(
-    run: Path, built: Built, tmp_path: Path
+    run: Path, built: BuiltRun, tmp_path: Path
 ) -> None:
     whole = run / "ckpt" / "step-000000000004"
     before, seen, wrong = bits(built), 0, []
@@ -347,7 +347,7 @@ def test_a_run_whose_every_step_means_nothing_does_not_begin_anew(
     assert numbers(tmp_path / "run") == [2, 4]
 
 
-def test_another_task_is_still_another_task(run: Path, built: Built) -> None:
+def test_another_task_is_still_another_task(run: Path, built: BuiltRun) -> None:
     other = build(task(steps=8, seed=1), Plan())
     with pytest.raises(UsageError, match="seed was 0, now it is 1"):
         looked_at(run / "ckpt" / "step-000000000004", other)
@@ -359,7 +359,7 @@ def test_the_newest_step_whose_weights_are_finite_is_kept_and_gone_on_from(
 ) -> None:
     real = capture
 
-    def broken(built: Built, position: Position) -> Any:
+    def broken(built: BuiltRun, position: Position) -> Any:
         tensors, state = real(built, position)
         if position.step >= 3:
             name = "0.bias"

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from hotlap.engine.build import build
-from hotlap.engine.roles.proof import _Fed, _Recorded
+from hotlap.engine.roles.proof import _FeedDigests, _Recorded
 from hotlap.plan import Plan
 from tests.engine.lattice import mean, sum_and_count
 from tests.engine.test_run import make
 
 
 def digests(loss: Any, plan: Plan, folder: Path) -> list[str]:
-    fed = _Fed()
+    fed = _FeedDigests()
     task = make(loss=loss)
-    built = build(replace(task, loss=fed.listening(task.loss)), plan)
+    built = build(replace(task, loss=fed.wrap_loss(task.loss)), plan)
     trial: Any = SimpleNamespace(
         channel=None, config=SimpleNamespace(options={"folder": str(folder)})
     )

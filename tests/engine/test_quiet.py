@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.checks.quiet import quietly
+from hotlap.engine.checks.evaluation_guard import evaluation_guard
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.trial.rng import rng_states, set_rng_states
 
@@ -48,7 +48,7 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> Generators:
 
 
 def test_what_evaluation_draws_on_a_device_is_put_back(generators: Generators) -> None:
-    with quietly(nn.Linear(1, 1)):
+    with evaluation_guard(nn.Linear(1, 1)):
         generators.draw()
         assert generators.values() == [4, 6]
     assert generators.values() == [3, 5]

@@ -9,8 +9,8 @@ import torch
 
 import hotlap
 from hotlap.checkpoint.read import newest, read
-from hotlap.checkpoint.write import commit, committed
-from hotlap.engine.export.stored import weights_of
+from hotlap.checkpoint.write import commit, committed_steps
+from hotlap.engine.export.stored_weights import weights_of
 from hotlap.errors import StorageError, UsageError
 from tests.checkpoint.whole import is_whole
 from tests.engine.test_resume import network, state, task
@@ -22,7 +22,7 @@ def write(root: Path, step: int, *, keep: int = 2, value: float = 0.0) -> Path:
 
 
 def numbers(run_dir: Path) -> list[int]:
-    return [int(path.name[5:]) for path in committed(run_dir / "ckpt")]
+    return [int(path.name[5:]) for path in committed_steps(run_dir / "ckpt")]
 
 
 def short(**options: Any) -> hotlap.Task:

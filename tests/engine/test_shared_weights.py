@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import hotlap
 from hotlap.checkpoint.read import newest
-from hotlap.engine.train import Trained
+from hotlap.engine.train import TrainingReport
 from hotlap.plan import Plan
 
 PLANS = {
@@ -32,7 +32,7 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.layer(self.tokens(tokens))))
 
 
-def train(folder: Path, plan: Plan, steps: int, **more: Any) -> Trained:
+def train(folder: Path, plan: Plan, steps: int, **more: Any) -> TrainingReport:
     tokens = torch.arange(200).square().remainder(12).reshape(20, 10)
     task = hotlap.Task(
         model=Tied,

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
-from hotlap.checkpoint.foreign import fitted
+from hotlap.checkpoint.foreign import fit_to_model
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 
@@ -68,10 +68,10 @@ def test_updates_that_were_left_out_before_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [math.nan])
 def test_weights_that_are_no_numbers_are_refused(value: float) -> None:
     wanted = nn.Linear(2, 2).state_dict()
-    assert fitted(dict(wanted), wanted, Path("w.pt")).keys() == wanted.keys()
+    assert fit_to_model(dict(wanted), wanted, Path("w.pt")).keys() == wanted.keys()
     broken = {**wanted, "bias": torch.tensor([1.0, value])}
     with pytest.raises(UsageError, match="bias"):
-        fitted(broken, wanted, Path("w.pt"))
+        fit_to_model(broken, wanted, Path("w.pt"))
 
 
 def test_an_optimizers_state_lies_in_memory_as_its_parameter_does(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_data_set_is_given_up_when_the_run_itself_needs_the_memory(
 
 
 def test_samples_read_in_one_go_take_few_bytes_beside_those_that_are_held() -> None:
-    assert place.at_once(None, 256) == 1
-    assert place.at_once([torch.empty(3, 784), torch.empty(3)], 256) == 256
-    assert place.at_once([torch.empty(3, 2**20)], 256) == 4
-    assert place.at_once([torch.empty(3, 2**23)], 256) == 1
+    assert place.samples_per_read(None, 256) == 1
+    assert place.samples_per_read([torch.empty(3, 784), torch.empty(3)], 256) == 256
+    assert place.samples_per_read([torch.empty(3, 2**20)], 256) == 4
+    assert place.samples_per_read([torch.empty(3, 2**23)], 256) == 1

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset, default_collate
 
 from hotlap.feed.memory.resident import ResidentRows
-from hotlap.feed.purity.watched import Watched
+from hotlap.feed.purity.change_watch import ChangeWatch
 
 COUNT = 48
 RNG = np.random.default_rng(0)
@@ -252,7 +252,7 @@ def test_what_is_rebound_in_the_middle_of_an_epoch_is_seen_at_once(change: str) 
 
 def test_without_the_looks_the_samples_would_be_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Changing()
-    monkeypatch.setattr(Watched, "changed", lambda self: None)
+    monkeypatch.setattr(ChangeWatch, "find_change", lambda self: None)
     rows, read = ResidentRows(dataset, 2**20), reader(dataset)
     for _ in range(2):
         epoch(rows.bind(dataset, read))

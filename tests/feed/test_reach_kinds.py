@@ -157,6 +157,6 @@ def test_what_changes_shows_in_the_quick_look(change: str, accepted: bool) -> No
     reach = Reach(dataset)
     if accepted:
         reach.watched.accept()
-    assert reach.problem is None and reach.watched.changed() is None
+    assert reach.problem is None and reach.watched.find_change() is None
     CHANGES[change](dataset)
-    assert reach.watched.changed() is not None
+    assert reach.watched.find_change() is not None

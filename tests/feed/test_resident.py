@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
 from hotlap.feed.memory.resident import ResidentRows
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 from hotlap.techniques.record import FeedTarget
 from hotlap.techniques.resident import TECHNIQUE, Options
 
@@ -188,17 +188,17 @@ def test_reading_for_the_check_leaves_the_random_states_alone() -> None:
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    before = fixed.global_random_states()
+    before = global_rng.global_random_states()
     _, begin = rows_and_fetch(Numbered())
     epoch(begin())
     epoch(begin())
-    assert fixed.moved(before) is None
+    assert global_rng.generator_that_advanced(before) is None
 
 
 def test_the_comparison_of_random_states_can_fail() -> None:
-    before = fixed.global_random_states()
+    before = global_rng.global_random_states()
     random.random()
-    assert fixed.moved(before) == "Python's global RNG"
+    assert global_rng.generator_that_advanced(before) == "Python's global RNG"
 
 
 def test_a_data_set_with_a_generator_of_its_own_is_refused() -> None:
@@ -251,9 +251,9 @@ def test_ragged_samples_are_refused() -> None:
 def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
-    before = fixed.global_random_states()
+    before = global_rng.global_random_states()
     rows.fill(fetch.dataset, fetch.read)
-    assert fixed.moved(before) is None
+    assert global_rng.generator_that_advanced(before) is None
     # One sample alone, which shows how large samples are, and all the others.
     assert rows.read_batches == 2
     epoch(fetch)
@@ -266,10 +266,10 @@ def test_filling_ahead_from_a_data_set_that_draws_leaves_the_script_its_numbers(
     fetch = begin()
     # What the walk over the code already refuses is never filled.
     rows.refused = None
-    before = fixed.global_random_states()
+    before = global_rng.global_random_states()
     rows.fill(fetch.dataset, fetch.read)
     assert rows.refused is not None
-    assert fixed.moved(before) is None
+    assert global_rng.generator_that_advanced(before) is None
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2, 30, 48, 49])
@@ -451,7 +451,7 @@ def test_what_the_data_set_raises_goes_to_the_script() -> None:
 def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.memory.held._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.row_store._everybody", weakref.WeakSet())
     kept = [Numbered(), Numbered()]
     # A sample is six floats and one whole number of eight bytes.
     pairs = [rows_and_fetch(dataset, max_bytes=COUNT * 32 + 100) for dataset in kept]
@@ -468,7 +468,7 @@ def test_all_data_sets_share_one_budget_and_give_back_what_was_dropped(
 def test_what_nobody_can_reach_any_more_takes_nothing_of_the_budget(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hotlap.feed.memory.held._everybody", weakref.WeakSet())
+    monkeypatch.setattr("hotlap.feed.memory.row_store._everybody", weakref.WeakSet())
     gc.disable()
     try:
         dataset = Numbered()

@@ -15,10 +15,10 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap.checkpoint.read import newest
 from hotlap.engine.build import build
-from hotlap.feed.samples.apart import apart, kind_of
-from hotlap.feed.samples.draws import Draws, taken_in
-from hotlap.feed.samples.order import mixed
-from hotlap.nested import take_apart
+from hotlap.feed.samples.draws import Draws, mix_into_state
+from hotlap.feed.samples.order import derive_seed
+from hotlap.feed.samples.uncollation import kind_of, uncollate
+from hotlap.nested import flatten_into
 from hotlap.plan import Plan
 
 EPOCHS = 3
@@ -125,7 +125,7 @@ def fed(given: hotlap.Task, plan: Plan) -> list[bytes]:
             parts: list[list[torch.Tensor]] = []
             for _, batch in step:
                 leaves: list[torch.Tensor] = []
-                take_apart(batch, leaves)
+                flatten_into(batch, leaves)
                 parts.append(leaves)
             joined = [torch.cat(column) for column in zip(*parts, strict=True)]
             found.append(b"".join(leaf.numpy().tobytes() for leaf in joined))
@@ -154,7 +154,9 @@ def test_the_comparison_sees_draws_that_follow_from_something_else(
 ) -> None:
     expected = fed(task(), Plan())
     assert fed(task(seed=1), Plan()) != expected
-    monkeypatch.setattr("hotlap.feed.samples.transform.mixed", lambda *numbers: sum(numbers) + 1)
+    monkeypatch.setattr(
+        "hotlap.feed.samples.transform.derive_seed", lambda *numbers: sum(numbers) + 1
+    )
     assert fed(task(), Plan()) != expected
 
 
@@ -346,7 +348,7 @@ def test_a_transform_of_three_arguments_is_refused() -> None:
 
 
 def test_rows_of_draws_follow_from_the_sample_alone() -> None:
-    state = mixed(5, 1)
+    state = derive_seed(5, 1)
     together = Draws(state, [4, 9, 2])
     alone = Draws(state, [9])
     for shape in ((), (2,), (2, 3)):
@@ -357,7 +359,7 @@ def test_rows_of_draws_follow_from_the_sample_alone() -> None:
 
 
 def test_draws_are_spread_evenly() -> None:
-    draws = Draws(mixed(0, 0), range(4000))
+    draws = Draws(derive_seed(0, 0), range(4000))
     numbers = draws.uniform(50)
     assert numbers.dtype == torch.float32 and numbers.min() >= 0 and numbers.max() < 1
     assert numbers.mean().item() == pytest.approx(0.5, abs=0.005)
@@ -375,8 +377,8 @@ def test_draws_are_spread_evenly() -> None:
 
 def test_the_turn_for_arrays_is_that_for_numbers() -> None:
     start = np.uint64(0x9E3779B97F4A7C15)
-    state = taken_in(taken_in(start, np.uint64(17)), np.uint64(4))
-    assert int(state) >> 1 == mixed(17, 4)
+    state = mix_into_state(mix_into_state(start, np.uint64(17)), np.uint64(4))
+    assert int(state) >> 1 == derive_seed(17, 4)
 
 
 @pytest.mark.parametrize(
@@ -399,12 +401,12 @@ def test_the_turn_for_arrays_is_that_for_numbers() -> None:
 def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:
     from torch.utils.data import default_collate
 
-    from hotlap.feed.samples.reading import same
+    from hotlap.feed.samples.reading import samples_equal
 
     kind = kind_of(samples[0])
-    back = list(apart(kind, default_collate(samples)))
+    back = list(uncollate(kind, default_collate(samples)))
     assert [kind_of(sample) for sample in back] == [kind_of(sample) for sample in samples]
-    assert all(map(same, back, samples))
+    assert all(map(samples_equal, back, samples))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch.nn import functional
 import hotlap
 from hotlap.errors import UsageError
 from hotlap.kernels import cross_entropy
-from hotlap.kernels.cross_entropy import Setting, taken
+from hotlap.kernels.cross_entropy import Setting, compute_loss
 
 ROWS, FEATURES, CLASSES = 37, 16, 101
 CASES = [
@@ -85,7 +85,7 @@ def test_small_float16_gradients_are_scaled_before_they_exist(is_scaled: bool) -
     bias = torch.zeros(9)
     bias[0] = 17.0
     setting = Setting(dtype=torch.float16, loss_dtype=torch.float32, is_scaled=is_scaled)
-    (taken(hidden, weight, bias, classes, None, setting) * 2.0**16).backward()
+    (compute_loss(hidden, weight, bias, classes, None, setting) * 2.0**16).backward()
     assert weight.grad is not None
     expected = 2.0**16 * math.exp(-17) if is_scaled else 0.0
     assert float(weight.grad[7, 0]) == pytest.approx(expected, rel=1e-2)
@@ -114,5 +114,5 @@ def test_a_second_backward_is_refused_and_not_wrong() -> None:
 def test_no_more_rows_exist_at_once_than_asked_for() -> None:
     hidden, weight, _, targets, _ = given()
     setting = Setting(rows=10)
-    taken(hidden, weight, None, targets, None, setting).backward()
+    compute_loss(hidden, weight, None, targets, None, setting).backward()
     assert (setting.seen.count, setting.seen.most_rows, setting.seen.rows) == (4, 10, 37)

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from hotlap.lab.beside import check_buffers, check_evaluation
+from hotlap.lab.auxiliary_checks import check_buffers, check_evaluation
 from hotlap.lab.coverage import covers, limits, not_checked
-from hotlap.lab.sampled_steps import Check, Sampled
+from hotlap.lab.sampled_steps import Check, SampledSteps
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from tests.lab.records import record
 
 
-def rows(error: float, plain: float = 1e-6) -> Sampled:
-    return Sampled([{"buffers": {"mean": {"error": error, "plain_error": plain}}}] * 6)
+def rows(error: float, plain: float = 1e-6) -> SampledSteps:
+    return SampledSteps([{"buffers": {"mean": {"error": error, "plain_error": plain}}}] * 6)
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,13 @@ def test_buffers_are_judged_by_what_a_step_changes(
 def test_buffers_that_one_step_leaves_out_are_a_change() -> None:
     row = {"buffers": {"mean": {"error": 1e-6, "plain_error": 1e-6}}}
     once = {"buffers": {"mean": {"error": 1.0, "plain_error": 1e-6}}}
-    assert check_buffers(Sampled([row] * 5 + [once]), is_narrow=False).state == "failed"
+    assert check_buffers(SampledSteps([row] * 5 + [once]), is_narrow=False).state == "failed"
 
 
 def test_no_repeated_step_says_nothing_of_buffers() -> None:
-    found = check_buffers(Sampled(problem="no tensors"), is_narrow=False)
+    found = check_buffers(SampledSteps(problem="no tensors"), is_narrow=False)
     assert found.state == "not_made" and "no tensors" in found.evidence
-    assert check_buffers(Sampled([{"buffers": {}}]), is_narrow=False).state == "passed"
+    assert check_buffers(SampledSteps([{"buffers": {}}]), is_narrow=False).state == "passed"
 
 
 def evaluated(rows: list[list[Any]], **more: Any) -> dict[str, Any]:
@@ -55,8 +55,8 @@ OTHER_OUTPUT = [[0, 10, "in", "x"], [0, 20, "in", "x"]]
 OTHER_INPUT = [[0, 10, "x", "x"], [0, 20, "x", "x"]]
 
 
-def repeated(error: float, plain_error: float = 1e-7) -> Sampled:
-    return Sampled(evaluations=[{"error": error, "plain_error": plain_error}])
+def repeated(error: float, plain_error: float = 1e-7) -> SampledSteps:
+    return SampledSteps(evaluations=[{"error": error, "plain_error": plain_error}])
 
 
 def test_evaluation_at_equal_weights_gives_the_same() -> None:
@@ -68,7 +68,7 @@ def test_evaluation_at_equal_weights_gives_the_same() -> None:
     ):
         sampled = repeated(error, plain_error)
         assert check_evaluation(record(), other, sampled, is_narrow=False).state == state
-    nothing = check_evaluation(record(), other, Sampled(problem="no step"), is_narrow=False)
+    nothing = check_evaluation(record(), other, SampledSteps(problem="no step"), is_narrow=False)
     assert nothing.state == "not_made"
 
 
@@ -125,7 +125,9 @@ def test_nothing_evaluated_is_said() -> None:
 
 
 def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
-    sampled = Sampled([{"gradient_error": 1e-7, "gradient_slope": 1.0, "plain_error": 1e-6}] * 6)
+    sampled = SampledSteps(
+        [{"gradient_error": 1e-7, "gradient_slope": 1.0, "plain_error": 1e-6}] * 6
+    )
     passed = limits([Check("gradient", "passed", "")], sampled, is_exact=False)
     assert {limit.of for limit in passed} == {
         "gradient, in all steps",

@@ -59,9 +59,9 @@ class Loop:
     def step(self, which: int) -> None:
         weight, optimizer = self.weights[which], self.optimizers[which]
         weight.grad = torch.ones(3)
-        self.custody.begins(which, optimizer, [weight.detach()])
+        self.custody.update_begins(which, optimizer, [weight.detach()])
         optimizer.step()
-        self.custody.ends(which, optimizer, digest.of_nested([weight.detach()]))
+        self.custody.update_ends(which, optimizer, digest.of_nested([weight.detach()]))
 
 
 def test_each_optimizer_has_a_chain_of_its_own() -> None:

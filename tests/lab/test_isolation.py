@@ -123,14 +123,14 @@ def test_shared_memory_of_a_trial_is_gone_with_it(scratch: Scratch) -> None:
 def test_what_a_process_listens_on_is_seen() -> None:
     mine = [os.getpid()]
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert listening.found(mine) == f"TCP port {server.getsockname()[1]}"
+        assert listening.find_listening_address(mine) == f"TCP port {server.getsockname()[1]}"
     with socket.socket(socket.AF_UNIX) as named:
         named.bind("\0hotlap-test-name")
         named.listen()
-        assert listening.found(mine) == "the abstract socket @hotlap-test-name"
+        assert listening.find_listening_address(mine) == "the abstract socket @hotlap-test-name"
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)):
-        assert listening.found(mine) is None
-    assert listening.found([2**22 + 1]) is None
+        assert listening.find_listening_address(mine) is None
+    assert listening.find_listening_address([2**22 + 1]) is None
 
 
 def train(tmp_path: Path, text: str, port: int) -> Script:

@@ -17,7 +17,7 @@ from hotlap.engine.state.content import Position, capture, restore
 from hotlap.errors import TrialError, UsageError
 from hotlap.lab import proving
 from hotlap.lab.proving import Prover
-from hotlap.lab.repeated import Repeated
+from hotlap.lab.recipe_repetition import RecipeRepetition
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.techniques import registry
@@ -114,7 +114,7 @@ class Answering:
 
 def repeat(folder: Path, *answers: Any, samples: int = 2) -> tuple[Any, Answering]:
     lab = Answering(*answers)
-    repeated = Repeated(lab, lambda step: [], rounding=True)  # pyright: ignore[reportArgumentType]
+    repeated = RecipeRepetition(lab, lambda step: [], rounding=True)  # pyright: ignore[reportArgumentType]
     for number in range(samples):
         file = folder / f"{number}"
         file.touch()

@@ -13,7 +13,7 @@ from hotlap.lab.arm import Arm
 from hotlap.lab.observing import watch
 from hotlap.lab.pairs import race
 from hotlap.lab.proving import Prover
-from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
+from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge
@@ -104,9 +104,9 @@ def test_narrow_weights_are_statistical_and_that_rests_on_each_check(
     assert judged.given[1]["reference"].fallback == ""
     few = judged.given[1]["reference"].rows[: LEAST_SLOPES - 1]
     assert {row["dtype"] for row in few} == {"float64"}
-    assert judged.again(reference=Sampled(few)).tier == "unproven"
+    assert judged.again(reference=SampledSteps(few)).tier == "unproven"
     larger = [{**row, "gradient_slope": row["gradient_slope"] + 0.01} for row in few * 2]
-    assert judged.again(reference=Sampled(larger)).failed == ("gradient",)
+    assert judged.again(reference=SampledSteps(larger)).failed == ("gradient",)
     seeds = judged.given[1]["seeds"]
     worse = [[loss + 0.1 for loss in row] for row in seeds.other]
     assert "seeds" in judged.again(seeds=verdict.SeedLosses(seeds.plain, worse)).failed

@@ -6,11 +6,11 @@ import pytest
 
 from hotlap.lab.proving import draw_steps
 from hotlap.lab.sampled_steps import (
-    Sampled,
+    SampledSteps,
     check_gradient,
     check_mean_gradient,
     check_update,
-    confirmed,
+    confirm_failure,
 )
 
 
@@ -49,27 +49,27 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_one_tensor_among_others(name: str) -> None:
     small, state = CASES[name]
-    found = check_gradient(Sampled([row(small)] * 6))
+    found = check_gradient(SampledSteps([row(small)] * 6))
     assert found.state == state, found.evidence
     assert ("`small`" in found.evidence) == (state != "passed")
 
 
 def test_what_happens_now_and_then_is_seen() -> None:
     frozen, honest = row(CASES["frozen"][0]), row(CASES["honest"][0])
-    assert check_gradient(Sampled([frozen, honest] * 3)).state == "failed"
-    assert check_gradient(Sampled([frozen, honest, honest] * 2)).state == "failed"
+    assert check_gradient(SampledSteps([frozen, honest] * 3)).state == "failed"
+    assert check_gradient(SampledSteps([frozen, honest, honest] * 2)).state == "failed"
     # One unit that rounds to the other side of zero.
-    assert check_gradient(Sampled([frozen, *[honest] * 5])).state == "passed"
+    assert check_gradient(SampledSteps([frozen, *[honest] * 5])).state == "passed"
     visible = row(CASES["honest"][0], gradient_error=0.02, gradient_slope=1.01)
-    assert check_gradient(Sampled([visible, *[honest] * 5])).state == "passed"
+    assert check_gradient(SampledSteps([visible, *[honest] * 5])).state == "passed"
     tripled = row(CASES["honest"][0], gradient_error=2.0, gradient_slope=3.0)
-    assert check_gradient(Sampled([tripled, *[honest] * 5])).state == "failed"
+    assert check_gradient(SampledSteps([tripled, *[honest] * 5])).state == "failed"
     own = {**tripled, "own_error": 0.0}
-    assert check_gradient(Sampled([own, *[honest] * 5])).state == "passed"
+    assert check_gradient(SampledSteps([own, *[honest] * 5])).state == "passed"
 
 
 def test_a_gradient_may_be_that_of_the_plain_step_in_the_plans_layout() -> None:
-    def rows(own: float, off: float, plain: float) -> Sampled:
+    def rows(own: float, off: float, plain: float) -> SampledSteps:
         """Return steps that are off by `off`, in that layout by `plain`, and from it by `own`."""
         small, large = tensor(1e-3, off * 1e-3, 2e-10), tensor(1.0, off, 2e-7)
         laid_out = {
@@ -81,7 +81,7 @@ def test_a_gradient_may_be_that_of_the_plain_step_in_the_plans_layout() -> None:
             },
         }
         found = row(small, gradient_error=off, laid_out=laid_out)
-        return Sampled([{**found, "tensors": {"large": large, "small": small}}] * 6)
+        return SampledSteps([{**found, "tensors": {"large": large, "small": small}}] * 6)
 
     assert check_gradient(rows(own=0.0, off=5e-3, plain=5e-3)).state == "passed"
     # Threads share its sums otherwise.
@@ -91,36 +91,36 @@ def test_a_gradient_may_be_that_of_the_plain_step_in_the_plans_layout() -> None:
 
 def test_a_narrow_gradient_that_is_another_one_now_and_then_is_seen() -> None:
     honest = [row(CASES["honest"][0], gradient_slope=1 + 1e-5 * (k % 2)) for k in range(47)]
-    assert check_mean_gradient(Sampled([honest[0], *honest])).state == "passed"
+    assert check_mean_gradient(SampledSteps([honest[0], *honest])).state == "passed"
     other = {**honest[0], "gradient_error": 1.4}
-    assert check_mean_gradient(Sampled([other, *honest])).state == "failed"
+    assert check_mean_gradient(SampledSteps([other, *honest])).state == "failed"
 
 
 def test_noise_in_the_plain_repetition_is_unproven_and_never_a_change() -> None:
     honest = CASES["honest"][0]
     noisy = row(honest, gradient_error=0.5, gradient_slope=0.9, plain_error=0.4)
-    found = check_gradient(Sampled([noisy] * 6))
+    found = check_gradient(SampledSteps([noisy] * 6))
     assert found.state == "not_made"
     assert "plain run's own" in found.evidence
-    assert check_gradient(Sampled([{**noisy, "plain_error": 2e-7}] * 6)).state == "failed"
-    assert check_gradient(Sampled([{**noisy, "own_error": 0.0}] * 6)).state == "passed"
+    assert check_gradient(SampledSteps([{**noisy, "plain_error": 2e-7}] * 6)).state == "failed"
+    assert check_gradient(SampledSteps([{**noisy, "own_error": 0.0}] * 6)).state == "passed"
 
 
 def test_each_optimizer_is_judged_by_itself() -> None:
     honest = CASES["honest"][0]
     rows = [row(honest, optimizer=0)] * 6 + [row(honest, optimizer=1, gradient_slope=1.01)] * 5
-    assert check_gradient(Sampled(rows)).state == "failed"
+    assert check_gradient(SampledSteps(rows)).state == "failed"
 
 
 def test_what_fails_for_the_plain_run_as_well_says_nothing() -> None:
-    failed = check_gradient(Sampled([row(CASES["frozen"][0])] * 6))
-    passed = check_gradient(Sampled([row(CASES["honest"][0])] * 6))
-    assert confirmed(failed, passed) is failed
-    assert confirmed(failed, failed).state == "not_made"
-    assert "plain run's own steps" in confirmed(failed, failed).evidence
-    assert confirmed(passed, failed) is passed
-    missing = check_gradient(Sampled(problem="it broke"))
-    assert confirmed(failed, missing).state == "not_made"
+    failed = check_gradient(SampledSteps([row(CASES["frozen"][0])] * 6))
+    passed = check_gradient(SampledSteps([row(CASES["honest"][0])] * 6))
+    assert confirm_failure(failed, passed) is failed
+    assert confirm_failure(failed, failed).state == "not_made"
+    assert "plain run's own steps" in confirm_failure(failed, failed).evidence
+    assert confirm_failure(passed, failed) is passed
+    missing = check_gradient(SampledSteps(problem="it broke"))
+    assert confirm_failure(failed, missing).state == "not_made"
 
 
 def test_a_tensor_that_no_longer_learns_is_seen_in_a_narrower_format() -> None:
@@ -133,8 +133,8 @@ def test_a_tensor_that_no_longer_learns_is_seen_in_a_narrower_format() -> None:
             for k, each in enumerate(small)
         ]
 
-    assert check_mean_gradient(Sampled(rows(1.0))).state == "passed"
-    found = check_mean_gradient(Sampled(rows(0.0)))
+    assert check_mean_gradient(SampledSteps(rows(1.0))).state == "passed"
+    found = check_mean_gradient(SampledSteps(rows(0.0)))
     assert found.state == "failed"
     assert "`small`" in found.evidence
 
@@ -143,19 +143,19 @@ def test_an_update_of_one_tensor_is_judged_by_itself() -> None:
     def once(error: float) -> dict[str, Any]:
         return {**row(CASES["honest"][0]), "updates": {"large": 1e-6, "small": error}}
 
-    def rows(error: float) -> Sampled:
-        return Sampled([once(error)] * 6)
+    def rows(error: float) -> SampledSteps:
+        return SampledSteps([once(error)] * 6)
 
     assert check_update(rows(1e-5)).state == "passed"
     assert check_update(rows(1.0)).state == "failed"
     assert "`small`" in check_update(rows(1.0)).evidence
-    assert check_update(Sampled([once(1.0), *[once(1e-5)] * 5])).state == "failed"
-    assert check_update(Sampled([once(1e-3), *[once(1e-5)] * 5])).state == "passed"
+    assert check_update(SampledSteps([once(1.0), *[once(1e-5)] * 5])).state == "failed"
+    assert check_update(SampledSteps([once(1e-3), *[once(1e-5)] * 5])).state == "passed"
 
 
 def test_a_fallback_and_how_the_steps_were_drawn_are_in_the_evidence() -> None:
     rows = [{**row(CASES["honest"][0]), "dtype": "float32"}] * 6
-    words = check_gradient(Sampled(rows, fallback="it broke", drawn="seed 7")).evidence
+    words = check_gradient(SampledSteps(rows, fallback="it broke", drawn="seed 7")).evidence
     assert "float32 (not float64: it broke) at 6 sampled steps (seed 7)" in words
 
 

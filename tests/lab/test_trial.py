@@ -25,7 +25,7 @@ def failing(*args: str, **limits: float) -> TrialError:
         with pytest.raises(TrialError) as caught:
             trial = lab.start("observe", seconds=30, epochs=9, steps=10**9, naming_s=0)
             trial.message(["report"], limits.get("timeout_s", 30))
-            raise trial.ended()
+            raise trial.exit_error()
     after = psutil.Process().children(recursive=True)
     assert [p for p in after if p.pid not in before and p.status() != "zombie"] == []
     return caught.value

@@ -8,8 +8,8 @@ from hotlap.lab.updates import (
     check_participation,
     check_random,
     check_updates,
-    estimated,
-    not_repeated,
+    estimate_updates,
+    unrepeated_generators,
 )
 from tests.lab.records import record
 
@@ -50,7 +50,7 @@ def test_random_numbers_that_come_again_are_a_change_and_others_are_a_stream() -
     found = check_random(record(), others)
     assert found.state == "partial" and "torch's from update 13 on" in found.evidence
     # What two plain runs do not repeat says nothing of the plan.
-    plain = {**record(), "not_repeated": not_repeated(record(), others)}
+    plain = {**record(), "not_repeated": unrepeated_generators(record(), others)}
     assert plain["not_repeated"] == ["torch"]
     assert check_random(plain, others).state == "passed"
     assert check_random({**plain, "not_repeated": ["torch", "Python", "NumPy"]}, others).state == (
@@ -83,7 +83,7 @@ def test_a_state_that_the_update_should_not_leave_is_named() -> None:
 def test_what_the_plain_run_cannot_show_is_left_to_the_sampled_steps() -> None:
     none = changed(sums=None, states=None)
     none["followed"]["problem"] = "its state is no vector"
-    assert estimated(none["followed"]) is None
+    assert estimate_updates(none["followed"]) is None
     found = check_updates(none, none)
     assert found.state == "partial" and "its state is no vector" in found.evidence
     # But where the plain run can, the plan must.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hotlap.lab.sampled_steps import Sampled
+from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import CHECKS, SeedLosses, judge, repeats_itself
 from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
@@ -33,7 +33,12 @@ def rounded() -> dict[str, Any]:
 
 def verdict(other: dict[str, Any], **more: Any) -> Any:
     rows = more.pop("rows", None) or repeated()
-    more = {"claimed": Numerics.ROUNDING, "plain_repeats": None, "reference": Sampled(rows), **more}
+    more = {
+        "claimed": Numerics.ROUNDING,
+        "plain_repeats": None,
+        "reference": SampledSteps(rows),
+        **more,
+    }
     return judge(record(), other, **more)
 
 
@@ -111,7 +116,7 @@ def test_a_skipped_update_is_seen_though_every_hyperparameter_is_right() -> None
 
 
 def test_a_missing_repetition_is_unproven_and_says_why() -> None:
-    found = verdict(rounded(), reference=Sampled(problem="the batch was no tensor"))
+    found = verdict(rounded(), reference=SampledSteps(problem="the batch was no tensor"))
     assert found.tier == "unproven"
     assert "the batch was no tensor" in found.evidence
 
@@ -150,14 +155,14 @@ def test_an_input_that_may_follow_from_the_weights_proves_nothing() -> None:
     other = {**rounded(), "inputs_at": list(range(STEPS))}
     other["inputs"][20] = "another"
     more: dict[str, Any] = {"claimed": Numerics.ROUNDING, "plain_repeats": None}
-    found = judge(plain, other, reference=Sampled(repeated()), **more)
+    found = judge(plain, other, reference=SampledSteps(repeated()), **more)
     assert found.tier == "unproven"
     assert "computed from the weights" in found.evidence
     # Before the weights differ, or without batches to go by, nothing else can explain it.
     other["weights"][:20] = plain["weights"][:20]
-    assert judge(plain, other, reference=Sampled(repeated()), **more).failed == ("batches",)
+    assert judge(plain, other, reference=SampledSteps(repeated()), **more).failed == ("batches",)
     blind = {**plain, "batches": []}, {**rounded(), "batches": [], "inputs": other["inputs"]}
-    assert judge(*blind, reference=Sampled(repeated()), **more).failed == ("batches",)
+    assert judge(*blind, reference=SampledSteps(repeated()), **more).failed == ("batches",)
 
 
 @pytest.mark.parametrize("key", ["batches", "inputs"])
@@ -179,7 +184,7 @@ def test_a_run_without_batches_is_unproven() -> None:
         {**rounded(), **none},
         claimed=Numerics.ROUNDING,
         plain_repeats=None,
-        reference=Sampled(repeated()),
+        reference=SampledSteps(repeated()),
     )
     assert found.tier == "unproven"
     assert "no batch was recorded" in found.evidence

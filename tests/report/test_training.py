@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hotlap.engine.trained import EpochDone, Trained
-from hotlap.engine.warm import Warmed
+from hotlap.engine.training_report import EpochDone, TrainingReport
+from hotlap.engine.warmup import WarmUpBatch
 from hotlap.plan import Plan
 from hotlap.report import jsonout, training
 from tests.report.shown import words
@@ -25,7 +25,7 @@ TASK = SimpleNamespace(
 )
 EPOCH = EpochDone(2, 10, 1.25, 512.4, 0.5, {"loss": 0.25, "accuracy": 0.98765}, 0.0, 3 * 2**30)
 REFUSED = {"name": "resident", "state": "refused", "why": "the data set draws numbers"}
-DONE = Trained(
+DONE = TrainingReport(
     model=None,
     epochs=(replace(EPOCH, epoch=1), EPOCH),
     steps=20,
@@ -109,7 +109,7 @@ def test_the_page_says_what_came_out_and_what_each_technique_did() -> None:
     assert "skipped steps" not in text and "largest batch" not in text
     hostile = replace(DONE, held_out={"a\x1b]0;evil\x07": 0.5})
     assert "\x1b]" not in words(training.page, hostile)
-    warmed = (Warmed(8, 512, 0.5, 2**30),)
+    warmed = (WarmUpBatch(8, 512, 0.5, 2**30),)
     text = words(training.page, replace(DONE, skipped_steps=3, warmed=warmed))
     assert "3 skipped steps: the loss or the gradient norm was not finite" in text
     assert "largest batch 8 samples x 512 tokens" in text and "peak 1,024 MiB" in text

@@ -10,7 +10,7 @@ from hotlap.lab.statistics import Ratio, Spread, figures
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.report import jsonout, tuning
-from hotlap.tuning.result import OUTCOMES, Rung, TrialRow, Tuning, plan_file
+from hotlap.tuning.result import OUTCOMES, ProvenPlan, TrialRow, Tuning, plan_file
 from tests.report.shown import words
 from tests.report.test_jsonout import parsed
 from tests.tuning import faked
@@ -33,7 +33,7 @@ FOUND = Tuning(
     floor=0.034,
     whole_run={"baseline": WholeRun(100.4, "epochs"), "best": WholeRun(61.2, "epochs")},
     planned_steps=12_000,
-    ladder=(Rung("exact", Plan({"resident": {}}), Ratio(1.5, 1.4, 1.6, 24), VERDICT),),
+    proven_plans=(ProvenPlan("exact", Plan({"resident": {}}), Ratio(1.5, 1.4, 1.6, 24), VERDICT),),
     trials=(TrialRow(PLAN, 1, RATIO, None),),
     techniques=({"name": "resident", "state": "applied", "why": "2.00x (1.90 to 2.10)"},),
     not_tried=(),
@@ -47,7 +47,7 @@ FOUND = Tuning(
 
 def without_gain(outcome: str) -> Tuning:
     nothing: dict[str, Any] = {"plan": Plan(), "speedup": NONE, "speedup_by_means": None}
-    return replace(FOUND, outcome=outcome, reason="2 plans tried", ladder=(), **nothing)
+    return replace(FOUND, outcome=outcome, reason="2 plans tried", proven_plans=(), **nothing)
 
 
 def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:

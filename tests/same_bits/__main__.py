@@ -119,7 +119,8 @@ def _run(case: Case) -> dict[str, Any]:
 def _script(case: Case, folder: Path, plan: Sequence[str]) -> dict[str, Any]:
     out = folder / "digest"
     inside = [str(STEPS), str(out), str(case.folder / "plain.py"), *case.arguments]
-    done = _hotlap(["run", *plan, str(_HERE / "script.py"), *inside], case.folder)
+    # In a folder of its own: what one run saves there, the next one would resume from.
+    done = _hotlap(["run", *plan, str(_HERE / "script.py"), *inside], folder)
     said = _STATE.findall(done.stderr)
     digest = out.read_text() if out.exists() else None
     return {"code": done.returncode, "digest": digest, "said": [_masked(one) for one in said]}

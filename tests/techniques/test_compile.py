@@ -11,7 +11,7 @@ from torch import nn
 import hotlap
 from hotlap.plan import Plan
 from hotlap.techniques import Refusal, StepTarget, get
-from hotlap.techniques.compile import repeated
+from hotlap.techniques.compile import find_repeated_blocks
 from tests.engine.test_conformance import Images
 
 # Inductor imports modules of torch that warn of themselves.
@@ -88,10 +88,10 @@ def test_who_compiles_again_and_again_is_refused() -> None:
 
 
 def test_the_largest_layer_that_repeats_is_found() -> None:
-    assert len(repeated(network())) == 4
+    assert len(find_repeated_blocks(network())) == 4
     nested = nn.Sequential(*[nn.Sequential(Block(), Block()) for _ in range(3)])
-    assert [type(part) for part in repeated(nested)] == [nn.Sequential] * 3
-    assert repeated(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+    assert [type(part) for part in find_repeated_blocks(nested)] == [nn.Sequential] * 3
+    assert find_repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
 
 
 def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

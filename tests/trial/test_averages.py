@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hotlap.lab.beside import check_averages
+from hotlap.lab.auxiliary_checks import check_averages
 from hotlap.trial.averages import Averages
 
 
@@ -30,7 +30,7 @@ def run(*, skip_every: int = 0, decay: float = 0.9) -> list[dict[str, Any]]:
     for step in range(1, 21):
         optimizer.zero_grad()
         model(torch.randn(5, 4)).square().mean().backward()
-        averages.begins([model], set())
+        averages.update_begins([model], set())
         optimizer.step()
         if not skip_every or step % skip_every:
             average.update_parameters(model)
@@ -59,15 +59,15 @@ def test_copies_must_be_as_many() -> None:
 
 def test_a_models_own_parts_are_no_copies() -> None:
     model = own_class()(nn.Linear(4, 4), nn.Linear(4, 4))
-    assert Averages().begins([model], set()) == []
+    assert Averages().update_begins([model], set()) == []
     twin = copy.deepcopy(model)
-    assert Averages().begins([model], set()) == [twin]
+    assert Averages().update_begins([model], set()) == [twin]
     # What shares a parameter with the model is the model.
     tied = copy.deepcopy(model)
     tied[0].weight = model[0].weight
-    assert Averages().begins([model], set()) == [twin]
+    assert Averages().update_begins([model], set()) == [twin]
     # Nor is one that is trained itself.
-    assert Averages().begins([model], {id(p) for p in twin.parameters()}) == []
+    assert Averages().update_begins([model], {id(p) for p in twin.parameters()}) == []
 
 
 def test_what_cannot_be_followed_ends_no_script() -> None:
@@ -77,13 +77,13 @@ def test_what_cannot_be_followed_ends_no_script() -> None:
     lazy = kind(nn.LazyLinear(5))
     half = object.__new__(kind)
     averages = Averages()
-    assert averages.begins([model], set()) == []
+    assert averages.update_begins([model], set()) == []
     del elsewhere, lazy, half
     kept = copy.deepcopy(model)
-    assert averages.begins([model], set()) == [kept]
+    assert averages.update_begins([model], set()) == [kept]
     # One that becomes another module, or is dropped, is forgotten.
     kept.append(nn.Linear(5, 5))
-    averages.begins([model], set())
+    averages.update_begins([model], set())
     assert averages.report() == []
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hotlap.lab.updates import Estimated, estimated
+from hotlap.lab.updates import UpdateEstimate, estimate_updates
 from hotlap.trial.elements import Elements
-from hotlap.trial.following import Follower
 from hotlap.trial.twin import Chain
+from hotlap.trial.update_follower import Follower
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True},
@@ -49,17 +49,17 @@ def train(
         loss = nn.functional.cross_entropy(model(torch.randn(8, 1, 8, 8)), torch.arange(8) % 3)
         loss.backward()
         change(step)
-        follower.begins(0, optimizer)
+        follower.update_begins(0, optimizer)
         odd.append(follower.has_gradients(0, optimizer))
         optimizer.step()
-        follower.ends(0, optimizer)
+        follower.update_ends(0, optimizer)
     return odd
 
 
-def followed(optimizer: torch.optim.Optimizer, model: nn.Module) -> Estimated:
+def followed(optimizer: torch.optim.Optimizer, model: nn.Module) -> UpdateEstimate:
     follower = Follower(seed=3)
     train(optimizer, model, follower)
-    found = estimated(follower.report({}))
+    found = estimate_updates(follower.report({}))
     assert found is not None, follower.problem
     return found
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_repeated_on_elements_says_why() -> None:
     model, follower = network(), Follower(seed=3)
     optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
     train(optimizer, model, follower)
-    assert estimated(follower.report({})) is None
+    assert estimate_updates(follower.report({})) is None
     assert "its state holds a tensor of shape" in follower.problem
 
 
@@ -132,7 +132,7 @@ def test_another_gradient_in_a_single_step_is_odd(tmp_path: Path) -> None:
 
     beside, again = Follower(seed=3, beside=file), network()
     odd = train(torch.optim.Adam(again.parameters(), lr=1e-3), again, beside)
-    assert not any(odd) and max(value or 0 for value in beside.apart) == 0
+    assert not any(odd) and max(value or 0 for value in beside.gradient_distances) == 0
 
     lying, other = Follower(seed=3, beside=file), network()
 
@@ -195,12 +195,12 @@ def test_an_optimizer_that_draws_and_hooks_of_the_users_are_left_alone() -> None
 class Silent(Follower):
     """Follows nothing."""
 
-    def begins(self, *_: Any) -> None: ...
+    def update_begins(self, *_: Any) -> None: ...
 
     def has_gradients(self, *_: Any) -> bool:
         return False
 
-    def ends(self, *_: Any) -> None: ...
+    def update_ends(self, *_: Any) -> None: ...
 
 
 def test_complex_parameters_are_two_numbers_each() -> None:
@@ -209,11 +209,11 @@ def test_complex_parameters_are_two_numbers_each() -> None:
     for _ in range(5):
         optimizer.zero_grad()
         (weight * weight.conj()).real.sum().backward()
-        follower.begins(0, optimizer)
+        follower.update_begins(0, optimizer)
         follower.has_gradients(0, optimizer)
         optimizer.step()
-        follower.ends(0, optimizer)
-    found = estimated(follower.report({}))
+        follower.update_ends(0, optimizer)
+    found = estimate_updates(follower.report({}))
     assert found is not None and found.is_right, (found, follower.problem)
 
 
@@ -223,7 +223,7 @@ def test_strange_groups_and_gradients_end_no_script() -> None:
     follower = Follower(seed=3)
     with numpy.errstate(all="raise"):
         weight.grad = torch.tensor([1.0, float("inf"), float("nan"), 0.0])
-        follower.begins(0, optimizer)
+        follower.update_begins(0, optimizer)
         follower.has_gradients(0, optimizer)
-        follower.ends(0, optimizer)
+        follower.update_ends(0, optimizer)
     assert len(follower.updates) == 1

@@ -17,7 +17,7 @@ from hotlap.techniques import registry
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.schedule import Schedule
+from hotlap.tuning.time_plan import TimePlan
 from hotlap.tuning.tuner import Tuner
 
 TWINS = ("plain", "plain again", "plain once more")
@@ -100,7 +100,7 @@ def tuner(
     host = Host(cpu="x", cores=2)
     made = Tuner(LAB, host, registry(), accept, Budget(seconds), lambda _: None, hints)
     now = time.monotonic()
-    made.schedule = Schedule(
+    made.time_plan = TimePlan(
         horizon=100,
         fill_ahead=False,
         first_until=now + 0.4 * seconds,

@@ -19,11 +19,11 @@ from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.report import tuning as report
 from hotlap.techniques import Numerics
-from hotlap.tuning import concluding, search
+from hotlap.tuning import concluding, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.result import OUTCOMES, Rung, TrialRow, Tuning
+from hotlap.tuning.result import OUTCOMES, ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 from tests.tuning import faked
 
@@ -31,8 +31,10 @@ RESIDENT = Plan({"resident": {}})
 FUSED = Plan({"optimizer": {"implementation": "fused"}})
 
 
-def rung(final: Race, plan: Plan = RESIDENT) -> Rung:
-    return Rung("exact", plan, final.ratio(faked.name_of(plan)), Verdict("exact", "bit-equal", 99))
+def rung(final: Race, plan: Plan = RESIDENT) -> ProvenPlan:
+    return ProvenPlan(
+        "exact", plan, final.ratio(faked.name_of(plan)), Verdict("exact", "bit-equal", 99)
+    )
 
 
 def tried(tuner: Tuner, final: Race) -> Tuner:
@@ -42,7 +44,7 @@ def tried(tuner: Tuner, final: Race) -> Tuner:
         if arm.plan:
             tuner.trials.append(TrialRow(arm.plan, 1, final.ratio(name), final.spread(name)))
             ((technique, options),) = arm.plan.techniques.items()
-            tuner.notes.raced(Candidate(technique, options, Numerics.EXACT), arm, final)
+            tuner.notes.note_race(Candidate(technique, options, Numerics.EXACT), arm, final)
     return tuner
 
 
@@ -79,7 +81,7 @@ def test_a_race_whose_plain_step_is_not_the_watched_one_proves_no_gain(
     found = conclude(tried(faked.tuner(), final), faked.watched(4.0), final, [rung(final)])
     assert found.outcome == "could_not_tell"
     assert not found.gained
-    assert found.ladder == ()
+    assert found.proven_plans == ()
     assert "4.00 ms while it was watched" in found.reason
     assert "14.00 ms in the race" in found.reason
     assert found.techniques[0]["state"] == "no_effect"
@@ -139,13 +141,13 @@ def test_nothing_to_gain_is_said_only_where_a_gain_was_ruled_out() -> None:
     noisy = without_gain(faked.raced({RESIDENT: 0.9}, apart=0.13))
     assert noisy.outcome == "could_not_tell"
     tuner = faked.tuner()
-    tuner.notes.not_tried([Candidate("workers", {"count": 1}, Numerics.EXACT)], "too short")
+    tuner.notes.note_untried([Candidate("workers", {"count": 1}, Numerics.EXACT)], "too short")
     partly = without_gain(faked.raced({RESIDENT: 1.0}), tuner)
     assert partly.outcome == "could_not_tell"
     assert partly.reason == "not tried: workers(count=1)"
     assert partly.to_json()["not_tried"] == ["workers(count=1)"]
     tuner = faked.tuner()
-    tuner.notes.failed_its_proof(FUSED, "fused", "changed", "gradient: off")
+    tuner.notes.note_failed_proof(FUSED, "fused", "changed", "gradient: off")
     assert without_gain(faked.raced({FUSED: 1.5}), tuner).outcome == "not_proven"
     assert without_gain(None).outcome == "nothing_to_gain"
     assert {ruled_out.outcome, open_.outcome} <= set(OUTCOMES)
@@ -208,7 +210,7 @@ def test_what_a_diagnosis_measured_becomes_hints_the_fastest_first() -> None:
 def test_techniques_that_are_not_applicable_take_one_line_unless_all_are_asked_for() -> None:
     def found() -> Tuning:
         tuner = faked.tuner()
-        tuner.notes.inapplicable({"fp8": "needs a GPU", "channels_last": "no convolution"})
+        tuner.notes.note_inapplicable({"fp8": "needs a GPU", "channels_last": "no convolution"})
         return without_gain(faked.raced({RESIDENT: 1.0}), tuner)
 
     text = shown(found())
@@ -243,7 +245,7 @@ def test_a_plan_file_is_written_only_for_a_gain(
         rungs = [rung(final)] if gained else []
         return conclude(tried(faked.tuner(), final), faked.watched(), final, rungs)
 
-    monkeypatch.setattr(search, "tune", tune)
+    monkeypatch.setattr(stages, "tune", tune)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print()")
     written = tmp_path / "train.plan.toml"
@@ -267,7 +269,7 @@ def test_what_could_not_be_told_is_not_proven_to_be_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noisy = faked.raced({RESIDENT: 1.06}, apart=0.13)
-    monkeypatch.setattr(search, "tune", lambda *_, **__: without_gain(noisy))
+    monkeypatch.setattr(stages, "tune", lambda *_, **__: without_gain(noisy))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print()")
     assert cli.main(["tune", "train.py", "--exit-code"]) == 4

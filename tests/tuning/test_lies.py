@@ -12,7 +12,7 @@ from hotlap.lab import pairs
 from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.tuning import schedule, search
+from hotlap.tuning import stages, time_plan
 from hotlap.tuning.result import Tuning
 from tests.tuning import lies
 
@@ -28,13 +28,13 @@ def tuned(name: str, root: Path, monkeypatch: pytest.MonkeyPatch, budget_s: floa
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), *([before] if before else [])]))
     script = Script(path=str(SCRIPT), args=("--epochs", "1000"), cwd=str(SCRIPT.parent))
     with Lab(script, techniques=specs) as lab:
-        return search.tune(lab, Host.detect(), budget_s=budget_s, only=(only,))
+        return stages.tune(lab, Host.detect(), budget_s=budget_s, only=(only,))
 
 
 def check_nothing_is_chosen(found: Tuning) -> None:
     assert found.plan == Plan()
     assert not found.gained
-    assert found.ladder == ()
+    assert found.proven_plans == ()
     (row,) = found.techniques
     assert row["state"] in ("refused", "no_effect", "not_tried")
 
@@ -59,11 +59,11 @@ def in_favour(monkeypatch: pytest.MonkeyPatch) -> None:
             arm.turns_ms[:] = arm.means_ms[:] = [ms] * len(arm.turns_ms)
         return found
 
-    monkeypatch.setattr(search, "race", race)
+    monkeypatch.setattr(stages, "race", race)
     # The figures are given, so the race may be short, and the proof need not be longer than a lie.
-    monkeypatch.setattr(search, "_ROUNDS", (2, 2))
-    monkeypatch.setattr(search, "TURN_S", 0.05)
-    monkeypatch.setattr(schedule, "_MOST_HORIZON", 120)
+    monkeypatch.setattr(stages, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(stages, "TURN_S", 0.05)
+    monkeypatch.setattr(time_plan, "_MOST_HORIZON", 120)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from hotlap.errors import TrialError
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
-from hotlap.tuning import search
+from hotlap.tuning import stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.proofs import prove_tier
 from tests.tuning import faked
@@ -37,4 +37,4 @@ def test_a_median_above_the_floor_is_no_gain_where_its_interval_is_not() -> None
         first = faked.raced({RESIDENT: 1.1}, wobble=wobble, rounds=5)
         ratio = first.ratio("resident")
         assert ratio.median > 1 + first.floor
-        assert search.gained({alone: ratio}, first) == gained
+        assert stages.candidates_that_gained({alone: ratio}, first) == gained

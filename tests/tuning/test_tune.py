@@ -16,9 +16,9 @@ from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations, nominate
-from hotlap.tuning.noting import STATES
 from hotlap.tuning.result import OUTCOMES
-from hotlap.tuning.schedule import schedule
+from hotlap.tuning.technique_notes import STATES
+from hotlap.tuning.time_plan import plan_time
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 LOADER = LoaderFacts("d", 100, 10, 0, True, True, True, "a.py:3", "a.py:9", 10)
@@ -104,7 +104,7 @@ def trace(step_ms: float, steps: int) -> Trace:
 
 @pytest.mark.parametrize(("step_ms", "fills"), [(3.0, False), (400.0, True)])
 def test_the_horizon_passes_an_epoch_where_that_fits(step_ms: float, fills: bool) -> None:
-    made = schedule(trace(step_ms, 50), Budget(150))
+    made = plan_time(trace(step_ms, 50), Budget(150))
     assert made.fill_ahead is fills
     assert (made.horizon > 100) is not fills
     assert made.horizon >= 64

@@ -10,7 +10,7 @@ from hotlap.device import switches
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget
 from hotlap.techniques.applying import Applied, recorded_operators
-from hotlap.trace.identity import ByIdentity
+from hotlap.trace.identity import IdentityTable
 
 
 class PlanInProcess:
@@ -28,8 +28,8 @@ class PlanInProcess:
         self._applied = Applied(plan, extra)
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
-        self._feeds: ByIdentity[dict[int, FeedTarget]] = ByIdentity(_drop_all)
-        self._optimizers: ByIdentity[_Stepped] = ByIdentity()
+        self._feeds: IdentityTable[dict[int, FeedTarget]] = IdentityTable(_drop_all)
+        self._optimizers: IdentityTable[_Stepped] = IdentityTable()
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")

@@ -29,7 +29,7 @@ _WORKERS = "torch.utils.data._utils.worker"
 
 
 @dataclass(frozen=True)
-class Inside:
+class ChildConfig:
     """What a child is told."""
 
     address: str
@@ -70,7 +70,7 @@ def pass_on_by_launcher(address: str) -> None:
     """Let what this process starts find the address, if it is a launcher: it copies its own."""
     if is_launcher():
         outside = os.environ.get("RANK"), os.environ.get("LOCAL_RANK")
-        os.environ.update(_environment(Inside(address, "a launcher", outside=outside)))
+        os.environ.update(_environment(ChildConfig(address, "a launcher", outside=outside)))
 
 
 def pass_on(address: str) -> None:
@@ -86,7 +86,7 @@ def pass_on(address: str) -> None:
             return
         # torch's own function is called with the script's, and the number of the process.
         rank = self._args[1] if target == _SPAWN else None
-        with _in_environment(_environment(Inside(address, "torch.multiprocessing", rank))):
+        with _in_environment(_environment(ChildConfig(address, "torch.multiprocessing", rank))):
             start(self)
 
     BaseProcess.start = starting
@@ -101,7 +101,7 @@ def attach(text: str) -> None:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    inside = Inside(**json.loads(text))
+    inside = ChildConfig(**json.loads(text))
     # Nobody may listen any more, and this is no reason to disturb a script.
     channel = Channel.connect(inside.address)
     os.register_at_fork(after_in_child=channel.close)
@@ -125,7 +125,7 @@ def attach(text: str) -> None:
     atexit.register(finish)
 
 
-def _environment(inside: Inside) -> dict[str, str]:
+def _environment(inside: ChildConfig) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     return {
         INSIDE: json.dumps(asdict(inside)),

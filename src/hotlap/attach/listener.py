@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from hotlap.trace.identity import ByIdentity
+from hotlap.trace.identity import IdentityTable
 
 
 class Listener:
@@ -47,7 +47,7 @@ class Listener:
     def forward_ends(self, root: Any, output: Any) -> None:
         """The outermost forward of a root has returned `output`."""
 
-    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         """A root, or a copy of one, was called without gradients, or in evaluation mode."""
 
     def backward_begins(self, loss: Any) -> None:
@@ -62,7 +62,7 @@ class Listener:
     def zeroing_ends(self) -> None:
         """Gradients have been zeroed."""
 
-    def happened(self, kind: str) -> None:
+    def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""
 
     def step_begins(self, optimizer: Any) -> None:
@@ -84,15 +84,15 @@ class State:
     call_depth = 0
     backward_depth = 0
     root_classes: dict[type, Any] = {}  # noqa: RUF012
-    roots: ByIdentity[bool] = ByIdentity()
-    copies: ByIdentity[bool] = ByIdentity()
+    roots: IdentityTable[bool] = IdentityTable()
+    copies: IdentityTable[bool] = IdentityTable()
     """Modules of a root's class that are watched in evaluation only."""
     happening: set[str] = set()  # noqa: RUF012
     """Of what is told of once, what is going on."""
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
+def mute_listener() -> Iterator[None]:
     """Let nobody hear what is done meanwhile: it is not the script's."""
     listener, State.listener = State.listener, None
     try:
@@ -102,7 +102,7 @@ def unheard() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def own_optimizer() -> Iterator[None]:
+def hide_own_optimizer() -> Iterator[None]:
     """Make and step an optimizer of ours: it is none of the script's.
 
     Everything else is heard meanwhile: other threads may read batches.

@@ -14,7 +14,7 @@ from typing import Any
 from hotlap.attach.children import Child
 from hotlap.attach.children import problem as children_problem
 from hotlap.attach.entry import Script, environment, is_off
-from hotlap.attach.passing import Passing
+from hotlap.attach.signal_forwarding import SignalForwarder
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
@@ -113,7 +113,7 @@ def run(
         hub = _hub(opened, outcome)
         address = None if hub is None else hub.address
         config = Config("run", address, plan_data(plan), techniques)
-        with Passing() as passing:
+        with SignalForwarder() as passing:
             process = subprocess.Popen(
                 script.command(),
                 env=environment(config, os.environ, trial=False),
@@ -121,7 +121,7 @@ def run(
                 stdout=stdout,
                 preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
             )
-            passing.to(process)
+            passing.forward_to(process)
             listener = threading.Thread(target=_listen, args=(hub, outcome, process), daemon=True)
             listener.start()
             code = process.wait()

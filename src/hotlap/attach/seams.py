@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as _dataloader
 
-from hotlap.attach import happenings
+from hotlap.attach import script_events
 from hotlap.attach.listener import Listener, State, go_inert
 
 _OURS = "_hotlap"
@@ -31,7 +31,7 @@ def install(listener: Listener) -> None:
     if listener.wants_phases or listener.wants_roots:
         _patch_modules()
     if listener.wants_events:
-        happenings.patch()
+        script_events.patch()
 
 
 def known_optimizers() -> list[Any]:
@@ -201,7 +201,7 @@ def _patch_root_class(kind: type) -> None:
         if not (self.training and torch.is_grad_enabled()):
             output = original(self, *args, **kwargs)
             if listener.wants_evaluation and (self in State.roots or self in State.copies):
-                listener.evaluated(self, args, kwargs, output)
+                listener.evaluation_forward_ends(self, args, kwargs, output)
             return output
         if self not in State.roots:
             return original(self, *args, **kwargs)

@@ -70,7 +70,7 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     return _plain_names(found, path)
 
 
-def fitted(
+def fit_to_model(
     weights: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], path: Path
 ) -> dict[str, torch.Tensor]:
     """Return the weights under the model's own names.

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from hotlap.checkpoint.owner import is_alive, started
+from hotlap.checkpoint.owner import is_alive, start_time_of
 
 TEMPORARY = ".tmp-"
 TRASH = ".trash-"
@@ -17,7 +17,7 @@ _OURS = re.compile(r"\.tmp-(?:\d+|latest)-(?P<pid>\d+)(?:-(?P<start>\d+))?-.*", 
 def temporary_name(what: str) -> str:
     """Return a name for what this process is about to write."""
     pid = os.getpid()
-    return f"{TEMPORARY}{what}-{pid}-{started(pid) or 0}-{uuid.uuid4().hex}"
+    return f"{TEMPORARY}{what}-{pid}-{start_time_of(pid) or 0}-{uuid.uuid4().hex}"
 
 
 def trash_name() -> str:

@@ -33,7 +33,7 @@ class Owner:
         begun = time.strftime(
             "%Y-%m-%d %H:%M:%S", time.localtime(psutil.Process(pid).create_time())
         )
-        return cls(socket.gethostname(), boot(), pid, started(pid) or 0, begun)
+        return cls(socket.gethostname(), boot(), pid, start_time_of(pid) or 0, begun)
 
     @classmethod
     def parse(cls, given: Any) -> "Owner | None":
@@ -69,7 +69,7 @@ def boot() -> str:
     return _BOOT.read_text().strip() if _BOOT.exists() else ""
 
 
-def started(pid: int) -> int | None:
+def start_time_of(pid: int) -> int | None:
     """Return when a process began, None if it is not there, or has ended and nobody asked."""
     try:
         process = psutil.Process(pid)
@@ -88,5 +88,5 @@ def is_alive(pid: int, start: int | None = None) -> bool:
     """True if a process is there, and began then if that is said."""
     if not 0 < pid < _LARGEST_PID:
         return False
-    found = started(pid)
+    found = start_time_of(pid)
     return found is not None and (start is None or found == start)

@@ -19,7 +19,7 @@ from hotlap.checkpoint.write import (
     STATE,
     STEP,
     checksum,
-    committed,
+    committed_steps,
     step_name,
 )
 from hotlap.errors import CheckpointCorrupt, MissingFile
@@ -54,7 +54,7 @@ def newest(
         before: only steps whose folders come before this name.
     """
     passed: list[str] = []
-    for path in reversed(committed(root)):
+    for path in reversed(committed_steps(root)):
         if before is not None and path.name >= before:
             continue
         try:

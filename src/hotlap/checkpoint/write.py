@@ -31,7 +31,7 @@ def step_name(step: int) -> str:
     return f"step-{step:012d}"
 
 
-def committed(root: Path) -> list[Path]:
+def committed_steps(root: Path) -> list[Path]:
     """Return the folders of a run's steps, oldest first."""
     found = root.iterdir() if root.is_dir() else ()
     return sorted(path for path in found if STEP.fullmatch(path.name) and path.is_dir())
@@ -195,7 +195,7 @@ def _retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
 
     Steps beyond the newest were damaged and passed over: they take no place of whole ones.
     """
-    own = [path for path in committed(newest.parent) if not path.is_symlink()]
+    own = [path for path in committed_steps(newest.parent) if not path.is_symlink()]
     own = [path for path in own if path.name <= newest.name]
     old, kept = own[:-keep], own[-keep:]
     if not any(map(_is_healthy, kept)):

@@ -43,7 +43,7 @@ def check(
         End with 4 if the verdict is weaker than the plan file's, and with 3 if a technique does
         not apply or nothing is gained.
     """
-    from hotlap.attach.choosing import plan_path
+    from hotlap.attach.plan_choice import plan_path
     from hotlap.report import jsonout
     from hotlap.report.checking import page_of_checked
     from hotlap.report.terminal import page_console

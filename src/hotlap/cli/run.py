@@ -29,7 +29,7 @@ def run(
     dry
         Say what would be done, and do nothing.
     """
-    from hotlap.attach.choosing import choose
+    from hotlap.attach.plan_choice import choose
     from hotlap.attach.runner import run as run_script
     from hotlap.errors import UsageError
     from hotlap.host import Host

@@ -56,7 +56,7 @@ def train(
     technique
         A third-party technique that the plan names, as module:NAME; may be given several times.
     """
-    from hotlap.attach.choosing import choose
+    from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError

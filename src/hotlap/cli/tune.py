@@ -54,13 +54,13 @@ def tune(
     """
     from pathlib import Path
 
-    from hotlap.attach.choosing import plan_path
+    from hotlap.attach.plan_choice import plan_path
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
     from hotlap.tuning.result import plan_file
-    from hotlap.tuning.search import check_request
-    from hotlap.tuning.search import tune as search
+    from hotlap.tuning.stages import check_request
+    from hotlap.tuning.stages import tune as search
 
     script = script_or_recipe(target, python)
     path = Path(out) if out is not None else plan_path(script)

@@ -50,7 +50,7 @@ def verify(
     from hotlap.report.checking import page_of_compared
     from hotlap.report.terminal import page_console
     from hotlap.tuning.checking import compare
-    from hotlap.tuning.search import check_request
+    from hotlap.tuning.stages import check_request
 
     script = script_or_recipe(target, python)
     check_request(accept, (), technique)

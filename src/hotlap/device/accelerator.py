@@ -35,7 +35,7 @@ class Device:
         name: as torch names it.
     """
 
-    is_apart = False
+    has_own_memory = False
     """True if its memory is not the host's: batches have to be moved there."""
     can_pin = False
     """True if host memory can be pinned for copies that the host does not wait for."""
@@ -77,7 +77,7 @@ class Device:
 class Accelerator(Device):
     """A device with memory of its own of which hotlap knows no more than torch says of all."""
 
-    is_apart = True
+    has_own_memory = True
     # Nothing is kept for a backward, and a call costs more than its work.
     evaluation_batch = 4
 
@@ -121,7 +121,7 @@ class Cuda(Accelerator):
 
         return torch.cuda.Stream(self.name)
 
-    def on(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
+    def use_stream(self, stream: Any) -> contextlib.AbstractContextManager[Any]:
         """Return a context manager in which work is queued on that stream."""
         import torch
 
@@ -160,7 +160,7 @@ class Cuda(Accelerator):
 
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
-    def like(self, tensor: Any) -> Any:
+    def empty_like(self, tensor: Any) -> Any:
         """Return an uninitialised tensor on the device, of the same shape, strides and dtype."""
         import torch
 
@@ -168,7 +168,7 @@ class Cuda(Accelerator):
             tensor.size(), tensor.stride(), dtype=tensor.dtype, device=self.name
         )
 
-    def moved(self, tensor: Any) -> Any:
+    def to_device(self, tensor: Any) -> Any:
         """Return a tensor on the device, itself if it is there; the host waits for it."""
         return tensor.to(self.name)
 

@@ -10,7 +10,7 @@ from hotlap.diagnosis.causes import diagnose as find_causes
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host import Host
-from hotlap.lab.given import as_typed, check_call, recipe_path
+from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab
 from hotlap.recipe import is_recipe
@@ -66,7 +66,7 @@ def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
                 f"arguments={arguments!r} for a recipe. Expected: its parameters by name, as in "
                 "{'epochs': 10}."
             )
-        typed = as_typed(dict(arguments))
+        typed = to_command_line(dict(arguments))
         return RecipeRun(path=str(path), args=typed, cwd=os.getcwd(), device=device)
     if isinstance(arguments, Mapping | str):
         raise UsageError(

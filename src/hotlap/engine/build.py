@@ -9,7 +9,11 @@ import torch
 
 from hotlap.device.accelerator import Device, device_of
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
-from hotlap.engine.from_task import (
+from hotlap.engine.sources import held_out_source, training_source, with_techniques
+from hotlap.engine.step.choosing import step_of
+from hotlap.engine.step.scheduling import values_of
+from hotlap.engine.step.update import Step
+from hotlap.engine.task_parts import (
     check_closure,
     check_parameters,
     hyperparameters_of,
@@ -17,11 +21,7 @@ from hotlap.engine.from_task import (
     model_of,
     scheduler_of,
 )
-from hotlap.engine.sources import held_out_source, training_source, with_techniques
-from hotlap.engine.step.choosing import step_of
-from hotlap.engine.step.scheduling import values_of
-from hotlap.engine.step.update import Step
-from hotlap.engine.warm import Warmed, warm_up
+from hotlap.engine.warmup import WarmUpBatch, warm_up
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
@@ -32,7 +32,7 @@ from hotlap.techniques.applying import Applied, Switched
 
 
 @dataclass
-class Built:
+class BuiltRun:
     """Everything that a run consists of, before its first step."""
 
     task: Task
@@ -59,7 +59,7 @@ class Built:
     """What hands the model back as it was made, with the weights that were trained."""
     operators: set[str] = field(default_factory=set)
     """Filled by the second step, see `OptimizerTarget`."""
-    warmed: tuple[Warmed, ...] = ()
+    warmed: tuple[WarmUpBatch, ...] = ()
     """Batches that were tried before the first step."""
 
     @property
@@ -88,7 +88,7 @@ def build(
     check_finite: bool = True,
     fill_ahead: bool = False,
     techniques: tuple[str, ...] = (),
-) -> Built:
+) -> BuiltRun:
     """Make the run. Everything random follows from the task's seed.
 
     Args:
@@ -123,7 +123,7 @@ def _build(
     ended: list[Callable[[], Any]],
     check_finite: bool,
     fill_ahead: bool,
-) -> Built:
+) -> BuiltRun:
     seed_everything(task.seed)
     model = model_of(task).to(hardware.name).train()
     on_model = ModelTarget(model, [], ended=ended)
@@ -153,7 +153,7 @@ def _build(
     step = step_of(
         task, acts_on.implementation, hardware, (model, loss, optimizer), target, check_finite
     )
-    return Built(
+    return BuiltRun(
         task=task,
         plan=plan,
         hardware=hardware,

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device
-from hotlap.engine.evaluate import wide
+from hotlap.engine.evaluate import widen
 from hotlap.engine.run import StepDone
-from hotlap.engine.step.decided import Late
+from hotlap.engine.step.device_check import TakenFlag
 from hotlap.errors import RunError
 
 
@@ -32,8 +32,8 @@ class EpochClock:
         begun_loss = begun["loss"] if begun else 0.0
         # Nobody waits for a host's own number, and adding tensors up takes six times as long.
         self._loss: Any = begun_loss
-        if device.is_apart:
-            self._loss = wide(torch.zeros((), device=device.name)) + begun_loss
+        if device.has_own_memory:
+            self._loss = widen(torch.zeros((), device=device.name)) + begun_loss
         self._begin = time.perf_counter()
 
     def add(self, step: StepDone) -> None:
@@ -42,15 +42,15 @@ class EpochClock:
         self.timed += step.samples
         self.timed_steps += 1
         items = step.samples if step.items is None else step.items
-        if not self.device.is_apart:
+        if not self.device.has_own_memory:
             if step.is_taken:
                 self._loss += float(step.loss) * float(items)
                 self._items += float(items)
             return
-        items = wide(items)
-        if isinstance(step.is_taken, Late):
-            self._loss += step.is_taken.masked(step.loss) * items
-            self._items += step.is_taken.masked(torch.ones_like(step.loss)) * items
+        items = widen(items)
+        if isinstance(step.is_taken, TakenFlag):
+            self._loss += step.is_taken.zero_where_skipped(step.loss) * items
+            self._items += step.is_taken.zero_where_skipped(torch.ones_like(step.loss)) * items
         elif step.is_taken:
             self._loss += step.loss * items
             self._items += items

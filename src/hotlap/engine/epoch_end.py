@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 
-from hotlap.engine.build import Built
-from hotlap.engine.checks.quiet import is_disturbed
+from hotlap.engine.build import BuiltRun
+from hotlap.engine.checks.evaluation_guard import is_disturbed
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.run import StepDone, waits_for_measure
 from hotlap.engine.state.saving import Saver
-from hotlap.engine.trained import EpochDone
+from hotlap.engine.training_report import EpochDone
 from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.task import Task
 
@@ -17,7 +17,7 @@ _SCALES = 40
 """Steps after which a scaler has halved its scale down to nothing."""
 
 
-def check_learning(built: Built, step: StepDone, epoch: EpochDone) -> None:
+def check_learning(built: BuiltRun, step: StepDone, epoch: EpochDone) -> None:
     """Raise once no update of the whole run was taken; a scaler may need some to find its scale."""
     may_scale = built.step.target.scaler is not None and step.number <= _SCALES
     if math.isnan(epoch.loss) and epoch.skipped_steps == step.number and not may_scale:
@@ -35,8 +35,8 @@ def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
     return ((task.epochs or 0) - step.epoch) * in_this_epoch
 
 
-def ended_epoch(
-    built: Built,
+def measure_epoch(
+    built: BuiltRun,
     step: StepDone,
     clock: EpochClock,
     saver: Saver | None,
@@ -69,7 +69,7 @@ def ended_epoch(
             _save_trained(built, step, saver, error)
             raise
     if waits_for_measure(built) and step.ends_epoch:
-        built.scheduler.step(_followed(held_out, loss))
+        built.scheduler.step(_scheduler_metric(held_out, loss))
     return EpochDone(
         epoch=step.epoch,
         steps=clock.steps,
@@ -89,7 +89,7 @@ def _never() -> bool:
     return False
 
 
-def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exception) -> None:
+def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: Exception) -> None:
     """Save what was trained before evaluation raised: it is not lost with it.
 
     A schedule that waits for the measure goes on from an earlier step.
@@ -107,11 +107,11 @@ def _save_trained(built: Built, step: StepDone, saver: Saver | None, error: Exce
     except StorageError as full:
         error.add_note(f"hotlap: the trained state could not be saved either: {full}")
     else:
-        where = saver.where(step.after)
+        where = saver.step_folder(step.after)
         error.add_note(f"hotlap: evaluation raised this; the trained state is saved in '{where}'")
 
 
-def _followed(held_out: Mapping[str, float], loss: float) -> float:
+def _scheduler_metric(held_out: Mapping[str, float], loss: float) -> float:
     """Return what a schedule that waits for a measure is given."""
     if held_out and "loss" not in held_out:
         raise UsageError(

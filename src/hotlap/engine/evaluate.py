@@ -9,8 +9,8 @@ from typing import Any
 import numpy
 import torch
 
-from hotlap.engine.build import Built
-from hotlap.engine.checks.quiet import quietly
+from hotlap.engine.build import BuiltRun
+from hotlap.engine.checks.evaluation_guard import evaluation_guard
 from hotlap.errors import UsageError
 from hotlap.task import Task
 
@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 
 def evaluate(
-    built: Built, *, batches: int | None = None, stop: Callable[[], bool] = lambda: False
+    built: BuiltRun, *, batches: int | None = None, stop: Callable[[], bool] = lambda: False
 ) -> dict[str, float]:
     """Return the loss and the task's metrics on the held-out samples, NaN where none counted.
 
@@ -48,7 +48,7 @@ def evaluate(
 
 
 def _evaluate(
-    built: Built,
+    built: BuiltRun,
     batches: int | None,
     stop: Callable[[], bool],
     *,
@@ -56,7 +56,7 @@ def _evaluate(
 ) -> dict[str, float]:
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
-    with quietly(built.model, takes_gradients=takes_gradients):
+    with evaluation_guard(built.model, takes_gradients=takes_gradients):
         for samples, batch in islice(_batches(built), batches):
             if stop():
                 raise Stopped
@@ -77,16 +77,16 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
     for number in numbers:
         is_one = isinstance(number, torch.Tensor) and number.numel() == 1
         if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
-            given = ", ".join(map(_told, numbers))
+            given = ", ".join(map(_describe, numbers))
             raise UsageError(
                 f"the metric {name!r} is {given} for a held-out batch. Expected: one number (a "
                 "mean over the batch's samples), or (sum, count)."
             )
-    total, *counted = (wide(number) for number in numbers)
+    total, *counted = (widen(number) for number in numbers)
     return (total, counted[0]) if counted else (total * samples, samples)
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
     return type(value).__name__
@@ -96,7 +96,7 @@ def _mean(total: float, count: float) -> float:
     return total / count if count else math.nan
 
 
-def wide(number: Any) -> Any:
+def widen(number: Any) -> Any:
     """Return a scalar in a format that can hold a sum of many."""
     if not isinstance(number, torch.Tensor):
         return number
@@ -118,7 +118,7 @@ def _measured(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
     yield from found.items()
 
 
-def _batches(built: Built) -> Iterator[tuple[int, Any]]:
+def _batches(built: BuiltRun) -> Iterator[tuple[int, Any]]:
     assert built.held_out is not None
     for step in built.held_out.epoch(0):
         yield from step

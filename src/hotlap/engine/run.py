@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.state.content import Position
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
@@ -37,7 +37,7 @@ class StepDone:
     """False if the update was left out because something was not finite. Where the device decides
     that, asking waits for it."""
     ends_epoch: bool
-    built: Built
+    built: BuiltRun
     items: Any = None
     """What the loss counted, where it gives (sum, count)."""
 
@@ -94,7 +94,7 @@ def steps(
     return undone
 
 
-def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[Any]:
+def _undone(taken: Iterator[StepDone], built: BuiltRun) -> Iterator[Any]:
     """Put everything back when the loop is over, or left. The first item is no step."""
     try:
         yield None
@@ -103,7 +103,7 @@ def _undone(taken: Iterator[StepDone], built: Built) -> Iterator[Any]:
         built.end()
 
 
-def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
+def steps_of(built: BuiltRun, begin: Position | None = None) -> Iterator[StepDone]:
     """Train what was built, one step at a time, from `begin` or the start."""
     begin = begin or Position()
     task, source, take = built.task, built.source, built.step
@@ -122,7 +122,7 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
             try:
                 loss, is_taken = take(micros)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-                told = explained(error)
+                told = explain_error(error)
                 if told is error:
                     raise
                 raise told from error
@@ -143,7 +143,7 @@ def steps_of(built: Built, begin: Position | None = None) -> Iterator[StepDone]:
         first = 0
 
 
-def _check_gradients(built: Built, is_taken: Any) -> None:
+def _check_gradients(built: BuiltRun, is_taken: Any) -> None:
     """Refuse a loss that leads to nothing that is trained."""
     trained = [each for group in built.optimizer.param_groups for each in group["params"]]
     if is_taken is True and all(parameter.grad is None for parameter in trained):
@@ -163,7 +163,7 @@ _SAID_OF_LOSSES = {
 """What Python or torch says -> what a user can act on."""
 
 
-def explained(error: Exception) -> Exception:
+def explain_error(error: Exception) -> Exception:
     """Return what a user can act on, where torch says only what it stumbled over."""
     text = str(error)
     found = re.search(r"Target (-?\d+) is out of bounds", text)
@@ -187,10 +187,10 @@ def _is_from_users_code(error: Exception) -> bool:
     return bool(frames) and is_users(frames[-1].filename)
 
 
-def waits_for_measure(built: Built) -> bool:
+def waits_for_measure(built: BuiltRun) -> bool:
     """True if the schedule steps on a measurement of each epoch, which the loop does not make."""
     return isinstance(built.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
-def _steps_each_epoch(built: Built) -> bool:
+def _steps_each_epoch(built: BuiltRun) -> bool:
     return built.task.schedule_per == "epoch" and not waits_for_measure(built)

@@ -6,7 +6,7 @@ from hotlap.device.accelerator import Device
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
-from hotlap.feed.transfer.plain import Moved
+from hotlap.feed.transfer.plain import DeviceTransfer
 from hotlap.sequences.lengths import Budget, lengths_of
 from hotlap.task import Task, is_stream
 from hotlap.techniques import FeedTarget
@@ -82,6 +82,6 @@ def with_techniques(
     applied.apply("feed", target)
     target.loader = None
     source.wraps, source.notes = target.fetchers, target.notes
-    if hardware.is_apart:
-        source.transfer = target.transfer or Moved(hardware.name)
+    if hardware.has_own_memory:
+        source.transfer = target.transfer or DeviceTransfer(hardware.name)
     return source

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotlap.checkpoint.files import check_path
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
-from hotlap.engine.epoch_end import check_learning, ended_epoch
+from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
-from hotlap.engine.export.stored import weights_of
-from hotlap.engine.run import StepDone, explained, steps_of
+from hotlap.engine.export.stored_weights import weights_of
+from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
-from hotlap.engine.trained import EpochDone, Trained
+from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -40,7 +40,7 @@ def train(
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
-) -> Trained:
+) -> TrainingReport:
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
     Args:
@@ -139,23 +139,23 @@ class _Run:
         self.clock = EpochClock(self.built.hardware)
         self.epochs: list[EpochDone] = []
 
-    def train(self, weights: str | Path | None) -> Trained:
+    def train(self, weights: str | Path | None) -> TrainingReport:
         """Train, and return what that gave."""
         is_finished = self._prepare(weights)
         kept = None if self.saved is None else self.saved.state["clock"]
         self.clock = EpochClock(self.built.hardware, kept)
         if not is_finished:
-            return self._trained(is_stopped=self.stop() or self._take_steps())
+            return self._make_report(is_stopped=self.stop() or self._take_steps())
         held_out = {}
         if self.built.held_out is not None:
             try:
                 held_out = evaluate(self.built, stop=self.stop)
             except Stopped:
-                return self._trained(is_stopped=True)
+                return self._make_report(is_stopped=True)
         saver, saved = self.saver, self.saved
         if saver is not None and not (saved is not None and saver.holds(saved)):
             saver.save(self.built, self.position, self.clock.to_json(), must=True)
-        return self._trained(held_out=held_out)
+        return self._make_report(held_out=held_out)
 
     def _prepare(self, weights: str | Path | None) -> bool:
         """Do what is done before the first step; return whether nothing is left to train."""
@@ -202,7 +202,7 @@ class _Run:
     def _end_epoch(self, step: StepDone) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
         try:
-            done = ended_epoch(self.built, step, self.clock, self.saver, self.stop)
+            done = measure_epoch(self.built, step, self.clock, self.saver, self.stop)
         except Stopped:
             done = None
         if step.ends_epoch:
@@ -214,13 +214,13 @@ class _Run:
         check_learning(self.built, step, done)
         return True
 
-    def _trained(
+    def _make_report(
         self, *, is_stopped: bool = False, held_out: Mapping[str, float] | None = None
-    ) -> Trained:
+    ) -> TrainingReport:
         built, epochs, saver = self.built, self.epochs, self.saver
         if held_out is None:
             held_out = epochs[-1].held_out if epochs and not is_stopped else {}
-        return Trained(
+        return TrainingReport(
             model=built.model.eval(),
             epochs=tuple(epochs),
             steps=self.position.step,
@@ -250,12 +250,12 @@ def _is_finished(task: Task, position: Position, where: Path) -> bool:
     return done == total
 
 
-def _try_measures(built: Built) -> None:
+def _try_measures(built: BuiltRun) -> None:
     """Measure one held-out batch: a mistake shows before the first step, not after an epoch."""
     try:
         evaluate(built, batches=1)
     except (IndexError, RuntimeError) as error:
-        told = explained(error)
+        told = explain_error(error)
         if told is error:
             raise
         raise told from error

@@ -115,10 +115,10 @@ def chunked_cross_entropy(
         loss_dtype=torch.float32 if narrow is not None else None,
         is_scaled=(narrow or hidden.dtype) == torch.float16,
     )
-    return taken(hidden, weight, bias, targets, class_weights, setting)
+    return compute_loss(hidden, weight, bias, targets, class_weights, setting)
 
 
-def taken(
+def compute_loss(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None,

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from hotlap.kernels.cross_entropy import Chunks, Setting, taken
-from hotlap.nested import mapped
+from hotlap.kernels.cross_entropy import Chunks, Setting, compute_loss
+from hotlap.nested import map_tensors
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Source:
     def is_last(self) -> bool:
         return self.classes_at == self.hidden.dim() - 1
 
-    def made(self) -> torch.Tensor:
+    def materialize(self) -> torch.Tensor:
         """Return the plain output."""
         with torch.autocast(self.hidden.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.to(self.product)
@@ -74,10 +74,10 @@ class Logits(torch.Tensor):
         made.plain = None
         return made
 
-    def made(self) -> torch.Tensor:
+    def materialize(self) -> torch.Tensor:
         """Return the plain output, made once however often it is asked for."""
         if self.plain is None:
-            self.plain = self.source.made()
+            self.plain = self.source.materialize()
         return self.plain
 
     @classmethod
@@ -111,7 +111,9 @@ class Logits(torch.Tensor):
 
 
 def _plain(value: Any) -> Any:
-    return mapped(value, lambda tensor: tensor.made() if isinstance(tensor, Logits) else tensor)
+    return map_tensors(
+        value, lambda tensor: tensor.materialize() if isinstance(tensor, Logits) else tensor
+    )
 
 
 def _cross_entropy(source: Source, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -135,7 +137,7 @@ def _cross_entropy(source: Source, args: tuple[Any, ...], kwargs: Any) -> Any:
         seen=source.seen,
         **given,
     )
-    return taken(source.hidden, source.weight, source.bias, targets, class_weights, setting)
+    return compute_loss(source.hidden, source.weight, source.bias, targets, class_weights, setting)
 
 
 def _holds_classes(source: Source) -> bool:

@@ -51,7 +51,10 @@ class Source:
             for entry in self._entries(folder):
                 path = os.path.join(to, entry.name)
                 if entry.is_symlink():
-                    os.symlink(self.moved(os.path.realpath(entry), (self.folder,), target), path)
+                    os.symlink(
+                        self.translate_argument(os.path.realpath(entry), (self.folder,), target),
+                        path,
+                    )
                 elif entry.is_dir():
                     if self._links_to(entry.path):
                         os.symlink(entry.path, path)
@@ -61,7 +64,7 @@ class Source:
                     shutil.copy2(entry, path)
             shutil.copymode(folder, to)
 
-    def moved(self, part: str, names: Sequence[str], target: str) -> str:
+    def translate_argument(self, part: str, names: Sequence[str], target: str) -> str:
         """Translate an argument, `PATH` or `--option=PATH`, if its path is one that is copied."""
         option, equals, path = part.rpartition("=") if part.startswith("-") else ("", "", part)
         for name in names:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.lab.beside import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
+from hotlap.lab.auxiliary_checks import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
     UPDATE_LIMIT,
     Check,
-    Sampled,
+    SampledSteps,
     gradient_limit,
     narrow_limit,
 )
@@ -61,7 +61,7 @@ def _hyperparameters(line: str) -> str:
 
 
 def limits(
-    checks: Sequence[Check], sampled: Sampled, *, is_exact: bool, is_narrow: bool = False
+    checks: Sequence[Check], sampled: SampledSteps, *, is_exact: bool, is_narrow: bool = False
 ) -> tuple[Limit, ...]:
     """Return the smallest change of each kind that the checks which passed would have seen.
 

@@ -96,7 +96,7 @@ class Launch:
     def proceed(self) -> None:
         self._ours.sendall(b"\n")
 
-    def failed(self, answer: Mapping[str, Any] | None) -> ScratchError:
+    def end_with_error(self, answer: Mapping[str, Any] | None) -> ScratchError:
         """End it, and return the error that says why."""
         self.end()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):

@@ -15,7 +15,7 @@ _AUTOBIND = re.compile(r"@[0-9a-f]{5}")
 _IN_USE = re.compile(r"EADDRINUSE|[Aa]ddress already in use|\[Errno 98\]|errno: 98\b")
 
 
-def found(pids: Iterable[int]) -> str | None:
+def find_listening_address(pids: Iterable[int]) -> str | None:
     """Return what one of the processes listens on, in words; None if none listens."""
     for pid in pids:
         # It may end at any moment, or may not be looked into.

@@ -58,7 +58,7 @@ def watch(
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    report, trace = lab.retried(
+    report, trace = lab.retry_if_address_in_use(
         lambda: _observe(
             lab,
             plan,
@@ -133,7 +133,7 @@ def _observe(
                     f"{_LEAST_TIMED * step_s:.0f} s"
                 )
         if message["steps"] == 0:
-            raise trial.ended()
+            raise trial.exit_error()
         trial.check_exit()
         return message, replace(store.read(folder), ended=message["ended"])
     finally:

@@ -7,12 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.errors import TrialError
-from hotlap.lab.beside import check_averages
-from hotlap.lab.repeated import DTYPES, TIMEOUT_S, Repeated, last_line, why_not_repeated
-from hotlap.lab.sampled_steps import LEAST_SLOPES, Sampled
-from hotlap.lab.to_report import run_to_report
+from hotlap.lab.auxiliary_checks import check_averages
+from hotlap.lab.recipe_repetition import (
+    DTYPES,
+    TIMEOUT_S,
+    RecipeRepetition,
+    last_line,
+    why_not_repeated,
+)
+from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
 from hotlap.lab.trial import Lab
-from hotlap.lab.updates import not_repeated
+from hotlap.lab.trial_report import run_to_report
+from hotlap.lab.updates import unrepeated_generators
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
     STATISTICAL_CHECKS,
@@ -64,12 +70,12 @@ class Prover:
     base: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        self._drawn_with = _drawn() if self.seed is None else self.seed
+        self._drawn_with = _draw_seed() if self.seed is None else self.seed
         self.plain: dict[str, Any] = {}
         self._plain_seeds: list[list[float]] = []
         self._at_own_places = False
         """True if a script's steps are repeated at their own places in it only."""
-        self._controls: dict[bool, Sampled] = {}
+        self._controls: dict[bool, SampledSteps] = {}
         self.differs: str | None = None
         self.applied: list[dict[str, str]] = []
         """{name, state, why} of the newest plan's techniques."""
@@ -92,7 +98,7 @@ class Prover:
             self.plain["averages"] = None
         if _read(self.plain) != _read(again):
             self.plain["evaluated"] = None
-        self.plain["not_repeated"] = not_repeated(self.plain, again)
+        self.plain["not_repeated"] = unrepeated_generators(self.plain, again)
 
     @property
     def steps(self) -> int:
@@ -125,7 +131,7 @@ class Prover:
 
     def _judge_repeated(
         self, plan: Plan, claimed: Numerics
-    ) -> tuple[Verdict, Sampled, dict[str, Any]]:
+    ) -> tuple[Verdict, SampledSteps, dict[str, Any]]:
         """Judge by sampled steps; what fails by these alone must pass in the plain run."""
         is_statistical = claimed.best_verdict == "statistical"
         sampled, record = self._repeat(plan, statistical=is_statistical, claimed=claimed)
@@ -136,12 +142,12 @@ class Prover:
 
     def _repeat(
         self, plan: Plan, *, statistical: bool = False, claimed: Numerics | None = None
-    ) -> tuple[Sampled, dict[str, Any]]:
+    ) -> tuple[SampledSteps, dict[str, Any]]:
         """Run the plan, keep some steps whole and repeat them without it.
 
         A script's steps are not repeated where nothing rests on them, if `claimed` is given.
         """
-        seed = _drawn() if self.seed is None else self.seed
+        seed = _draw_seed() if self.seed is None else self.seed
         count = NARROW_SAMPLES if statistical else SAMPLES
         if self.lab.subject.step_owner == "script":
             # The repetition takes two of the script's own steps for each.
@@ -149,7 +155,7 @@ class Prover:
         steps = draw_steps(count, self.steps, seed)
         drawn = f"in pairs, sampled with seed {seed}"
         if self.lab.subject.step_owner == "engine":
-            repeated = Repeated(
+            repeated = RecipeRepetition(
                 self.lab,
                 self._numbers,
                 rounding=not statistical,
@@ -161,7 +167,7 @@ class Prover:
         if claimed is not None:
             verdict = self._judge(record, claimed)
             if verdict.tier in ("changed", claimed.best_verdict):
-                return Sampled(problem="not repeated"), record
+                return SampledSteps(problem="not repeated"), record
         sampled = self._reference(record, len(steps), drawn, plan=plan, rounding=not statistical)
         return self._of_format(plan, sampled), record
 
@@ -170,14 +176,14 @@ class Prover:
         names = () if plan is None else plan.techniques
         return next((f for name in names if (f := self.known[name].memory_format)), "")
 
-    def _of_format(self, plan: Plan, sampled: Sampled) -> Sampled:
+    def _of_format(self, plan: Plan, sampled: SampledSteps) -> SampledSteps:
         """Return sampled steps without what bfloat16 gives, where the plan's format is coarser."""
         if all(self.known[name].format_bits >= _BFLOAT16_BITS for name in plan.techniques):
             return sampled
         rows = [{k: v for k, v in row.items() if k != "narrow_error"} for row in sampled.rows]
         return replace(sampled, rows=rows)
 
-    def _plain_repeated(self) -> Sampled:
+    def _plain_repeated(self) -> SampledSteps:
         """Return steps of a plain run, repeated: is what they are compared with to be believed?"""
         if self._at_own_places not in self._controls:
             self._controls[self._at_own_places] = self._repeat(self.base)[0]
@@ -187,9 +193,9 @@ class Prover:
         self,
         record: Mapping[str, Any],
         claimed: Numerics,
-        reference: Sampled | None = None,
+        reference: SampledSteps | None = None,
         *,
-        control: Sampled | None = None,
+        control: SampledSteps | None = None,
         seeds: SeedLosses | None = None,
     ) -> Verdict:
         return judge(
@@ -242,7 +248,7 @@ class Prover:
         self,
         plan: Plan,
         samples: tuple[int, ...] = (),
-        repeated: "Repeated | None" = None,
+        repeated: "RecipeRepetition | None" = None,
         *,
         is_first: bool = False,
     ) -> dict[str, Any]:
@@ -282,13 +288,13 @@ class Prover:
         *,
         plan: Plan | None = None,
         rounding: bool = True,
-    ) -> Sampled:
+    ) -> SampledSteps:
         """Repeat the sampled steps of a script."""
         if record["not_sampled"]:
-            return Sampled(problem=record["not_sampled"])
+            return SampledSteps(problem=record["not_sampled"])
         if len(record["samples"]) < asked:
             words = f"only {len(record['samples'])} of {asked} sampled steps could be recorded"
-            return Sampled(problem=words)
+            return SampledSteps(problem=words)
         samples = [
             {**sample, "hyperparameters": [self._numbers(at) for at in sample["updates"]]}
             for sample in record["samples"]
@@ -296,7 +302,7 @@ class Prover:
         ways = {sample["draws_itself"] for sample in samples}
         if len(ways) > 1:
             words = "the batches of some steps came from a DataLoader, those of others did not"
-            return Sampled(problem=words)
+            return SampledSteps(problem=words)
         repeat = self._in_own_places if True in ways else self._in_place_of_others
         options = {
             "samples": samples,
@@ -312,9 +318,9 @@ class Prover:
                 fallback = why_not_repeated(dtype, last_line(error))
                 continue
             if report["problem"]:
-                return Sampled(problem=why_not_repeated(dtype, report["problem"]))
+                return SampledSteps(problem=why_not_repeated(dtype, report["problem"]))
             if report["whole"] == len(samples):
-                return Sampled(
+                return SampledSteps(
                     report["results"],
                     fallback=fallback,
                     drawn=drawn,
@@ -324,7 +330,7 @@ class Prover:
             fallback = why_not_repeated(
                 dtype, f"{report['whole']} of {len(samples)} were, then {end}"
             )
-        return Sampled(problem=fallback)
+        return SampledSteps(problem=fallback)
 
     def _in_place_of_others(self, dtype: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Repeat steps whose batches can be handed to the script."""
@@ -360,7 +366,7 @@ def _read(record: Mapping[str, Any]) -> list[Any]:
     return [row[:3] for row in record["evaluated"]]
 
 
-def _drawn() -> int:
+def _draw_seed() -> int:
     return random.SystemRandom().getrandbits(32)
 
 

@@ -67,7 +67,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledSteps:
     """Sampled steps of a run, repeated."""
 
     rows: Sequence[Row] = ()
@@ -89,7 +89,7 @@ class Sampled:
         return f"{words} at {len(self.rows)} sampled steps{self.drawn and f' ({self.drawn})'}"
 
 
-def check_gradient(sampled: Sampled) -> Check:
+def check_gradient(sampled: SampledSteps) -> Check:
     """Is the gradient the plain one, rounded as its format rounds?"""
     rows = sampled.rows
     if not rows:
@@ -253,7 +253,7 @@ def gradient_limit(rows: Sequence[Row]) -> float:
     return min(limits)
 
 
-def check_mean_gradient(sampled: Sampled) -> Check:
+def check_mean_gradient(sampled: SampledSteps) -> Check:
     """Is a narrow gradient right in the mean? Its rounding is larger than what is looked for."""
     rows = sampled.rows
     if not rows:
@@ -296,7 +296,7 @@ def _is_biased(rows: Sequence[Row], name: str) -> bool:
     return abs(fmean(slopes) - 1) > TENSOR_SLOPE_MARGIN + 4 * stdev(slopes) / sqrt(len(slopes))
 
 
-def check_update(sampled: Sampled) -> Check:
+def check_update(sampled: SampledSteps) -> Check:
     """Is the update the one that the plain run's optimizer makes of this gradient?"""
     rows = [row for row in sampled.rows if row.get("update_error") is not None]
     if not rows:
@@ -314,7 +314,7 @@ def check_update(sampled: Sampled) -> Check:
     return Check("update", state, words)
 
 
-def confirmed(check: Check, control: Check) -> Check:
+def confirm_failure(check: Check, control: Check) -> Check:
     """Return a failed check as not made if the plain run fails it as well."""
     if check.state != "failed" or control.state == "passed":
         return check

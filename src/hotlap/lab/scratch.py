@@ -174,7 +174,7 @@ class Scratch:
         self._launches = [*(each for each in self._launches if not each.is_over()), launch]
         answer = launch.answer()
         if answer is not None:
-            raise launch.failed(answer)
+            raise launch.end_with_error(answer)
         return launch.process
 
     def _launch_in_copy(self, argv: Sequence[str], options: Mapping[str, Any]) -> Launch:
@@ -205,14 +205,14 @@ class Scratch:
             "PWD": view,
         }
         order = {
-            "argv": [source.moved(part, self._names, view) for part in argv],
+            "argv": [source.translate_argument(part, self._names, view) for part in argv],
             "cwd": view,
             "copy": copy,
         }
         launch = Launch(order, {**options, "env": moved})
         answer = launch.answer()
         if answer is None or "error" in answer:
-            raise launch.failed(answer)
+            raise launch.end_with_error(answer)
         try:
             source.copy(view)
             for name in ("home", "tmp"):

@@ -17,9 +17,9 @@ from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words
-from hotlap.lab.printed import Printed
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
+from hotlap.lab.trial_output import TrialOutput
 from hotlap.plan import Plan
 from hotlap.trial import exchange
 from hotlap.trial.environment import TRACKERS_FOLDERS, plan_data
@@ -113,7 +113,7 @@ class Lab:
         """True if trials get a network of their own: two would want the same address."""
         return self.listens is not None and self.scratch.why_no_network() is None
 
-    def retried(self, trial: Callable[[], Returned]) -> Returned:
+    def retry_if_address_in_use(self, trial: Callable[[], Returned]) -> Returned:
         """Call `trial`, and once more, in a network of its own, if its address was in use.
 
         Another process, an earlier trial of this script for one, may have the address it wants.
@@ -136,9 +136,9 @@ class Lab:
     def _watch(self) -> None:
         while not self._closed.wait(_WATCH_S):
             for trial in list(self.trials):
-                if trial.alive and self.listens is None:
-                    self.listens = listening.found(trial.pids())
-                if trial.alive and trial.resident_bytes() > self.memory_bytes:
+                if trial.is_alive and self.listens is None:
+                    self.listens = listening.find_listening_address(trial.pids())
+                if trial.is_alive and trial.resident_bytes() > self.memory_bytes:
                     trial.end_with(
                         "memory",
                         f"was ended: its processes used more than {self.memory_bytes / 2**20:.0f} "
@@ -191,11 +191,11 @@ class Trial:
             self._hub.close()
             raise
         assert self._process.stdout is not None
-        self._printed = Printed(self._process.stdout)
+        self._printed = TrialOutput(self._process.stdout)
         self._attached = False
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.poll() is None
 
     @property
@@ -219,7 +219,7 @@ class Trial:
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                heard = self._hub.receive(deadline - time.monotonic(), lambda: self.alive)
+                heard = self._hub.receive(deadline - time.monotonic(), lambda: self.is_alive)
             except TimeoutError:
                 self.kill()
                 words = (
@@ -229,7 +229,7 @@ class Trial:
                 )
                 raise self._error(words, "timeout") from None
             if heard is None:
-                raise self.ended()
+                raise self.exit_error()
             _, message = heard
             kind = message["kind"]
             if kind == "attached":
@@ -269,7 +269,7 @@ class Trial:
 
     def kill(self) -> None:
         """End every process of the trial. Does nothing if it has ended."""
-        if self.alive:
+        if self.is_alive:
             self._signal(signal.SIGKILL)
         self._process.wait()
         self._printed.wait()
@@ -302,7 +302,7 @@ class Trial:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def ended(self) -> Exception:
+    def exit_error(self) -> Exception:
         """Wait for the trial's end and return what to raise for it."""
         try:
             code = self._process.wait(_LAST_S)
@@ -349,7 +349,7 @@ class Trial:
         # Python tears down after the report; a process that hangs there has trained nonetheless.
         with contextlib.suppress(subprocess.TimeoutExpired):
             if self._process.wait(_EXIT_S) != 0:
-                raise self.ended()
+                raise self.exit_error()
 
     def _error(self, why: str, reason: str) -> TrialError:
         tail = self.output.strip()

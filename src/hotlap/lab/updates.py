@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Estimated:
+class UpdateEstimate:
     """What updates look like beside those that their gradients and state should have led to."""
 
     worst: float
@@ -56,7 +56,7 @@ class Estimated:
         )
 
 
-def estimated(followed: Mapping[str, Any]) -> Estimated | None:
+def estimate_updates(followed: Mapping[str, Any]) -> UpdateEstimate | None:
     """Estimate from all updates of a run; None if they could not be repeated on single elements."""
     rows = [row for row in followed["updates"] if row.get("sums") is not None]
     if not rows or len(rows) < len(followed["updates"]):
@@ -81,7 +81,9 @@ def estimated(followed: Mapping[str, Any]) -> Estimated | None:
         rate, decay = _slopes([sum(column) for column in zip(*of_group, strict=True)])
         rates.append(rate)
         decays.append(decay / FLOAT32)
-    return Estimated(worst, worst_at, max(rates, key=abs), max(decays, key=abs), state, state_at)
+    return UpdateEstimate(
+        worst, worst_at, max(rates, key=abs), max(decays, key=abs), state, state_at
+    )
 
 
 def _is_finite(row: Mapping[str, Any]) -> bool:
@@ -110,11 +112,11 @@ def check_updates(plain: Record, other: Record) -> Check:
     ours, theirs = other.get("followed"), plain.get("followed")
     if not ours or not theirs:
         return Check("updates", "not_made", "the updates were not recorded")
-    of_plain = estimated(theirs)
+    of_plain = estimate_updates(theirs)
     if of_plain is None or not of_plain.is_right:
         why = theirs["problem"] or "the plain run's own do not repeat element by element"
         return Check("updates", "partial", f"only whole updates can be repeated: {why}")
-    found = estimated(ours)
+    found = estimate_updates(ours)
     if found is None:
         why = ours["problem"] or "no update was recorded"
         return Check("updates", "not_made", f"the updates could not be repeated: {why}")
@@ -215,7 +217,7 @@ def generator(record: Record, place: int) -> list[str]:
     return [row["random"][place] for row in record["followed"]["updates"]]
 
 
-def not_repeated(first: Record, second: Record) -> list[str]:
+def unrepeated_generators(first: Record, second: Record) -> list[str]:
     """Return the names of the generators that two plain runs leave in other states."""
     return [
         name

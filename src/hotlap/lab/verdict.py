@@ -28,16 +28,21 @@ from math import isfinite
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from hotlap.lab.beside import check_averages, check_buffers, check_evaluation, check_outputs
+from hotlap.lab.auxiliary_checks import (
+    check_averages,
+    check_buffers,
+    check_evaluation,
+    check_outputs,
+)
 from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.coverage import Limit, covers, limits, not_checked
 from hotlap.lab.sampled_steps import (
     Check,
-    Sampled,
+    SampledSteps,
     check_gradient,
     check_mean_gradient,
     check_update,
-    confirmed,
+    confirm_failure,
 )
 from hotlap.lab.updates import check_participation, check_random, check_updates
 from hotlap.techniques import Numerics
@@ -119,8 +124,8 @@ def judge(
     *,
     claimed: Numerics,
     plain_repeats: str | None,
-    reference: Sampled | None = None,
-    control: Sampled | None = None,
+    reference: SampledSteps | None = None,
+    control: SampledSteps | None = None,
     checks: Collection[str] = STATISTICAL_CHECKS,
     seeds: SeedLosses | None = None,
 ) -> Verdict:
@@ -141,7 +146,7 @@ def judge(
     horizon = min(steps_of(plain), steps_of(other))
     made = []
     if "batches" in checks:
-        made.append(_fed(plain, other, plain_repeats))
+        made.append(_check_batches(plain, other, plain_repeats))
     if "hyperparameters" in checks:
         made.append(_numbers(plain, other))
     if "start" in checks:
@@ -157,17 +162,19 @@ def judge(
     if equal.state == "passed" and all(map(_is_settled, made)):
         tier = claimed.best_verdict
         verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
-        return _covered(verdict, plain, Sampled(), is_exact=True)
+        return _covered(verdict, plain, SampledSteps(), is_exact=True)
     is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
         claimed = max(claimed, Numerics.STREAM, key=list(Numerics).index)
-    sampled = reference or Sampled(problem="not repeated")
-    for name, found in _repeated(plain, other, sampled, is_narrow, claims_exact).items():
+    sampled = reference or SampledSteps(problem="not repeated")
+    for name, found in _check_repeated_steps(
+        plain, other, sampled, is_narrow, claims_exact
+    ).items():
         if name not in checks:
             continue
         if control is not None:
-            found = confirmed(found, _of_plain(control)[name])
+            found = confirm_failure(found, _check_plain_steps(control)[name])
         if draws_others and name in ("gradient", "buffers") and found.state == "failed":
             words = "the step uses its own random numbers, so it could not be repeated"
             found = Check(name, "not_made", f"{words} ({found.evidence})")
@@ -189,7 +196,7 @@ def _is_settled(check: Check) -> bool:
 def _covered(
     verdict: Verdict,
     plain: Record,
-    sampled: Sampled,
+    sampled: SampledSteps,
     *,
     is_exact: bool,
     is_narrow: bool = False,
@@ -203,8 +210,8 @@ def _covered(
     )
 
 
-def _repeated(
-    plain: Record, other: Record, sampled: Sampled, is_narrow: bool, claims_exact: bool
+def _check_repeated_steps(
+    plain: Record, other: Record, sampled: SampledSteps, is_narrow: bool, claims_exact: bool
 ) -> dict[str, Check]:
     """Make the checks that rest on what was repeated."""
     return {
@@ -217,7 +224,7 @@ def _repeated(
     }
 
 
-def _of_plain(sampled: Sampled) -> dict[str, Check]:
+def _check_plain_steps(sampled: SampledSteps) -> dict[str, Check]:
     """Make the same checks of a plain run, which is as wide as itself."""
     return {
         "gradient": check_gradient(sampled),
@@ -260,7 +267,7 @@ def _first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
     return None if len(left) == len(right) else min(len(left), len(right))
 
 
-def _fed(plain: Record, other: Record, plain_repeats: str | None) -> Check:
+def _check_batches(plain: Record, other: Record, plain_repeats: str | None) -> Check:
     if plain_repeats is not None and plain_repeats.startswith("batches"):
         return Check("batches", "not_made", f"two plain runs differ in their {plain_repeats}")
     for key, words in (("batches", "batch"), ("inputs", "model input")):
@@ -371,7 +378,8 @@ def _seeds(seeds: SeedLosses | None) -> Check:
         return Check("seeds", "failed", "a loss is not finite")
     margin = SEEDS_MARGIN * abs(fmean(fmean(row[:_START]) for row in seeds.plain))
     worse = [
-        _later(other) - _later(plain) for plain, other in zip(seeds.plain, seeds.other, strict=True)
+        _mean_of_second_half(other) - _mean_of_second_half(plain)
+        for plain, other in zip(seeds.plain, seeds.other, strict=True)
     ]
     mean = fmean(worse)
     doubt = _ONE_SIDED_T.get(count, 1.86) * stdev(worse) / count**0.5
@@ -386,5 +394,5 @@ def _seeds(seeds: SeedLosses | None) -> Check:
     return Check("seeds", "passed", words)
 
 
-def _later(losses: Sequence[float]) -> float:
+def _mean_of_second_half(losses: Sequence[float]) -> float:
     return fmean(losses[len(losses) // 2 :])

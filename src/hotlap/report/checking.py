@@ -7,10 +7,10 @@ from rich.console import Console
 from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import Verdict
 from hotlap.report.terminal import printable
-from hotlap.tuning.checking import Checked, Compared
+from hotlap.tuning.checking import PlanCheck, PlanComparison
 
 
-def page_of_compared(compared: Compared, console: Console) -> None:
+def page_of_compared(compared: PlanComparison, console: Console) -> None:
     """Print whether the second plan learns what the first one does."""
     first, second = compared.plans
     console.print(f"\n{printable(compared.script)}")
@@ -19,7 +19,7 @@ def page_of_compared(compared: Compared, console: Console) -> None:
     page_of_verdict(compared.verdict, console)
 
 
-def page_of_checked(checked: Checked, console: Console) -> None:
+def page_of_checked(checked: PlanCheck, console: Console) -> None:
     """Print whether a plan still applies, holds and gains."""
     console.print(f"\n{printable(checked.script)}, plan {checked.plan.hash}: {checked.plan}")
     _techniques(checked.techniques, console)

@@ -24,7 +24,7 @@ def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
     """
     _headline(tuning, console)
     _hints(tuning, console)
-    _ladder(tuning, console)
+    _proven_plans(tuning, console)
     _techniques(tuning, console, every=every)
     if tuning.not_reached:
         console.print("\nNot reached within the budget:")
@@ -65,13 +65,13 @@ def _hints(tuning: Tuning, console: Console) -> None:
         console.print(f"{printable(hint.why)}{words}.")
 
 
-def _ladder(tuning: Tuning, console: Console) -> None:
-    if not tuning.ladder:
+def _proven_plans(tuning: Tuning, console: Console) -> None:
+    if not tuning.proven_plans:
         return
     table = Table(title="The fastest plan of each tier", title_justify="left", box=None)
     for name in ("tier", "speed-up", "plan"):
         table.add_column(name)
-    for rung in tuning.ladder:
+    for rung in tuning.proven_plans:
         table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
     console.print()
     console.print(table)

@@ -67,7 +67,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     return None
 
 
-def asked(options: Options) -> dict[str, str]:
+def torch_settings(options: Options) -> dict[str, str]:
     """Return torch's words for what the options ask for."""
     words = {}
     if options.backend != "native":
@@ -85,7 +85,7 @@ def merged(options: Options, environment: Mapping[str, str]) -> str:
     """Return the variables' text: what the environment says already comes before the options."""
     # The older name comes last, as it does for torch.
     said = [parsed(environment.get(name, "")) for name in VARIABLES]
-    return text({**asked(options), **said[0], **said[1]})
+    return text({**torch_settings(options), **said[0], **said[1]})
 
 
 def parsed(settings: str) -> dict[str, str]:
@@ -116,7 +116,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
                 f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
                 "allocator"
             )
-        wanted, now = asked(options), parsed(switches.allocator_settings() or "")
+        wanted, now = torch_settings(options), parsed(switches.allocator_settings() or "")
         if all(now.get(key) == value for key, value in wanted.items()):
             return _nothing
         own = {k: v for name in VARIABLES for k, v in parsed(os.environ.get(name, "")).items()}
@@ -159,7 +159,7 @@ def proof(options: Options) -> Proof:
         return Proof("applied", f"the allocator's backend is {backend}")
     said = switches.allocator_settings()
     settings = parsed(said or "")
-    off = [key for key, value in asked(options).items() if settings.get(key) != value]
+    off = [key for key, value in torch_settings(options).items() if settings.get(key) != value]
     if said is not None and off:
         return Proof("no_effect", f"the allocator's settings are {text(settings) or 'empty'}")
     if not options.expandable_segments:

@@ -34,7 +34,7 @@ def is_compiled(module: Any) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def selected(kernel: str) -> Callable[[], Any]:
+def prefer_kernel(kernel: str) -> Callable[[], Any]:
     """Put one of torch's kernels first, and return what undoes it.
 
     The others stay allowed, so that a later shape the kernel cannot serve ends no run. Only `math`
@@ -50,7 +50,7 @@ def selected(kernel: str) -> Callable[[], Any]:
     return lambda: context.__exit__(None, None, None)
 
 
-def intercepted(device: str, attend: Callable[..., Any]) -> Callable[[], None]:
+def intercept_attention(device: str, attend: Callable[..., Any]) -> Callable[[], None]:
     """Call `attend` wherever torch is asked for attention on that kind of device.
 
     Args:
@@ -209,14 +209,14 @@ class FirstForward:
             module.register_forward_hook(end, always_call=True),
         ]
 
-    def asked(self, *args: Any, **kwargs: Any) -> Any:
+    def compute_and_note(self, *args: Any, **kwargs: Any) -> Any:
         """Note why torch would not take the kernel for this call, and let torch compute it."""
         self.calls += 1
         for reason in _reasons(self.kernel, args, kwargs):
             self.reasons.setdefault(reason)
         return _torchs_own(*args, **kwargs)
 
-    def judged(self) -> tuple[Any, str]:
+    def judge(self) -> tuple[Any, str]:
         """Return the state of a `Proof`, and what shows it."""
         ran = ", ".join(sorted(name for name in self.operators if _is_attention(name)))
         why = "; ".join(self.reasons)

@@ -59,10 +59,10 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     from hotlap.techniques.attending import (
         NOT_TORCHS,
         FirstForward,
-        intercepted,
+        intercept_attention,
         is_compiled,
+        prefer_kernel,
         replacement,
-        selected,
     )
 
     module, kernel = target.module, options.kernel
@@ -76,15 +76,15 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
             "disable the compiled code; remove `torch.compile` to use attention"
         )
     seen = FirstForward(kernel)
-    attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.asked
+    attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.compute_and_note
     # Whichever comes first: the end of the run, or of the model in a run that was broken off.
-    restore = weakref.finalize(module, intercepted(device, attend))
+    restore = weakref.finalize(module, intercept_attention(device, attend))
     target.ended.append(restore)
     if kernel in NOT_TORCHS:
         seen.watch(module, ended=lambda: None)
     else:
         seen.watch(module, ended=restore)
-        target.ended.append(weakref.finalize(module, selected(kernel)))
+        target.ended.append(weakref.finalize(module, prefer_kernel(kernel)))
     target.notes["attention"] = seen
     return target
 
@@ -93,7 +93,7 @@ def proof(target: ModelTarget) -> Proof:
     seen = target.notes.get("attention")
     if seen is None or not seen.forwards:
         return Proof("no_effect", "no forward pass ran")
-    return Proof(*seen.judged())
+    return Proof(*seen.judge())
 
 
 def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:

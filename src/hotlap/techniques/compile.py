@@ -85,7 +85,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if options.region == "loss":
         target.losses.append(lambda loss: _Region(loss, "loss", options, record))
         return target
-    parts = [module] if options.region == "model" else repeated(module)
+    parts = [module] if options.region == "model" else find_repeated_blocks(module)
     if not parts:
         raise Refusal(
             "region='blocks' found no block that occurs more than once; use region='model'"
@@ -101,7 +101,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     return target
 
 
-def repeated(module: Any) -> list[Any]:
+def find_repeated_blocks(module: Any) -> list[Any]:
     """Return every place of the layer, made of layers, that repeats and holds most parameters."""
     kinds = Counter(type(part) for part in module.modules() if _is_a_block(part))
     sizes: Counter[type] = Counter()

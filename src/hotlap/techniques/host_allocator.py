@@ -83,7 +83,7 @@ def proof(target: ProcessTarget) -> Proof:
     paging = target.notes["host_allocator"]
     shown = "a test allocation of 40 MiB came from the heap, and was kept there once freed"
     if paging.steps > 0:
-        shown += f"; {paging.each()[0]:.0f} page faults per step"
+        shown += f"; {paging.step_means()[0]:.0f} page faults per step"
     return Proof("applied", shown)
 
 

@@ -134,9 +134,9 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[],
 
 
 def _cast(value: Any, old: Any, new: Any) -> Any:
-    from hotlap.nested import mapped
+    from hotlap.nested import map_tensors
 
-    return mapped(value, lambda tensor: tensor.to(new) if tensor.dtype == old else tensor)
+    return map_tensors(value, lambda tensor: tensor.to(new) if tensor.dtype == old else tensor)
 
 
 def _dtypes(value: Any) -> str:

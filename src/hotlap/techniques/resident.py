@@ -107,7 +107,7 @@ def _place(target: FeedTarget, options: Options) -> Any:
     from hotlap.feed.memory.place import DevicePlace, HostPlace
 
     device = target.device
-    if device is not None and device.is_apart and options.where != "host":
+    if device is not None and device.has_own_memory and options.where != "host":
         return DevicePlace(device, HostPlace() if options.where == "auto" else None)
     if options.where == "device":
         raise Refusal(

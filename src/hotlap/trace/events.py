@@ -43,7 +43,9 @@ class Events:
 
     def all(self) -> tuple[Event, ...]:
         """Return what was noted, in order."""
-        names = {name: frames.short(name) for name in {row[2] for row in self._noted} if name}
+        names = {
+            name: frames.shorten_path(name) for name in {row[2] for row in self._noted} if name
+        }
         return tuple(
             Event(step, kind, f"{names[name]}:{line}" if name else "")
             for step, kind, name, line in self._noted

@@ -118,7 +118,7 @@ def getitem_of(kind: type) -> str:
     code = getattr(getattr(kind, "__getitem__", None), "__code__", None)
     if code is None or not is_users(code.co_filename):
         return ""
-    return f"{frames.short(code.co_filename)}:{code.co_firstlineno}"
+    return f"{frames.shorten_path(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _code_file(dataset: Any) -> str:

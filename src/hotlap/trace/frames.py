@@ -31,13 +31,13 @@ def line(frame: FrameType | None) -> tuple[str, int] | None:
     return None
 
 
-def where(frame: FrameType | None) -> str:
+def location_of(frame: FrameType | None) -> str:
     """Return `file:line` of the innermost frame in a user's file, empty if there is none."""
     found = line(frame)
-    return f"{short(found[0])}:{found[1]}" if found is not None else ""
+    return f"{shorten_path(found[0])}:{found[1]}" if found is not None else ""
 
 
-def short(filename: str) -> str:
+def shorten_path(filename: str) -> str:
     """Return the path relative to the working folder where it lies below it, else absolute."""
     path = os.path.realpath(filename)
     folder = os.path.realpath(os.getcwd()) + os.sep
@@ -129,7 +129,7 @@ def _counted(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
         target = target.elts[-1] if isinstance(target, ast.Tuple) else target
     current = _value(target, frame)
     done = counted.index(current) if isinstance(current, int) and current in counted else 0
-    where = f"{short(frame.f_code.co_filename)}:{node.lineno}"
+    where = f"{shorten_path(frame.f_code.co_filename)}:{node.lineno}"
     return Loop(where, node.lineno, len(counted), done, depth)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class ByIdentity(Generic[Value]):
+class IdentityTable(Generic[Value]):
     """A table whose keys need neither a hash nor equality, and are not kept alive.
 
     A key that cannot be referred to weakly, a list for one, is kept: its id must not be given to

@@ -40,7 +40,7 @@ class LineSampler(threading.Thread):
     def run(self) -> None:
         while not self._ended.wait(self._every_s):
             frame = sys._current_frames().get(self._target)
-            line = frames.where(frame)
+            line = frames.location_of(frame)
             if line:
                 self.counts[(self.clock.current, line)] += 1
 

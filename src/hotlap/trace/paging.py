@@ -20,7 +20,7 @@ class Paging:
         if self.steps == 0:
             self._begun = _now()
 
-    def each(self) -> tuple[float, float]:
+    def step_means(self) -> tuple[float, float]:
         """Return page faults, and the system's own milliseconds over all threads, of a step.
 
         Most of the latter is pages where there are many faults.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.task import OptimizerFacts
-from hotlap.trace.identity import ByIdentity
+from hotlap.trace.identity import IdentityTable
 
 _ROUNDS_WITHOUT = 2
 """Steps that others at the same line take before a newcomer is taken for one that replaces them:
@@ -31,7 +31,7 @@ class Steppers:
 
     def __init__(self) -> None:
         self.all: list[Stepper] = []
-        self._known: ByIdentity[Stepper] = ByIdentity()
+        self._known: IdentityTable[Stepper] = IdentityTable()
 
     def find(self, optimizer: Any) -> Stepper | None:
         """Return the place of an optimizer that has been placed, else None."""

@@ -25,7 +25,7 @@ class Averages:
         self._copies: list[_Copy] = []
         self._updates = 0
 
-    def begins(self, roots: Sequence[Any], trained: set[int]) -> list[Any]:
+    def update_begins(self, roots: Sequence[Any], trained: set[int]) -> list[Any]:
         """An update begins: the copies are what the step before has made of them.
 
         Args:

@@ -97,12 +97,12 @@ class Channel:
             return None
         assert self._socket is not None
         self._socket.settimeout(timeout_s)
-        while (message := self.waiting()) is None:
+        while (message := self.pop_buffered_message()) is None:
             if not self.fill():
                 return None
         return message
 
-    def waiting(self) -> dict[str, Any] | None:
+    def pop_buffered_message(self) -> dict[str, Any] | None:
         """Return the next message of those that have been read already, None if there is none."""
         if b"\n" not in self._buffer:
             return None

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-Named = Mapping[str, torch.Tensor | None]
+NamedTensors = Mapping[str, torch.Tensor | None]
 
 
-def compare_gradients(captured: Named, exact: Named, plain: Named | None) -> dict[str, Any]:
+def compare_gradients(
+    captured: NamedTensors, exact: NamedTensors, plain: NamedTensors | None
+) -> dict[str, Any]:
     """Compare the gradient of one step with its repetitions.
 
     Args:
@@ -40,7 +42,7 @@ def compare_gradients(captured: Named, exact: Named, plain: Named | None) -> dic
     return {**_overall(list(tensors.values())), "tensors": tensors}
 
 
-def _names(*parts: Named) -> list[str]:
+def _names(*parts: NamedTensors) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in part))
 
 
@@ -90,7 +92,9 @@ def _overall(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def compare_updates(before: Named, after: Named, expected: Named) -> dict[str, Any]:
+def compare_updates(
+    before: NamedTensors, after: NamedTensors, expected: NamedTensors
+) -> dict[str, Any]:
     """Compare the update of one step with its repetition.
 
     Args:
@@ -141,7 +145,9 @@ def compare_outputs(
     return {"error": _share(off, size), "plain_error": _share(own, size)}
 
 
-def compare_buffers(before: Named, after: Named, exact: Named, plain: Named) -> dict[str, Any]:
+def compare_buffers(
+    before: NamedTensors, after: NamedTensors, exact: NamedTensors, plain: NamedTensors
+) -> dict[str, Any]:
     """Compare what a step has made of a model's buffers with its repetitions.
 
     Args:

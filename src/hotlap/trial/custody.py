@@ -22,7 +22,7 @@ class Custody:
         self._left: dict[Hashable, tuple[str, str]] = {}
         self._updates = 0
 
-    def begins(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
+    def update_begins(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
         """An update begins.
 
         Args:
@@ -44,7 +44,7 @@ class Custody:
         if self.state_moved[-1:] != [number] and state_digest(optimizer) != state:
             self.state_moved.append(number)
 
-    def ends(self, key: Hashable, optimizer: Any, left: str) -> None:
+    def update_ends(self, key: Hashable, optimizer: Any, left: str) -> None:
         """The update has ended.
 
         Args:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotlap.nested import mapped
+from hotlap.nested import map_tensors
 
 _DRAWS = torch.Tag.nondeterministic_seeded
 
@@ -65,7 +65,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
             copies.append((value, copy.copy_(value)))
             return copy
 
-        result = func(*mapped(args, narrow), **mapped(kwargs, narrow))
+        result = func(*map_tensors(args, narrow), **map_tensors(kwargs, narrow))
         if not copies:
             return result
         if func._schema.is_mutable:
@@ -78,7 +78,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
                     return original
             return self._widened(value)
 
-        return mapped(result, widen)
+        return map_tensors(result, widen)
 
     def _is_wide(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.dtype == self.wide
@@ -96,7 +96,7 @@ def _default_of(func: Any) -> torch.dtype:
 
 
 @contextlib.contextmanager
-def repeating_in(wide: torch.dtype, own: torch.dtype) -> Iterator[None]:
+def repeat_in_dtype(wide: torch.dtype, own: torch.dtype) -> Iterator[None]:
     """Make new tensors in `wide`, and draw random numbers as a step in `own` does."""
     if wide == own:
         yield

@@ -61,7 +61,7 @@ class Hub:
         was_alive = True
         while True:
             for number, process in enumerate(self.processes):
-                message = process.waiting()
+                message = process.pop_buffered_message()
                 if message is not None:
                     return number, message
             if not self._open and (self.processes or not was_alive):

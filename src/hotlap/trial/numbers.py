@@ -10,7 +10,7 @@ IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Entries of an optimizer's groups that say how it computes, not what."""
 
 
-def numbers_of(optimizer: Any) -> list[dict[str, Any]]:
+def group_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
     """Return every hyperparameter of every group, as plain values."""
     left_out = {"params", *IMPLEMENTATION}
     return [

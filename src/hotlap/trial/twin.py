@@ -157,7 +157,7 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _unnoticed() -> Iterator[None]:
+def _isolate_run_state() -> Iterator[None]:
     """Draw no numbers of the run's, and call no hooks that are meant for its own optimizers."""
     hooks = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
     kept, state = [dict(each) for each in hooks], torch.get_rng_state()
@@ -181,7 +181,7 @@ class _Part:
         self.before, self.gradient, self.state = before, gradient, state
 
     @property
-    def alike(self) -> tuple[Any, ...]:
+    def group_key(self) -> tuple[Any, ...]:
         """Parameters of which this is equal can be updated as one."""
         numbers = ((k, v) for k, v in self.state.items() if not isinstance(v, numpy.ndarray))
         return self.group, tuple(sorted(self.state)), tuple(sorted(numbers, key=repr))
@@ -210,11 +210,11 @@ class _Twin:
                 moved = after[part.group][part.place] - part.before
                 sums[part.group][5] += float(moved @ moved)
             else:
-                together.setdefault(part.alike, []).append(part)
+                together.setdefault(part.group_key, []).append(part)
         rows = list(together.values())
         if not rows:
             return sums, {}
-        with _unnoticed():
+        with _isolate_run_state():
             twin, vectors = self._ready(numbers, rows)
             twin.step()
         found: dict[str, list[float]] = {}

@@ -15,8 +15,8 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.techniques import registry
-from hotlap.tuning.schedule import TURN_S
-from hotlap.tuning.search import TWINS
+from hotlap.tuning.stages import TWINS
+from hotlap.tuning.time_plan import TURN_S
 
 _ROUNDS = 7
 _MORE_ROUNDS = 14
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Compared:
+class PlanComparison:
     """Whether one plan learns what another one does."""
 
     script: str
@@ -49,7 +49,7 @@ class Compared:
 
 def compare(
     lab: Lab, first: Plan, second: Plan, *, steps: int, progress: Progress = lambda _: None
-) -> Compared:
+) -> PlanComparison:
     """Give a verdict on `second` against `first`, as if that were the plain script.
 
     Args:
@@ -67,11 +67,11 @@ def compare(
     prover.run_plain()
     progress("following it under the second plan")
     verdict = prover.prove(second)
-    return Compared(str(lab.subject), (first, second), verdict, prover.applied)
+    return PlanComparison(str(lab.subject), (first, second), verdict, prover.applied)
 
 
 @dataclass(frozen=True)
-class Checked:
+class PlanCheck:
     """What became of a plan file."""
 
     script: str
@@ -122,7 +122,7 @@ def check_plan(
     steps: int,
     budget_s: float,
     progress: Progress = lambda _: None,
-) -> Checked:
+) -> PlanCheck:
     """Say whether the plan of a file still applies, holds and gains.
 
     Args:
@@ -138,7 +138,7 @@ def check_plan(
     compared = compare(lab, Plan(), file.plan, steps=steps, progress=progress)
     progress("racing it against the plain run")
     speedup, floor, gains, problem = _raced(lab, file.plan, budget_s, progress)
-    return Checked(
+    return PlanCheck(
         script=compared.script,
         plan=file.plan,
         promised=file.verdict.tier if file.verdict is not None else "rounding",

@@ -11,7 +11,7 @@ from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.tuning.hints import HintAnswer, answer
-from hotlap.tuning.result import Rung, TrialRow, Tuning
+from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 
 _LEAST_WATCH_S = 3.0
@@ -32,7 +32,9 @@ class _Claim:
     doubt: str = ""
 
 
-def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequence[Rung]) -> Tuning:
+def conclude(
+    tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequence[ProvenPlan]
+) -> Tuning:
     """Return what was found.
 
     Args:
@@ -46,7 +48,7 @@ def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequenc
     baseline = _baseline(seen, final)
     claim = _claim(tuner, seen, final, best)
     if best is not None and claim.doubt:
-        tuner.notes.not_claimed(best.plan, claim.doubt)
+        tuner.notes.note_unclaimed(best.plan, claim.doubt)
         # The others were measured against the same baseline, or gain less.
         best, rungs = None, ()
     plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
@@ -57,7 +59,7 @@ def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequenc
         plan, verdict, ratio, whole = best.plan, best.verdict, best.speedup, claim.whole
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
-        tuner.notes.chosen(plan, final.arms[name].techniques, claim.techniques)
+        tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
     outcome, reason = _outcome(tuner, best, claim.doubt)
     return Tuning(
         script=str(tuner.lab.subject),
@@ -73,7 +75,7 @@ def conclude(tuner: Tuner, seen: Observation, final: Race | None, rungs: Sequenc
         floor=tuner.floor,
         whole_run=whole,
         planned_steps=seen.trace.facts.planned_steps,
-        ladder=tuple(rungs),
+        proven_plans=tuple(rungs),
         trials=tuple(tuner.trials),
         techniques=tuner.notes.rows(tuner.known),
         not_tried=tuple(tuner.notes.untried),
@@ -96,7 +98,7 @@ def _arm_of(final: Race, plan: Plan) -> str:
     return next(name for name, arm in final.arms.items() if arm.plan == plan)
 
 
-def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: Rung | None) -> _Claim:
+def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan | None) -> _Claim:
     """Predict the whole run with and without the plan, and look for what speaks against it."""
     planned = seen.trace.facts.planned_steps
     raced_ms = None
@@ -148,7 +150,7 @@ def saves_nothing(plain: WholeRun, under: WholeRun, gain: str) -> str:
     )
 
 
-def _is_not_what_was_raced(best: Rung, rows: Sequence[Mapping[str, str]]) -> str:
+def _is_not_what_was_raced(best: ProvenPlan, rows: Sequence[Mapping[str, str]]) -> str:
     for row in rows:
         if row["state"] == "refused" and row["name"] in best.plan.techniques:
             return f"{row['name']} was applied in the race and not in a whole run: {row['why']}"
@@ -174,7 +176,7 @@ def _whole_run_under(
     return predict_whole_run(own.trace, planned, steady_ms), own.techniques
 
 
-def _outcome(tuner: Tuner, best: Rung | None, doubt: str) -> tuple[str, str]:
+def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, str]:
     """Return what the tuning comes to, and why, in words."""
     if best is not None:
         return "gain", ""

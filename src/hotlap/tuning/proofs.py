@@ -8,11 +8,11 @@ from hotlap.lab.proving import Prover
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.result import Rung
+from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.tuner import ACCEPT, Tuner
 
 
-def prove(tuner: Tuner, final: Race, before: Race) -> list[Rung]:
+def prove(tuner: Tuner, final: Race, before: Race) -> list[ProvenPlan]:
     """Give verdicts to the fastest plan of each tier, and to the next one where it fails.
 
     Args:
@@ -23,15 +23,15 @@ def prove(tuner: Tuner, final: Race, before: Race) -> list[Rung]:
     names = fastest_first(final, tuner.floor, before)
     if not names:
         return []
-    horizon = tuner.schedule.horizon
+    horizon = tuner.time_plan.horizon
     # The plain run twice, and one plan.
-    if not tuner.budget.affords(f"the proof of {names[0]}", 3 * tuner.schedule.prove_s):
+    if not tuner.budget.affords(f"the proof of {names[0]}", 3 * tuner.time_plan.prove_s):
         tuner.notes.unproven = f"no time was left to prove {names[0]}"
         return []
-    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.schedule.fill_ahead)
+    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.time_plan.fill_ahead)
     tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
     prover.run_plain()
-    rungs: list[Rung] = []
+    rungs: list[ProvenPlan] = []
     for tier in ACCEPT[: ACCEPT.index(tuner.accept) + 1]:
         rung = prove_tier(tuner, prover, final, names, tier, rungs)
         if rung is not None:
@@ -45,8 +45,8 @@ def prove_tier(
     final: Race,
     names: Sequence[str],
     tier: str,
-    rungs: Sequence[Rung],
-) -> Rung | None:
+    rungs: Sequence[ProvenPlan],
+) -> ProvenPlan | None:
     """Return the fastest plan whose verdict is `tier` or better, None if there is none.
 
     Args:
@@ -66,7 +66,7 @@ def prove_tier(
         if final.ratio(name).median <= best:
             return None
         is_narrow = tier == "statistical"
-        needed_s = tuner.schedule.prove_narrow_s if is_narrow else tuner.schedule.prove_s
+        needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
         if not tuner.budget.affords(f"a verdict on {name}", needed_s):
             tuner.notes.unproven = f"no time was left to prove {name}"
             return None
@@ -76,6 +76,6 @@ def prove_tier(
         except HotlapError as error:
             verdict = Verdict("unproven", str(error).splitlines()[0], 0)
         if TIERS.index(verdict.tier) <= TIERS.index(tier):
-            return Rung(verdict.tier, plan, final.ratio(name), verdict)
-        tuner.notes.failed_its_proof(plan, name, verdict.tier, verdict.evidence)
+            return ProvenPlan(verdict.tier, plan, final.ratio(name), verdict)
+        tuner.notes.note_failed_proof(plan, name, verdict.tier, verdict.evidence)
     return None

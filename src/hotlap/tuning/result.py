@@ -34,7 +34,7 @@ class TrialRow:
 
 
 @dataclass(frozen=True)
-class Rung:
+class ProvenPlan:
     """The fastest plan of one tier."""
 
     tier: str
@@ -65,7 +65,7 @@ class Tuning:
     floor: float
     whole_run: Mapping[str, WholeRun]
     planned_steps: int | None
-    ladder: tuple[Rung, ...]
+    proven_plans: tuple[ProvenPlan, ...]
     trials: tuple[TrialRow, ...]
     techniques: tuple[Mapping[str, str], ...]
     """{name, state, why}; the state is one of `noting.STATES`."""
@@ -125,7 +125,7 @@ class Tuning:
                     "speedup": asdict(rung.speedup),
                     "verdict": rung.verdict.to_json(),
                 }
-                for rung in self.ladder
+                for rung in self.proven_plans
             ],
             "trials": [
                 {

@@ -9,9 +9,9 @@ from hotlap.lab.trial import Lab
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.hints import Hint
-from hotlap.tuning.noting import Notes
 from hotlap.tuning.result import TrialRow
-from hotlap.tuning.schedule import Schedule
+from hotlap.tuning.technique_notes import Notes
+from hotlap.tuning.time_plan import TimePlan
 
 ACCEPT = ("exact", "rounding", "statistical")
 WEAKEST = {
@@ -38,7 +38,7 @@ class Tuner:
     unhinted: dict[str, str] = field(default_factory=dict)
     """Plan of a hint -> why it is no candidate."""
     floor: float = 0.0
-    schedule: Schedule = field(init=False)
+    time_plan: TimePlan = field(init=False)
 
     @property
     def owns_step(self) -> bool:

@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from hotlap import nested
-from hotlap.trace.identity import ByIdentity
+from hotlap.trace.identity import IdentityTable
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_outputs
-from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.drawing import own_dtype, repeat_in_dtype
 
 COPY = -1
 """Stands for the place of a module that is a copy of one that is trained."""
@@ -34,14 +34,16 @@ class Evaluations:
         """Of each: which module, after how many updates, digests of inputs and outputs."""
         self._folder = folder
         self._kept: dict[int, tuple[dict[str, torch.Tensor], dict[str, Any]]] = {}
-        self._places: ByIdentity[int] = ByIdentity()
+        self._places: IdentityTable[int] = IdentityTable()
         self._draw = random.SystemRandom()
 
     def watch(self, module: Any, place: int) -> None:
         """Listen to this module too; `place` says which of those that are trained it is."""
         self._places.put(module, place)
 
-    def heard(self, module: Any, args: Any, kwargs: Any, output: Any, updates: int) -> None:
+    def evaluation_forward_ends(
+        self, module: Any, args: Any, kwargs: Any, output: Any, updates: int
+    ) -> None:
         """A forward of a watched module has returned."""
         place = self._places.get(module)
         try:
@@ -59,7 +61,7 @@ class Evaluations:
         if slot < SAMPLES:
             with contextlib.suppress(Exception):
                 # A sparse or foreign tensor cannot be kept.
-                kept = _whole(module, args, kwargs, output)
+                kept = _pack_forward(module, args, kwargs, output)
                 if kept is not None:
                     self._kept[slot] = kept
 
@@ -74,13 +76,13 @@ class Evaluations:
         return files
 
 
-def _whole(
+def _pack_forward(
     module: Any, args: Any, kwargs: Any, output: Any
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
     found: dict[str, torch.Tensor] = {}
     specs = {}
     leaves: list[torch.Tensor] = []
-    spec = nested.take_apart([list(args), dict(kwargs)], leaves)
+    spec = nested.flatten_into([list(args), dict(kwargs)], leaves)
     outputs = list(nested.tensors(output))
     if spec is None or not outputs:
         return None
@@ -166,7 +168,7 @@ def _forward(
         root.eval()
         with (
             torch.no_grad(),
-            repeating_in(dtype or own_dtype(iter(held)), own_dtype(iter(held))),
+            repeat_in_dtype(dtype or own_dtype(iter(held)), own_dtype(iter(held))),
             torch.autocast(device.type, dtype=narrow, enabled=bool(narrow) and dtype is None),
         ):
             output = root(*args, **kwargs)

@@ -96,7 +96,7 @@ class Watch(Part):
         self.recorder.clock.enter(DATA)
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and not known.where:
-            known.where = frames.where(frames.caller())
+            known.where = frames.location_of(frames.caller())
             known.function = next(iter(frames.stack(frames.caller())), None)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
@@ -120,7 +120,7 @@ class Watch(Part):
 
     def backward_begins(self, loss: Any) -> None:
         self.recorder.clock.enter(BACKWARD)
-        self.happened(events.BACKWARD)
+        self.event_happens(events.BACKWARD)
         self._backwards += 1
         if self._last_loader is not None:
             self._last_loader.training = True
@@ -131,25 +131,25 @@ class Watch(Part):
 
     def zeroing_begins(self) -> None:
         self.recorder.clock.enter_nested(OPTIMIZER)
-        self.happened(events.ZERO_GRAD)
+        self.event_happens(events.ZERO_GRAD)
 
     def zeroing_ends(self) -> None:
         self.recorder.clock.leave_nested()
 
-    def happened(self, kind: str) -> None:
+    def event_happens(self, kind: str) -> None:
         if self.wants_events:
             self.recorder.events.note(self.steps, kind, frames.caller())
 
     def step_begins(self, optimizer: Any) -> None:
         stepper = self.steppers.find(optimizer)
         if stepper is None:
-            facts = optimizer_facts(optimizer, frames.where(frames.caller()))
+            facts = optimizer_facts(optimizer, frames.location_of(frames.caller()))
             stepper = self.steppers.place(optimizer, facts)
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0:
             self.recorder.commit()
         self.recorder.clock.enter(OPTIMIZER)
-        self.happened(events.OPTIMIZER_STEP)
+        self.event_happens(events.OPTIMIZER_STEP)
 
     def step_ends(self, optimizer: Any) -> None:
         del optimizer
@@ -207,7 +207,7 @@ class Watch(Part):
         training = self._training()
         per_epoch = count_steps_per_epoch(training, self.steps)
         planned, why = plan_steps(self._loops, self._stack, training, per_epoch)
-        page_faults, system_ms = self.recorder.paging.each()
+        page_faults, system_ms = self.recorder.paging.step_means()
         return TaskFacts(
             device=device_of(self.roots),
             threads=torch.get_num_threads(),

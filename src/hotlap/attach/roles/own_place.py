@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from hotlap import nested
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.repetition import Findings, Gradients, Repetition, Step
-from hotlap.attach.roles.sampling import stored
+from hotlap.attach.roles.sampling import copy_for_storage
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.drawing import own_dtype
 from hotlap.trial.ways import EXACT
@@ -51,7 +51,7 @@ class AtOwnPlace(Part):
             return batch
         self._begin()
         # What is drawn like it is drawn in its dtype, and a loss may take no others.
-        return batch if self._repeated is None else nested.mapped(batch, self._repeated.cast)
+        return batch if self._repeated is None else nested.map_tensors(batch, self._repeated.cast)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         self._begin()
@@ -59,17 +59,17 @@ class AtOwnPlace(Part):
         if current is None:
             own = own_dtype(root.parameters())
             # A batch may have been read ahead, in a step that was repeated.
-            return nested.mapped(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
+            return nested.map_tensors(inputs, lambda t: t.to(own) if t.dtype == self._wide else t)
         if not self._is_known:
-            self._findings.guarded(lambda: self._recognize(current, inputs))
-        self._findings.guarded(lambda: current.load(self._watch.roots))
-        return nested.mapped(inputs, current.cast)
+            self._findings.run_guarded(lambda: self._recognize(current, inputs))
+        self._findings.run_guarded(lambda: current.load(self._watch.roots))
+        return nested.map_tensors(inputs, current.cast)
 
     def _begin(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self._repeated, self._is_known = waiting, False
-            self._findings.guarded(lambda: waiting.begin(self._watch.roots))
+            self._findings.run_guarded(lambda: waiting.begin(self._watch.roots))
 
     def _recognize(self, repeated: Repetition, inputs: tuple[Any, ...]) -> None:
         self._is_known = True
@@ -82,16 +82,16 @@ class AtOwnPlace(Part):
     def step_begins(self, optimizer: Any) -> None:
         current = self._repeated
         if current is not None:
-            self._findings.guarded(lambda: current.note_update(optimizer))
+            self._findings.run_guarded(lambda: current.note_update(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         current = self._repeated
         if current is not None:
-            self._findings.guarded(lambda: current.take_over(optimizer))
+            self._findings.run_guarded(lambda: current.take_over(optimizer))
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
-        self._findings.guarded(self._pass_on)
+        self._findings.run_guarded(self._pass_on)
 
     def _pass_on(self) -> None:
         if not self._watch.is_between_steps():
@@ -102,7 +102,7 @@ class AtOwnPlace(Part):
             if current.is_whole:
                 self._compare(current)
         if not self._queue:
-            self._findings.leave()
+            self._findings.finish_trial()
         sample = self._queue[0]
         if sample["step"] == self._watch.steps:
             self._queue.pop(0)
@@ -139,7 +139,7 @@ def _packed(
         for key, gradient in of_update.items():
             if gradient is not None:
                 tensors[f"grad.{number}.{key}"] = gradient
-    return {name: stored(tensor) for name, tensor in tensors.items()}
+    return {name: copy_for_storage(tensor) for name, tensor in tensors.items()}
 
 
 def _unpacked(tensors: dict[str, torch.Tensor], like: list[Gradients]) -> Step:

@@ -39,7 +39,7 @@ class Reference(Part):
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is None or self._watch.steps == 0 or not self._watch.is_training(iterator):
             return batch
-        return self._findings.guarded(self._replaced)
+        return self._findings.run_guarded(self._replaced)
 
     def _replaced(self) -> Any:
         current = self._repeated
@@ -48,7 +48,7 @@ class Reference(Part):
             self._end(current)
         if self._repeated is None:
             if not self._queue:
-                self._findings.leave()
+                self._findings.finish_trial()
             self._repeated = self._findings.repetition(*self._queue[0])
             self._repeated.begin(self._watch.roots)
         return self._repeated.batch()
@@ -58,25 +58,25 @@ class Reference(Part):
         current = self._repeated
         if current is None:
             return inputs
-        self._findings.guarded(lambda: current.load(self._watch.roots))
-        return nested.mapped(inputs, current.cast)
+        self._findings.run_guarded(lambda: current.load(self._watch.roots))
+        return nested.map_tensors(inputs, current.cast)
 
     def step_begins(self, optimizer: Any) -> None:
         current = self._repeated
         if current is not None:
-            self._findings.guarded(lambda: current.note_update(optimizer))
+            self._findings.run_guarded(lambda: current.note_update(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         current = self._repeated
         if current is not None:
-            self._findings.guarded(lambda: current.take_over(optimizer))
+            self._findings.run_guarded(lambda: current.take_over(optimizer))
             if current.is_whole:
-                self._findings.guarded(lambda: self._end(current))
+                self._findings.run_guarded(lambda: self._end(current))
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
         if not self._queue:
-            self._findings.guarded(self._findings.leave)
+            self._findings.run_guarded(self._findings.finish_trial)
 
     def _end(self, repeated: Repetition) -> None:
         """Compare, if the script has taken the step as the captured run took it; else try again."""

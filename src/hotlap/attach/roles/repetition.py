@@ -15,14 +15,14 @@ import torch
 from safetensors import safe_open
 
 from hotlap import nested
-from hotlap.attach.listener import unheard
+from hotlap.attach.listener import mute_listener
 from hotlap.attach.roles.evaluations import repeat
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
 from hotlap.attach.roles.session import Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
-from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.drawing import own_dtype, repeat_in_dtype
 from hotlap.trial.rng import set_rng_states
 from hotlap.trial.ways import EXACT, LAID_OUT, PLAIN, ways_of
 
@@ -89,7 +89,7 @@ class Findings:
             of_update = {
                 way: _renamed(found[number], names[place]) for way, found in gradients.items()
             }
-            captured = _renamed(repeated.captured(number), names[place])
+            captured = _renamed(repeated.captured_gradients(number), names[place])
             row = self._gradients(captured, of_update[EXACT], of_update[PLAIN])
             if LAID_OUT in of_update:
                 row[LAID_OUT] = compare_gradients(captured, of_update[EXACT], of_update[LAID_OUT])
@@ -110,7 +110,7 @@ class Findings:
         """A step was repeated that is compared elsewhere."""
         self._whole += 1
 
-    def leave(self) -> None:
+    def finish_trial(self) -> None:
         """Repeat what was evaluated, on the script's own modules, and end."""
         for file in self._session.config.options["evaluations"]:
             # One that cannot be repeated says nothing of the others, nor of the steps.
@@ -125,11 +125,11 @@ class Findings:
         self._problem = problem
         self._session.stop()
 
-    def guarded(self, work: Callable[[], Any]) -> Any:
+    def run_guarded(self, work: Callable[[], Any]) -> Any:
         """Do work of ours; what it raises is not the script's fault, and must not look like it."""
         try:
             # An optimizer of ours that steps is no step of the script's.
-            with unheard():
+            with mute_listener():
                 return work()
         except Exception as error:
             self.end_with(f"{type(error).__name__}: {error}")
@@ -217,7 +217,7 @@ class Repetition:
     def begin(self, roots: list[Any]) -> None:
         """Load the weights; from here on the script computes in `dtype`."""
         model = (t for name, t in self.tensors.items() if name.startswith("model."))
-        self._formats.enter_context(repeating_in(self.dtype, own_dtype(model)))
+        self._formats.enter_context(repeat_in_dtype(self.dtype, own_dtype(model)))
         self.load(roots)
         if self.autocasts:
             kind = next((tensor.device.type for _, tensor in states_of(roots)), "cpu")
@@ -271,7 +271,7 @@ class Repetition:
     def has_inputs(self, inputs: tuple[Any, ...]) -> bool:
         """True if these are the inputs of the step's first forward, but for their rounding."""
         leaves: list[torch.Tensor] = []
-        if nested.take_apart(inputs, leaves) is None:
+        if nested.flatten_into(inputs, leaves) is None:
             return False
         names = [f"input.{number}" for number in range(len(leaves))]
         if {name for name in self.tensors if name.startswith("input.")} != {*names}:
@@ -318,7 +318,7 @@ class Repetition:
             if after is not None and after.shape == parameter.shape:
                 parameter.data = self.cast(after).to(parameter.device)
 
-    def captured(self, number: int) -> Gradients:
+    def captured_gradients(self, number: int) -> Gradients:
         """Return the gradients that an update of the captured step had."""
         return {key: self.tensors.get(f"grad.{number}.{key}") for key in self._keys(number)}
 
@@ -330,7 +330,7 @@ class Repetition:
         """Repeat the update in float64: captured gradient and state, the plain run's numbers."""
         optimizer = known_optimizers()[self.places[number]]
         groups, clones = [], {}
-        captured = self.captured(number)
+        captured = self.captured_gradients(number)
         for g, (group, numbers) in enumerate(
             zip(optimizer.param_groups, self.numbers[number], strict=True)
         ):

@@ -64,7 +64,7 @@ class StepSampler:
             self._give_up("some batches of a step came from a DataLoader, others did not")
             return
         leaves: list[torch.Tensor] = []
-        spec = nested.take_apart(batch, leaves)
+        spec = nested.flatten_into(batch, leaves)
         if spec is None:
             self._give_up("a batch holds objects that are not tensors")
             return
@@ -76,7 +76,7 @@ class StepSampler:
             self._keep(f"rng.{number}.{name}", state)
         self._specs.append(nested.to_json(spec))
 
-    def between(self, step: int) -> None:
+    def mark_step_boundary(self, step: int) -> None:
         """`step` steps have been taken, by every optimizer: what comes next is of the next one."""
         if self._draws_itself:
             self.finish()
@@ -92,7 +92,7 @@ class StepSampler:
         self._begin(step, roots)
         self._draws_itself = True
         leaves: list[torch.Tensor] = []
-        if nested.take_apart(inputs, leaves) is None:
+        if nested.flatten_into(inputs, leaves) is None:
             self._give_up("the model is called with objects that are not tensors")
             return
         for number, leaf in enumerate(leaves):
@@ -175,7 +175,7 @@ class StepSampler:
         self._clear()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
-        self._tensors[name] = stored(tensor)
+        self._tensors[name] = copy_for_storage(tensor)
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason
@@ -184,7 +184,7 @@ class StepSampler:
         self._clear()
 
 
-def stored(tensor: torch.Tensor) -> torch.Tensor:
+def copy_for_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy that safetensors takes."""
     dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
     return dense.cpu().contiguous().clone()

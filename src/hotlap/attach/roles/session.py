@@ -97,9 +97,9 @@ class Session(Listener):
         for part in reversed(self.parts):
             part.forward_ends(root, output)
 
-    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         for part in self.parts:
-            part.evaluated(module, args, kwargs, output)
+            part.evaluation_forward_ends(module, args, kwargs, output)
 
     def backward_begins(self, loss: Any) -> None:
         for part in self.parts:
@@ -117,9 +117,9 @@ class Session(Listener):
         for part in reversed(self.parts):
             part.zeroing_ends()
 
-    def happened(self, kind: str) -> None:
+    def event_happens(self, kind: str) -> None:
         for part in self.parts:
-            part.happened(kind)
+            part.event_happens(kind)
 
     def step_begins(self, optimizer: Any) -> None:
         self.plan.step_begins(optimizer)

@@ -7,7 +7,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hotlap import nested
-from hotlap.attach.listener import State, own_optimizer
+from hotlap.attach.listener import State, hide_own_optimizer
 from hotlap.attach.roles.evaluations import COPY, Evaluations
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
@@ -17,15 +17,15 @@ from hotlap.trace import events
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
-from hotlap.trial.following import follower_of
-from hotlap.trial.numbers import numbers_of
+from hotlap.trial.numbers import group_hyperparameters
+from hotlap.trial.update_follower import follower_of
 
 
 class Verify(Part):
     """Digests every batch, loss and weight of the first steps; keeps some steps whole.
 
     Options: `steps` (the horizon), `samples` (steps to keep whole), `folder` (where to keep them),
-    and those of `hotlap.trial.following.follower_of`.
+    and those of `hotlap.trial.update_follower.follower_of`.
 
     Args:
         session: what it is a part of, after `watch`.
@@ -85,38 +85,38 @@ class Verify(Part):
         del root
         self._inputs.forward_ends(output)
 
-    def evaluated(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        self._evaluations.heard(module, args, kwargs, output, len(self.weights))
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        self._evaluations.evaluation_forward_ends(module, args, kwargs, output, len(self.weights))
 
     def backward_begins(self, loss: Any) -> None:
         self.loss_digests.append(digest.of_tensor(loss))
 
-    def happened(self, kind: str) -> None:
+    def event_happens(self, kind: str) -> None:
         self._saved += kind == events.SAVE
 
     def step_begins(self, optimizer: Any) -> None:
-        self.hyperparameters.append(json.dumps(numbers_of(optimizer), sort_keys=True))
+        self.hyperparameters.append(json.dumps(group_hyperparameters(optimizer), sort_keys=True))
         stepper = self._watch.steppers.find(optimizer)
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
         assert stepper is not None, "an optimizer steps that has no place"
         trained = {id(p) for each in known_optimizers() for p in _parameters_of(each)}
-        for copy in self._averages.begins(self._watch.roots, trained):
+        for copy in self._averages.update_begins(self._watch.roots, trained):
             State.copies.put(copy, True)
             self._evaluations.watch(copy, COPY)
-        self._follower.begins(stepper.number, optimizer)
+        self._follower.update_begins(stepper.number, optimizer)
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)
-        self._custody.begins(stepper.number, optimizer, _weights_of(optimizer))
+        self._custody.update_begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
         self._sampler.after_update(optimizer)
         self.weights.append(digest.of_nested(_weights_of(optimizer)))
         stepper = self._watch.steppers.find(optimizer)
         assert stepper is not None, "a step ended that had not begun"
-        self._custody.ends(stepper.number, optimizer, self.weights[-1])
-        with own_optimizer():
-            self._follower.ends(stepper.number, optimizer)
+        self._custody.update_ends(stepper.number, optimizer, self.weights[-1])
+        with hide_own_optimizer():
+            self._follower.update_ends(stepper.number, optimizer)
         buffers = [buffer for root in self._watch.roots for buffer in root.buffers()]
         self._buffers.append(digest.of_nested(buffers))
         if not self.batches:
@@ -126,7 +126,7 @@ class Verify(Part):
         del optimizer
         if self._watch.is_between_steps():
             self._sampler.looks = bool(self._sampler.wanted) and self._follower.is_looking
-            self._sampler.between(self._watch.steps)
+            self._sampler.mark_step_boundary(self._watch.steps)
         if self._is_past() and not self._may_be_evaluated():
             self._session.stop()
 
@@ -215,7 +215,7 @@ class _Inputs:
 
     def _without_computed(self, value: Any) -> Any:
         words = "computed by a model"
-        return nested.mapped(value, lambda t: words if self._is_computed(t) else t)
+        return nested.map_tensors(value, lambda t: words if self._is_computed(t) else t)
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         if tensor.requires_grad:

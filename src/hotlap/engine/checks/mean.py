@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.checks.quiet import in_evaluation
+from hotlap.engine.checks.evaluation_guard import evaluation_mode
 from hotlap.errors import UsageError
-from hotlap.nested import rebuild, take_apart
+from hotlap.nested import flatten_into, rebuild
 
 log = logging.getLogger("hotlap")
 
@@ -60,7 +60,7 @@ def check_mean(
     """
     leaves: list[torch.Tensor] = []
     seen_narrow = [is_narrow]
-    spec = take_apart(batch, leaves)
+    spec = flatten_into(batch, leaves)
     if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
         return True
 
@@ -75,7 +75,7 @@ def check_mean(
             for p, g in zip(parameters, found, strict=True)
         ]
 
-    with in_evaluation(model), _plainly():
+    with evaluation_mode(model), _plainly():
         size, off = _compared(gradient, samples)
         # The first scale of a scaler is meant to be too large.
         while scale > 1 and not all(map(math.isfinite, (size, *off.values()))):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from hotlap.engine.memory.few import batches_of, first_of, per_sample
+from hotlap.engine.memory.sample_batches import batches_of, first_samples, per_sample
 from hotlap.errors import RunError, UsageError
 from hotlap.task import Task
 
@@ -35,7 +35,7 @@ class Example:
     def _has_batch(self) -> bool:
         return any(map(any, self.added))
 
-    def exported(self, model: Any) -> Any:
+    def export_program(self, model: Any) -> Any:
         """Return the model as a program whose batch may have any size."""
         batch = torch.export.Dim("batch", min=1, max=2**20)
         sizes = [
@@ -56,7 +56,7 @@ class Example:
                 "Change the model's forward, or export a state dict (.pt, .safetensors)."
             ) from error
 
-    def compared(self, model: Any, other: Callable[..., Any]) -> str:
+    def compare(self, model: Any, other: Callable[..., Any]) -> str:
         """Run both on these batches and on one sample; return in words how far they differ.
 
         Raises:
@@ -73,7 +73,7 @@ class Example:
                 theirs = pytree.tree_leaves(other(*args, **kwargs))
                 ours = pytree.tree_leaves(model(*args, **kwargs))
             for left, right in zip(ours, theirs, strict=True):
-                worst = max(worst, _apart(left, right))
+                worst = max(worst, _relative_difference(left, right))
         if not worst <= _TOLERANCE:
             raise RunError(
                 f"the output of the exported program differs from the model's by {worst:.2g} of "
@@ -83,7 +83,7 @@ class Example:
         return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
 
 
-def _apart(left: Any, right: Any) -> float:
+def _relative_difference(left: Any, right: Any) -> float:
     """Return by how much an output differs, as a share of its largest number; inf if wholly."""
     if not isinstance(left, torch.Tensor) or not left.is_floating_point():
         is_tensor = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
@@ -112,7 +112,7 @@ def example_of(task: Task, model: Any) -> Example:
         UsageError: the loss does not call the model, or gives it what no batch of another size
             could be made of.
     """
-    samples = first_of(task, _SAMPLES)
+    samples = first_samples(task, _SAMPLES)
     source = batches_of(samples, task)
     # The same samples, so that both are padded alike.
     order = torch.arange(_SAMPLES + 1) % len(samples)

@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch.utils import _pytree as pytree
 
-from hotlap.checkpoint.foreign import fitted, read_foreign
+from hotlap.checkpoint.foreign import fit_to_model, read_foreign
 from hotlap.engine.build import seed_everything
 from hotlap.engine.export.example import example_of
-from hotlap.engine.export.outfile import check_free, replaced, saving
-from hotlap.engine.export.stored import found_in
+from hotlap.engine.export.outfile import check_free, saving, write_atomically
+from hotlap.engine.export.stored_weights import read_stored_weights
 from hotlap.engine.state.weights import load_buffers, load_model
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.task import Task
@@ -79,12 +79,12 @@ def export(
         _need_onnx()
     seed_everything(task.seed)
     model = task.model()
-    found = found_in(source, notice)
-    weights = fitted(found.weights, model.state_dict(), found.path)
+    found = read_stored_weights(source, notice)
+    weights = fit_to_model(found.weights, model.state_dict(), found.path)
     load_model(model, {**weights, **found.extra})
     load_buffers(model, found.buffers)
     model.eval()
-    checked = replaced(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
+    checked = write_atomically(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
     return Exported(path, path.stat().st_size, checked, found.path)
 
 
@@ -111,20 +111,20 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
 
 def _program(task: Task, model: Any, path: Path) -> str:
     example = example_of(task, model)
-    program = example.exported(model)
+    program = example.export_program(model)
     # Torch's own writer ends the process where a file cannot be written to its end.
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     path.write_bytes(buffer.getbuffer())
     again = torch.export.load(path).module()
-    return example.compared(model, again)
+    return example.compare(model, again)
 
 
 def _onnx(task: Task, model: Any, path: Path) -> str:
     onnxruntime = importlib.import_module("onnxruntime")
 
     example = example_of(task, model)
-    program = example.exported(model)
+    program = example.export_program(model)
     with torch.no_grad(), warnings.catch_warnings():
         # Torch warns of what its own exporter uses.
         warnings.simplefilter("ignore")
@@ -138,7 +138,7 @@ def _onnx(task: Task, model: Any, path: Path) -> str:
         outputs = session.run(None, dict(zip(names, tensors, strict=True)))
         return [torch.from_numpy(output) for output in outputs]
 
-    return f"{example.compared(model, run)}, in onnxruntime"
+    return f"{example.compare(model, run)}, in onnxruntime"
 
 
 _WRITERS: dict[str, Callable[[Task, Any, Path], str]] = {

@@ -33,7 +33,7 @@ def check_free(path: Path, overwrite: bool) -> None:
         raise MissingFile(f"folder '{path.parent}' was not found. Create it, or choose another.")
 
 
-def replaced(path: Path, write: Callable[[Path], str]) -> str:
+def write_atomically(path: Path, write: Callable[[Path], str]) -> str:
     """Write beside the path, and put it there once it is whole.
 
     Raises:

@@ -8,7 +8,13 @@ from typing import Any
 import torch
 
 from hotlap.engine.memory.ledger import Peak
-from hotlap.engine.memory.rehearsal import Largest, Rehearsed, Sample, largest_batches, rehearse
+from hotlap.engine.memory.rehearsal import (
+    LargestBatch,
+    Rehearsal,
+    Sample,
+    largest_batches,
+    rehearse,
+)
 from hotlap.errors import RunError, UsageError
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
@@ -202,7 +208,7 @@ class _Work:
     techniques: tuple[str, ...]
     known: Mapping[str, Technique]
 
-    def _rehearse(self, task: Task, plan: Plan) -> Rehearsed:
+    def _rehearse(self, task: Task, plan: Plan) -> Rehearsal:
         return rehearse(
             task,
             plan,
@@ -308,7 +314,7 @@ def _data_bytes(task: Task, plan: Plan, known: Mapping[str, Technique], of_one: 
     return len(task.data) * of_one
 
 
-def _notes(like: str, on: str, largest: Largest, left_out: list[Technique]) -> tuple[str, ...]:
+def _notes(like: str, on: str, largest: LargestBatch, left_out: list[Technique]) -> tuple[str, ...]:
     notes = ["counted: peak memory of live tensors, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(

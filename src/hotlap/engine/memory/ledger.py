@@ -82,10 +82,10 @@ class Ledger(TorchDispatchMode):
         for leaf in made:
             self._enter(leaf)
         if self.reorders and name in _REORDERED:
-            self._for_a_moment(_reordered([*tensors(args), *made]))
+            self._record_temporary(_reordered([*tensors(args), *made]))
         return result
 
-    def _for_a_moment(self, size: int) -> None:
+    def _record_temporary(self, size: int) -> None:
         number = len(self._entries)
         self._entries.append(_Entry(size, "temporaries", self.phase))
         self._events += [(number, size), (number, -size)]

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hotlap.engine.build import Built, build
-from hotlap.engine.memory.few import batches_of, first_of, per_sample
+from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.memory.ledger import Ledger, Peak
+from hotlap.engine.memory.sample_batches import batches_of, first_samples, per_sample
 from hotlap.engine.sources import training_source
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import fixed
-from hotlap.feed.samples.transform import Apart
+from hotlap.feed.purity import global_rng
+from hotlap.feed.samples.transform import UnstackedSamples
 from hotlap.feed.sources.lengths import LengthSource
-from hotlap.nested import mapped, tensors, with_items
+from hotlap.nested import map_tensors, tensors, with_items
 from hotlap.plan import Plan
 from hotlap.sequences.lengths import bucket
 from hotlap.task import Task
@@ -35,7 +35,7 @@ _CUDA_BLOCK = 512
 
 
 @dataclass(frozen=True)
-class Rehearsed:
+class Rehearsal:
     """What two steps would hold."""
 
     peak: Peak
@@ -64,7 +64,7 @@ class Sample:
     @classmethod
     def of(cls, task: Task, place: int | None = None) -> "Sample":
         """Look at one of the task's samples, at some of them if `place` is None."""
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         try:
             source = batches_of(_looked_at(task, place), task)
 
@@ -81,15 +81,15 @@ class Sample:
                 two=of_largest(2),
                 three=of_largest(3),
                 bytes=max(sizes),
-                kept_bytes=0 if isinstance(kept, Apart) else _bytes(kept),
+                kept_bytes=0 if isinstance(kept, UnstackedSamples) else _bytes(kept),
                 differs=len(set(sizes)) > 1,
             )
         finally:
-            fixed.restore(states)
+            global_rng.restore(states)
 
 
 @dataclass(frozen=True)
-class Largest:
+class LargestBatch:
     """A batch that takes most memory."""
 
     task: Task
@@ -100,14 +100,14 @@ class Largest:
     """What its samples are padded to, in tokens; None if the task has no lengths."""
 
 
-def largest_batches(task: Task) -> list[Largest]:
+def largest_batches(task: Task) -> list[LargestBatch]:
     """Return the batches that take most memory, one or two.
 
     Where lengths are known they are those that a run tries before its first step, each sample as
     long as the longest.
     """
     if task.lengths is None:
-        return [Largest(task, Sample.of(task))]
+        return [LargestBatch(task, Sample.of(task))]
     source = training_source(task)
     assert isinstance(source, LengthSource)
     found = []
@@ -116,7 +116,7 @@ def largest_batches(task: Task) -> list[Largest]:
         of_one_size = {"batch_size": len(positions), "tokens_per_batch": None, "lengths": None}
         sample = Sample.of(task, int(positions[lengths.argmax()]))
         length = bucket(int(lengths.max()), source.to)
-        found.append(Largest(replace(task, **of_one_size), sample, length))
+        found.append(LargestBatch(replace(task, **of_one_size), sample, length))
     return found
 
 
@@ -124,7 +124,7 @@ def _looked_at(task: Task, place: int | None) -> list[Any]:
     if place is not None:
         return [task.data[place]]
     if task.is_stream:
-        return first_of(task, _LOOKED_AT)
+        return first_samples(task, _LOOKED_AT)
     places = range(0, len(task.data), max(1, len(task.data) // _LOOKED_AT))
     return [task.data[place] for place in places[:_LOOKED_AT]]
 
@@ -137,7 +137,7 @@ def rehearse(
     device: str,
     like: str,
     techniques: tuple[str, ...] = (),
-) -> Rehearsed:
+) -> Rehearsal:
     """Take two steps under a plan without memory and without numbers.
 
     Args:
@@ -157,7 +157,7 @@ def rehearse(
     split = _micro_batch(plan, known) or task.most_samples
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
-    states = fixed.global_random_states()
+    states = global_rng.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
             built = _built(task, kept, ledger, device, techniques)
@@ -179,8 +179,8 @@ def rehearse(
             "estimated. Train a few steps: `hotlap train` prints the peak memory of every epoch."
         ) from error
     finally:
-        fixed.restore(states)
-    return Rehearsed(peak, proofs, left_out)
+        global_rng.restore(states)
+    return Rehearsal(peak, proofs, left_out)
 
 
 def _micro_batch(plan: Plan, known: Mapping[str, Technique]) -> int | None:
@@ -206,7 +206,7 @@ def _rehearsable(plan: Plan, known: Mapping[str, Technique]) -> tuple[Plan, tupl
 
 def _built(
     task: Task, plan: Plan, ledger: Ledger, device: str, techniques: tuple[str, ...]
-) -> Built:
+) -> BuiltRun:
     def model() -> Any:
         with torch.device(device):
             made = _made(task)
@@ -249,7 +249,7 @@ def _built(
     return built
 
 
-def _check_split(built: Built) -> None:
+def _check_split(built: BuiltRun) -> None:
     # Done with the values of a batch's halves, of which there are none.
     built.step._is_checked = True
 
@@ -310,7 +310,7 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
-    return mapped(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
+    return map_tensors(whole, lambda leaf: torch.empty_like(fake.from_tensor(leaf), device=device))
 
 
 class _Irregular(Exception):

@@ -16,16 +16,21 @@ import torch
 from safetensors.torch import save_file
 
 from hotlap import nested
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.roles.named import Named, gradients, named, trained
+from hotlap.engine.roles.named_tensors import (
+    NamedTensors,
+    gradients,
+    trained_parameters,
+    trained_weights,
+)
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture
 from hotlap.trial import digest
 from hotlap.trial.custody import Custody
-from hotlap.trial.following import follower_of
-from hotlap.trial.numbers import numbers_of
+from hotlap.trial.numbers import group_hyperparameters
+from hotlap.trial.update_follower import follower_of
 
 EVALUATED = 32
 """Held-out batches that a proof evaluates, at most."""
@@ -38,15 +43,15 @@ def verify(trial: Trial) -> None:
     Each is handed over with a message `sample`, and the run goes on when that has been answered: it
     may be removed by then.
     """
-    fed = _Fed()
-    built = trial.build(replace(trial.task, loss=fed.listening(trial.task.loss)))
+    fed = _FeedDigests()
+    built = trial.build(replace(trial.task, loss=fed.wrap_loss(trial.task.loss)))
     run = _Recorded(trial, built, fed)
     run.take(trial.config.options["steps"])
     run.evaluate()
     trial.report(built, steps=len(run.weights), record=run.record())
 
 
-class _Fed:
+class _FeedDigests:
     """Digests of what each step was fed: what its loss was called with, micro-batches joined."""
 
     def __init__(self) -> None:
@@ -54,7 +59,7 @@ class _Fed:
         self._given: list[Any] = []
         self._seen: list[Any] = []
 
-    def listening(self, loss: Any) -> Any:
+    def wrap_loss(self, loss: Any) -> Any:
         """Return the task's loss, with an ear in it."""
 
         def listening(model: Any, batch: Any) -> Any:
@@ -72,14 +77,16 @@ class _Fed:
 
     def end(self) -> None:
         """Digest the step; by what was given where it called no loss, as a replayed graph does."""
-        self.digests.append(digest.of_nested(joined(self._seen or self._given)))
+        self.digests.append(digest.of_nested(join_micro_batches(self._seen or self._given)))
         self._given, self._seen = [], []
 
 
-def joined(batches: list[Any]) -> Any:
+def join_micro_batches(batches: list[Any]) -> Any:
     """Return the batch that these are the parts of, or all of them where they do not fit."""
     leaves: list[list[torch.Tensor]] = [[] for _ in batches]
-    specs = [nested.take_apart(batch, found) for batch, found in zip(batches, leaves, strict=True)]
+    specs = [
+        nested.flatten_into(batch, found) for batch, found in zip(batches, leaves, strict=True)
+    ]
     columns = [list(column) for column in zip(*leaves, strict=False)]
     fits = specs[0] is not None and all(spec == specs[0] for spec in specs)
     if not fits or not all(map(_can_join, columns)):
@@ -97,7 +104,7 @@ def _can_join(column: list[torch.Tensor]) -> bool:
 class _Recorded:
     """A run while it is recorded, from outside the step."""
 
-    def __init__(self, trial: Trial, built: Built, fed: _Fed) -> None:
+    def __init__(self, trial: Trial, built: BuiltRun, fed: _FeedDigests) -> None:
         self.trial, self.built, self.fed = trial, built, fed
         self.losses: list[torch.Tensor] = []
         self.loss_digests: list[int] = []
@@ -108,7 +115,7 @@ class _Recorded:
         self._epochs = 0
         self._start = {
             name: [digest.of_tensor(weight), weight.requires_grad]
-            for name, weight in named(built).items()
+            for name, weight in trained_parameters(built).items()
         }
         self._buffers: list[str] = []
         self._custody = Custody()
@@ -121,19 +128,21 @@ class _Recorded:
         self.sampler.at_update()
         # A replayed graph has no place to look in.
         if not self.built.hardware.is_capturing():
-            self._custody.look(0, self.built.optimizer, trained(self.built).values())
+            self._custody.look(0, self.built.optimizer, trained_weights(self.built).values())
 
     def _epoch(self, *args: Any) -> Iterator[Any]:
         self._epochs += 1
         for micros in self._original(*args):
             self.fed.begin(micros)
             self.hyperparameters.append(
-                json.dumps(numbers_of(self.built.optimizer), sort_keys=True)
+                json.dumps(group_hyperparameters(self.built.optimizer), sort_keys=True)
             )
             self.sampler.looks = bool(self.sampler.wanted) and self._follower.is_looking
             self.sampler.before_step(len(self.weights), micros)
-            self._follower.begins(0, self.built.optimizer)
-            self._custody.begins(0, self.built.optimizer, trained(self.built).values())
+            self._follower.update_begins(0, self.built.optimizer)
+            self._custody.update_begins(
+                0, self.built.optimizer, trained_weights(self.built).values()
+            )
             yield micros
 
     def take(self, horizon: int) -> None:
@@ -142,13 +151,13 @@ class _Recorded:
             self.fed.end()
             self.losses.append(step.loss.detach())
             self.loss_digests.append(digest.of_tensor(step.loss))
-            self.weights.append(digest.of_nested(list(trained(self.built).values())))
-            self._custody.ends(0, self.built.optimizer, self.weights[-1])
+            self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))
+            self._custody.update_ends(0, self.built.optimizer, self.weights[-1])
             self._buffers.append(digest.of_nested(list(self.built.model.buffers())))
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
-                self._follower.ends(0, self.built.optimizer)
+                self._follower.update_ends(0, self.built.optimizer)
             self.sampler.after_step(step, is_odd=is_odd)
             if step.number >= horizon:
                 return
@@ -195,7 +204,7 @@ class _Digested:
     def epoch(self, *args: Any) -> Iterator[Any]:
         for micros in islice(self._source.epoch(*args), EVALUATED):
             # A plan may split them.
-            whole = joined([batch for _, batch in micros])
+            whole = join_micro_batches([batch for _, batch in micros])
             self._read.append(digest.of_nested(whole))
             yield micros
 
@@ -210,7 +219,7 @@ class _Digested:
 class _Sampler:
     """Keeps single steps whole, each in a file of its own."""
 
-    def __init__(self, built: Built, trial: Trial) -> None:
+    def __init__(self, built: BuiltRun, trial: Trial) -> None:
         options = trial.config.options
         self.built, self.channel = built, trial.channel
         self.wanted: set[int] = set(options.get("samples", ()))
@@ -218,7 +227,7 @@ class _Sampler:
         self.reason = "" if self.wanted else "no steps were requested"
         self.looks = False
         """True while steps that nobody asked for are begun too: they may turn out to be odd."""
-        self._tensors: Named = {}
+        self._tensors: NamedTensors = {}
         self._meta: dict[str, Any] = {}
 
     def before_step(self, step: int, micros: list[tuple[int, Any]]) -> None:
@@ -229,7 +238,7 @@ class _Sampler:
         specs = []
         for number, (_, batch) in enumerate(micros):
             leaves: list[torch.Tensor] = []
-            spec = nested.take_apart(batch, leaves)
+            spec = nested.flatten_into(batch, leaves)
             if spec is None:
                 self.reason, self.wanted = "a batch holds objects that are not tensors", set()
                 return
@@ -258,7 +267,7 @@ class _Sampler:
         for name, tensor in list(self._tensors.items()):
             if name.startswith("gradient/"):
                 self._keep(name, tensor)
-        for name, weight in trained(self.built).items():
+        for name, weight in trained_weights(self.built).items():
             self._keep(f"after/{name}", weight)
         for name, buffer in self.built.model.named_buffers():
             self._keep(f"buffer/{name}", buffer)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from hotlap import nested
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.roles.named import Named, gradients
+from hotlap.engine.roles.named_tensors import NamedTensors, gradients
 from hotlap.engine.roles.proof import EVALUATED
 from hotlap.engine.roles.trial import Trial, leave
 from hotlap.engine.run import steps_of
@@ -22,7 +22,7 @@ from hotlap.engine.state.content import restore
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
-from hotlap.trial.drawing import own_dtype, repeating_in
+from hotlap.trial.drawing import own_dtype, repeat_in_dtype
 from hotlap.trial.ways import LAID_OUT
 
 _FILES = ("model", "optimizer", "random", "buffers")
@@ -123,7 +123,7 @@ class _Sample:
         }
         return Checkpoint(Path(self.file), self.meta["step"], parts, self.meta["state"])
 
-    def part(self, name: str) -> Named:
+    def part(self, name: str) -> NamedTensors:
         """Return the tensors of one part, by the names that they have in it."""
         head = f"{name}/"
         return {k.removeprefix(head): v for k, v in self.tensors.items() if k.startswith(head)}
@@ -152,8 +152,8 @@ class _Plain:
         """True from the beginning of the task's loss to the update: what is raised there is the
         recipe's."""
         self.built = trial.build(self._listening(_in_format(trial.task, dtype)), Plan())
-        self._gradient: Named = {}
-        self.buffers: Named = {}
+        self._gradient: NamedTensors = {}
+        self.buffers: NamedTensors = {}
         self.evaluated = 0
         """Samples that were evaluated."""
         self.built.optimizer.register_step_pre_hook(lambda *_: self._note_gradient())
@@ -171,14 +171,14 @@ class _Plain:
             name: gradient.detach().clone() for name, gradient in gradients(self.built).items()
         }
 
-    def gradient(self, sample: _Sample) -> Named:
+    def gradient(self, sample: _Sample) -> NamedTensors:
         """Return the gradient of the sampled step, clipped as the task says."""
         restore(self.built, sample.checkpoint)
         self._gradient, self.in_task = {}, False
         own = own_dtype(iter(sample.part("model").values()))
         kind = self.built.hardware.kind
         narrow = torch.autocast(kind, dtype=torch.bfloat16, enabled=self.autocasts)
-        with repeating_in(self.dtype, own), narrow:
+        with repeat_in_dtype(self.dtype, own), narrow:
             self.built.step(sample.micros(self.dtype, self.built.device))
         self.buffers = {k: v.detach().clone() for k, v in self.built.model.named_buffers()}
         return self._gradient
@@ -220,7 +220,7 @@ class _Cast:
     def epoch(self, *args: Any) -> Iterator[Any]:
         for micros in islice(self._source.epoch(*args), EVALUATED):
             self._plain.evaluated += sum(count for count, _ in micros)
-            yield [(count, nested.mapped(batch, self._cast)) for count, batch in micros]
+            yield [(count, nested.map_tensors(batch, self._cast)) for count, batch in micros]
 
     def _cast(self, value: torch.Tensor) -> torch.Tensor:
         return value.to(self._plain.dtype) if value.is_floating_point() else value

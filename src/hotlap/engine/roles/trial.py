@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from hotlap.engine.build import Built, build
+from hotlap.engine.build import BuiltRun, build
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -21,7 +21,7 @@ class Trial:
     channel: Channel
     task: Task
 
-    def build(self, task: Task, plan: Plan | None = None) -> Built:
+    def build(self, task: Task, plan: Plan | None = None) -> BuiltRun:
         """Make a run of the task, under the trial's own plan if none is given."""
         return build(
             task,
@@ -31,7 +31,9 @@ class Trial:
             techniques=self.config.techniques,
         )
 
-    def report(self, built: Built | None, *, steps: int, ended: str = "limit", **more: Any) -> None:
+    def report(
+        self, built: BuiltRun | None, *, steps: int, ended: str = "limit", **more: Any
+    ) -> None:
         """Send the report, and end the process: nothing of the recipe's runs after it."""
         techniques = built.applied.proofs() if built is not None and steps else []
         self.channel.send("report", ended=ended, steps=steps, techniques=techniques, **more)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import default_collate
 
 from hotlap.device.accelerator import device_of
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import steps_of
@@ -80,7 +80,7 @@ class _TimedSource:
 class _Watched:
     """A run, and what was seen of it."""
 
-    def __init__(self, trial: Trial, built: Built, recorder: Recorder) -> None:
+    def __init__(self, trial: Trial, built: BuiltRun, recorder: Recorder) -> None:
         self.trial, self.built, self.recorder = trial, built, recorder
         self.clock = recorder.clock
         self.starts: list[int] = []
@@ -166,7 +166,7 @@ class _Watched:
         built, task = self.built, self.trial.task
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
-        page_faults, system_ms = self.recorder.paging.each()
+        page_faults, system_ms = self.recorder.paging.step_means()
         return TaskFacts(
             device=built.device.partition(":")[0],
             threads=self.threads,

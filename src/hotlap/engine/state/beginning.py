@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotlap.checkpoint.read import Checkpoint
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.content import Position, restore
 from hotlap.engine.state.fitting import check_fits
 from hotlap.engine.state.saving import find, is_step
@@ -16,7 +16,7 @@ from hotlap.errors import CheckpointCorrupt, HotlapError
 class Beginning:
     """A run that was built, and where it stands."""
 
-    built: Built
+    built: BuiltRun
     saved: Checkpoint | None
     """What it goes on from, None if it begins."""
     position: Position
@@ -25,7 +25,7 @@ class Beginning:
 
 
 def begin(
-    make: Callable[[], Built],
+    make: Callable[[], BuiltRun],
     saved: Checkpoint | None,
     resume: str | None,
     run_dir: Path | None,
@@ -70,7 +70,7 @@ def _names_a_step(resume: str) -> bool:
     return resume != "auto" and is_step(Path(resume))
 
 
-def _restored(built: Built, saved: Checkpoint) -> Position:
+def _restored(built: BuiltRun, saved: Checkpoint) -> Position:
     check_fits(built, saved)
     try:
         return restore(built, saved)

@@ -7,7 +7,7 @@ import torch
 
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.optimizer import capture_optimizer, load_optimizer
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.engine.state.same_task import check_same, fingerprint
@@ -28,7 +28,7 @@ class Position:
     """Steps of it that are done."""
 
 
-def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
+def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any]]:
     """Return the run's tensors, by file and name, and everything else as plain data."""
     # By identity: a parameter that is shared has several names, and is trained under one.
     named = built.model.named_parameters()
@@ -62,7 +62,7 @@ def capture(built: Built, position: Position) -> tuple[Tensors, dict[str, Any]]:
     return {**tensors, "buffers": buffers} if buffers else tensors, state
 
 
-def restore(built: Built, checkpoint: Checkpoint) -> Position:
+def restore(built: BuiltRun, checkpoint: Checkpoint) -> Position:
     """Put a run that was just built where the checkpoint's was.
 
     Raises:

@@ -7,19 +7,19 @@ import torch
 
 from hotlap.checkpoint.codec import decode
 from hotlap.checkpoint.read import Checkpoint
-from hotlap.engine.build import Built
-from hotlap.engine.state.alike import is_alike_inside
+from hotlap.engine.build import BuiltRun
+from hotlap.engine.state.equality import is_alike_inside
 from hotlap.engine.state.fitting_optimizer import wrong_groups, wrong_states
-from hotlap.engine.state.meaning import not_finite
 from hotlap.engine.state.optimizer import trained_names
 from hotlap.engine.state.same_task import check_same, fingerprint
+from hotlap.engine.state.validity import not_finite
 from hotlap.errors import CheckpointCorrupt
 
 _WHOLE = ("last_epoch", "_step_count")
 """What schedules count in whole numbers."""
 
 
-def check_fits(built: Built, checkpoint: Checkpoint) -> None:
+def check_fits(built: BuiltRun, checkpoint: Checkpoint) -> None:
     """Raise if a step cannot be put into a run that was just built.
 
     Raises:
@@ -37,7 +37,7 @@ def check_fits(built: Built, checkpoint: Checkpoint) -> None:
         )
 
 
-def _first_wrong(built: Built, checkpoint: Checkpoint) -> str | None:
+def _first_wrong(built: BuiltRun, checkpoint: Checkpoint) -> str | None:
     state, tensors = checkpoint.state, checkpoint.tensors
     steps = state["position"]["step"]
     return (
@@ -52,7 +52,7 @@ def _first_wrong(built: Built, checkpoint: Checkpoint) -> str | None:
     )
 
 
-def _wrong_position(built: Built, position: Mapping[str, int]) -> str | None:
+def _wrong_position(built: BuiltRun, position: Mapping[str, int]) -> str | None:
     """Return what is wrong where every epoch has as many steps."""
     each = None if built.task.is_stream else built.task.steps_per_epoch
     if each is None:
@@ -66,7 +66,7 @@ def _wrong_position(built: Built, position: Mapping[str, int]) -> str | None:
     )
 
 
-def _wrong_weights(built: Built, weights: Mapping[str, torch.Tensor]) -> str | None:
+def _wrong_weights(built: BuiltRun, weights: Mapping[str, torch.Tensor]) -> str | None:
     # By identity, as they are captured: a parameter that is shared has several names.
     parameters = built.model.named_parameters()
     trained = {id(p): built.weights[k] for k, p in parameters if k in built.weights}
@@ -80,7 +80,7 @@ def _wrong_weights(built: Built, weights: Mapping[str, torch.Tensor]) -> str | N
     return None if broken is None else f"the weight '{broken}' is not finite"
 
 
-def _extra(built: Built) -> set[str]:
+def _extra(built: BuiltRun) -> set[str]:
     state = built.model.state_dict()
     return {name for name, value in state.items() if not isinstance(value, torch.Tensor)}
 
@@ -90,7 +90,7 @@ def _wrong_names(what: str, saved: Mapping[str, Any], own: set[str]) -> str | No
     return f"it has the {what} '{unknown[0]}', which this model lacks" if unknown else None
 
 
-def _wrong_buffers(built: Built, buffers: Mapping[str, torch.Tensor]) -> str | None:
+def _wrong_buffers(built: BuiltRun, buffers: Mapping[str, torch.Tensor]) -> str | None:
     modules = dict(built.model.named_modules())
     unknown = sorted(path for path in buffers if path.rpartition(".")[0] not in modules)
     return f"the buffer '{unknown[0]}' belongs to no module" if unknown else None

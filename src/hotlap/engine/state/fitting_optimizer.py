@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.codec import decode
-from hotlap.engine.build import Built
-from hotlap.engine.state.alike import is_alike, is_same
+from hotlap.engine.build import BuiltRun
+from hotlap.engine.state.equality import is_alike, is_same
 from hotlap.engine.state.optimizer import PART, VALUE, names_by_id
 from hotlap.trial.numbers import IMPLEMENTATION
 
@@ -33,7 +33,7 @@ _SIZES = (2, 3, 4, 5, 6)
 
 
 def wrong_groups(
-    built: Built, saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    built: BuiltRun, saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
 ) -> str | None:
     """Return what is wrong with the saved groups, None if nothing is.
 
@@ -69,7 +69,9 @@ def _is_torchs(owner: Any) -> bool:
     return type(owner).__module__.startswith("torch.")
 
 
-def _wrong_numbers(built: Built, own: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
+def _wrong_numbers(
+    built: BuiltRun, own: Mapping[str, Any], values: Mapping[str, Any]
+) -> str | None:
     """Return a hyperparameter that is not the task's, or that torch's optimizer would refuse."""
     # What a schedule of somebody else's changes is not known.
     is_fixed = built.scheduler is None or _is_torchs(built.scheduler)
@@ -87,7 +89,7 @@ def _wrong_numbers(built: Built, own: Mapping[str, Any], values: Mapping[str, An
 
 
 def wrong_states(
-    built: Built, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], steps: int
+    built: BuiltRun, scalars: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], steps: int
 ) -> str | None:
     """Return what is wrong with the saved states of parameters, None if nothing is.
 

@@ -7,7 +7,7 @@ import torch
 
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.errors import UsageError
 from hotlap.trial.numbers import IMPLEMENTATION
 
@@ -21,20 +21,20 @@ VALUE = "its value"
 """Name, among the states of a parameter, of its own value, where the model does not keep that."""
 
 
-def names_by_id(built: Built) -> dict[int, str]:
+def names_by_id(built: BuiltRun) -> dict[int, str]:
     """Return the id of each tensor that may be trained -> its name in the model."""
     trained = {**dict(built.model.named_parameters()), **built.weights}
     return {id(tensor): name for name, tensor in trained.items()}
 
 
-def trained_names(built: Built) -> set[str]:
+def trained_names(built: BuiltRun) -> set[str]:
     """Return the names of the weights that the optimizer changes."""
     names = names_by_id(built)
     groups = built.optimizer.param_groups
     return {names[id(p)] for group in groups for p in group["params"] if id(p) in names}
 
 
-def capture_optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def capture_optimizer(built: BuiltRun) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the optimizer's tensors by `parameter/key`, and everything else as plain data."""
     names, tensors, scalars = names_by_id(built), {}, {}
     for g, group in enumerate(built.optimizer.param_groups):
@@ -67,7 +67,7 @@ def capture_optimizer(built: Built) -> tuple[dict[str, torch.Tensor], dict[str, 
     return tensors, {"scalars": scalars, "groups": groups}
 
 
-def load_optimizer(built: Built, checkpoint: Checkpoint) -> None:
+def load_optimizer(built: BuiltRun, checkpoint: Checkpoint) -> None:
     """Put groups and states into an optimizer that was just made.
 
     Raises:
@@ -141,7 +141,7 @@ def _laid_like(parameter: Any, value: Any) -> Any:
     return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
 
-def _joined(built: Built, parameter: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(built: BuiltRun, parameter: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of one parameter, its tensors of several parts put together."""
     joined = {key: value for key, value in found.items() if PART not in key}
     parts: dict[str, dict[str, Any]] = {}

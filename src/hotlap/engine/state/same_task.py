@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.read import Checkpoint
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 from hotlap.errors import UsageError
 
 
-def fingerprint(built: Built) -> dict[str, Any]:
+def fingerprint(built: BuiltRun) -> dict[str, Any]:
     """Return what must be the same for a run to go on: what is learned, and from what."""
     task = built.task
     return {

@@ -14,11 +14,11 @@ from hotlap.checkpoint.files import check_path, make_folder, why_unwritable
 from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
 from hotlap.checkpoint.read import Checkpoint, newest, read
-from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed, not_a_step, step_name
-from hotlap.engine.build import Built
+from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed_steps, not_a_step, step_name
+from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.content import Position, capture
-from hotlap.engine.state.meaning import LISTED, check, is_usable, listing, not_finite
 from hotlap.engine.state.optimizer import trained_names
+from hotlap.engine.state.validity import LISTED, check, is_usable, listing, not_finite
 from hotlap.errors import MissingFile, StorageError, UsageError
 
 log = logging.getLogger("hotlap")
@@ -118,7 +118,7 @@ class Saver:
                 those of this run would be mixed with.
         """
         self.open()
-        steps = committed(self.root)
+        steps = committed_steps(self.root)
         if saved is not None and self.holds(saved):
             # Newer ones that are damaged were passed over, and are written again.
             newer = [path for path in steps if path.name > saved.path.name]
@@ -156,7 +156,9 @@ class Saver:
             return ends_epoch and position.epoch % every.epochs == 0
         return time.monotonic() - self._saved_at >= (every.seconds or 0)
 
-    def save(self, built: Built, position: Position, clock: dict[str, Any], *, must: bool) -> None:
+    def save(
+        self, built: BuiltRun, position: Position, clock: dict[str, Any], *, must: bool
+    ) -> None:
         """Save the run, and return once the step is durable.
 
         Args:
@@ -194,7 +196,7 @@ class Saver:
             self.notice(f"{error} Training continues, and the next save is tried")
         self._saved_at = time.monotonic()
 
-    def where(self, position: Position) -> Path:
+    def step_folder(self, position: Position) -> Path:
         """Return the folder of the step at that position."""
         return self.root / step_name(position.step)
 

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.codec import decode
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 
 
-def unsaved_buffers(built: Built) -> dict[str, torch.Tensor]:
+def unsaved_buffers(built: BuiltRun) -> dict[str, torch.Tensor]:
     """Return the buffers that training has written to and that the state dict leaves out."""
     kept = built.model.state_dict(keep_vars=True)
     found = {}
@@ -42,7 +42,7 @@ def load_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
         module.register_buffer(name, there, persistent=False)
 
 
-def load_weights(built: Built, weights: Mapping[str, Any]) -> None:
+def load_weights(built: BuiltRun, weights: Mapping[str, Any]) -> None:
     """Put weights into the model, and where they are trained in another format there too."""
     load_model(built.model, weights)
     with torch.no_grad():

@@ -3,8 +3,8 @@
 from typing import Any
 
 from hotlap.device.accelerator import Cuda, Device, cannot_leave_out
-from hotlap.engine.step.decided import DecidedStep
-from hotlap.engine.step.early import EarlyStep
+from hotlap.engine.step.async_check import AsyncCheckStep
+from hotlap.engine.step.device_check import DeviceCheckStep
 from hotlap.engine.step.graph import GraphStep
 from hotlap.engine.step.update import Step
 from hotlap.task import Task
@@ -46,8 +46,8 @@ def step_of(
     optimizer = trained[2]
     is_fused = _is_fused(implementation, optimizer)
     if not is_asked and is_fused and cannot_leave_out(optimizer) is None:
-        return DecidedStep(*trained, device=hardware, **options)
-    return EarlyStep(*trained, device=hardware, **options)
+        return DeviceCheckStep(*trained, device=hardware, **options)
+    return AsyncCheckStep(*trained, device=hardware, **options)
 
 
 def _is_fused(implementation: str | None, optimizer: Any) -> bool:

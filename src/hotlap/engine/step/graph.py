@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda, Graph
-from hotlap.engine.step.decided import DecidedStep
+from hotlap.engine.step.device_check import DeviceCheckStep
 from hotlap.engine.step.update import MicroBatches
-from hotlap.nested import rebuild, take_apart
+from hotlap.nested import flatten_into, rebuild
 
 log = logging.getLogger("hotlap")
 
@@ -19,7 +19,7 @@ _MOST_FORMS = 8
 _NOT_HELD = ("params", "lr", "initial_lr", "foreach", "fused", "capturable")
 
 
-class GraphStep(DecidedStep):
+class GraphStep(DeviceCheckStep):
     """Captures forward, loss, backward, clipping and update, and repeats them.
 
     The first steps run as they are, on the stream that captures later; the next one is captured
@@ -46,10 +46,10 @@ class GraphStep(DecidedStep):
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._gradients_moved = False
 
-    def _queued(self, micros: MicroBatches) -> torch.Tensor:
+    def _queue_step(self, micros: MicroBatches) -> torch.Tensor:
         self._rates.follow()
         if self._wish.refused is not None:
-            return self._as_it_is(micros)
+            return self._run_uncaptured(micros)
         form, leaves = _form(micros)
         inputs = self._inputs.get(form)
         if inputs is None and self._graph is None and form is not None:
@@ -59,28 +59,28 @@ class GraphStep(DecidedStep):
         elif form is None:
             self._wish.refused = "a batch holds objects that are not tensors"
         if inputs is None or self._wish.refused is not None:
-            return self._as_it_is(micros)
+            return self._run_uncaptured(micros)
         inputs.take(leaves)
-        if self._graph is None and not self._captured(inputs):
+        if self._graph is None and not self._try_capture(inputs):
             return self._warm_up(inputs)
         # The graph knows no other momentum than the one it was captured with.
-        if self._wish.refused is not None or self._rates.held() != self._held:
-            return self._as_it_is(micros)
-        return self._replayed()
+        if self._wish.refused is not None or self._rates.constant_hyperparameters() != self._held:
+            return self._run_uncaptured(micros)
+        return self._replay()
 
-    def _as_it_is(self, micros: MicroBatches) -> torch.Tensor:
+    def _run_uncaptured(self, micros: MicroBatches) -> torch.Tensor:
         self._wish.other_steps += 1
         self._gradients_moved = True
-        return super()._queued(micros)
+        return super()._queue_step(micros)
 
     def _warm_up(self, inputs: "_Inputs") -> torch.Tensor:
         device = self._device
         inputs.warmed_up += 1
         self._wish.other_steps += 1
         known = device.mark()
-        with device.on(self._stream), device.host_reads() as reads:
+        with device.use_stream(self._stream), device.host_reads() as reads:
             device.wait(known)
-            result = super()._queued(inputs.micros)
+            result = super()._queue_step(inputs.micros)
             done = device.mark()
         device.wait(done)
         device.hand_over(result)
@@ -89,11 +89,11 @@ class GraphStep(DecidedStep):
             self._wish.refused = f"the step synchronizes with the device at {reads[0]}"
         return result
 
-    def _captured(self, inputs: "_Inputs") -> bool:
+    def _try_capture(self, inputs: "_Inputs") -> bool:
         """Capture once there have been enough steps; return whether warming up is over."""
         if inputs.warmed_up < self._wish.warm_up:
             return False
-        step = super()._queued
+        step = super()._queue_step
         try:
             self._graph = self._device.capture(lambda: step(inputs.micros), self._stream)
         except RuntimeError as error:
@@ -104,11 +104,11 @@ class GraphStep(DecidedStep):
                 self.target.scaler._per_optimizer_states.pop(id(self.optimizer), None)
             return True
         self._inputs = {inputs.form: inputs}
-        self._held = self._rates.held()
+        self._held = self._rates.constant_hyperparameters()
         self._gradients = [(tensor, tensor.grad) for tensor in self._trained()]
         return True
 
-    def _replayed(self) -> torch.Tensor:
+    def _replay(self) -> torch.Tensor:
         assert self._graph is not None
         self._wish.replays += 1
         if self._gradients_moved:
@@ -119,8 +119,8 @@ class GraphStep(DecidedStep):
         return self._graph.replay()
 
     @contextlib.contextmanager
-    def _switched(self) -> Iterator[None]:
-        with self._rates.switched():
+    def _adapt_optimizer(self) -> Iterator[None]:
+        with self._rates.use_device_rates():
             yield
 
 
@@ -145,7 +145,7 @@ class _Inputs:
 def _form(micros: MicroBatches) -> tuple[Any, list[torch.Tensor]]:
     """Return what batches must agree in to be read by one graph, None if none can; the tensors."""
     leaves: list[torch.Tensor] = []
-    specs = tuple(take_apart(batch, leaves) for _, batch in micros)
+    specs = tuple(flatten_into(batch, leaves) for _, batch in micros)
     if None in specs:
         return None, []
     samples = tuple(count for count, _ in micros)
@@ -176,7 +176,7 @@ class _Rates:
                 tensor.fill_(rate)
                 self._last[number] = rate
 
-    def held(self) -> Any:
+    def constant_hyperparameters(self) -> Any:
         """Return what else the groups say."""
         return [
             {key: value for key, value in group.items() if key not in _NOT_HELD}
@@ -184,7 +184,7 @@ class _Rates:
         ]
 
     @contextlib.contextmanager
-    def switched(self) -> Iterator[None]:
+    def use_device_rates(self) -> Iterator[None]:
         """Let the groups ask for fused kernels that read their rate from the device.
 
         They are `capturable` only where they are captured: torch raises without it there, and

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hotlap.engine.checks.mean import check_mean, is_narrow_in
-from hotlap.engine.checks.statistics import Statistics
+from hotlap.engine.checks.running_statistics import Statistics
 from hotlap.errors import RunError
 from hotlap.techniques import StepTarget
 
@@ -65,7 +65,7 @@ class Step:
         self._zero()
         if self._statistics is not None:
             self._statistics.keep()
-        loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
+        loss = self._run_whole_batch(micros[0][1]) if len(micros) == 1 else self._split(micros)
         if self.check_finite and not math.isfinite(float(loss)):
             return self._leave_out(loss)
         scaler = self.target.scaler
@@ -132,7 +132,7 @@ class Step:
         for work in self.target.after_backward:
             work()
 
-    def _whole(self, batch: Any) -> torch.Tensor:
+    def _run_whole_batch(self, batch: Any) -> torch.Tensor:
         # The case of most runs, written out: a call costs a third of a microsecond.
         value = self._forward(batch) if self.target.forward else self.loss(self.model, batch)
         self.items = None
@@ -199,10 +199,10 @@ class Step:
 
     def _clip(self) -> bool:
         """Clip the gradients; return whether their norm is finite."""
-        norm = self._clipped()
+        norm = self._clip_gradients()
         return norm is None or not self.check_finite or math.isfinite(float(norm))
 
-    def _clipped(self) -> torch.Tensor | None:
+    def _clip_gradients(self) -> torch.Tensor | None:
         """Clip the gradients; return the norm that they had, None if no norm is clipped."""
         trained = [parameter for parameter in self._trained() if parameter.grad is not None]
         if self.clip_value is not None:

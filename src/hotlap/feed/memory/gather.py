@@ -19,7 +19,7 @@ _ALIGNED = 64
 """Bytes; torch gives a tensor of its own this alignment, and sums may depend on it."""
 
 
-class Several:
+class BatchGatherer:
     """Gathers what is small in several batches at once; what is large, batch by batch.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import get_worker_info
 
-from hotlap.feed.purity import fixed
-from hotlap.nested import rebuild, take_apart
+from hotlap.feed.purity import global_rng
+from hotlap.nested import flatten_into, rebuild
 
 MOST_BYTES = 2**20
 """What is larger goes by shared memory."""
@@ -32,7 +32,7 @@ def parcel(batch: Any) -> Any:
         batch: tensors, in lists, tuples and dictionaries.
     """
     leaves: list[torch.Tensor] = []
-    spec = take_apart(batch, leaves)
+    spec = flatten_into(batch, leaves)
     if spec is None or not all(map(_is_plain, leaves)):
         return batch
     if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
@@ -65,8 +65,8 @@ class Parcels:
         if self._number is None:
             return batch
         # What the first batch of a worker draws is not seen: the script may have seeded it.
-        moved = None if self._states is None else fixed.moved(self._states)
-        self._states = fixed.global_random_states()
+        moved = None if self._states is None else global_rng.generator_that_advanced(self._states)
+        self._states = global_rng.global_random_states()
         return batch if moved is None else _Told(self._number, moved, batch)
 
 

@@ -43,11 +43,11 @@ class Place(Protocol):
         """Write the rows at `index`, int64 on the host, shape (n,)."""
         ...
 
-    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def read_back(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """Return the rows at `index` on the host, to be compared."""
         ...
 
-    def gathering(self, gather: Gather) -> Gather:
+    def wrap_gather(self, gather: Gather) -> Gather:
         """Return `gather` for positions that are on the host."""
         ...
 
@@ -87,7 +87,7 @@ class HostPlace:
         rows.index_copy_(0, index, leaf)
         self._unwritten = max(0, self._unwritten - leaf.nbytes)
 
-    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def read_back(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         """See `Place`."""
         self._look()
         return rows.index_select(0, index)
@@ -102,7 +102,7 @@ class HostPlace:
                 f"addition to the run needs {needed / 2**20:.0f} MiB"
             )
 
-    def gathering(self, gather: Gather) -> Gather:
+    def wrap_gather(self, gather: Gather) -> Gather:
         return gather
 
 
@@ -132,10 +132,10 @@ class DevicePlace:
     def keep(self, rows: torch.Tensor, index: torch.Tensor, leaf: torch.Tensor) -> None:
         rows.index_copy_(0, index.to(rows.device), leaf.to(rows.device))
 
-    def kept(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def read_back(self, rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return rows.index_select(0, index.to(rows.device)).cpu()
 
-    def gathering(self, gather: Gather) -> Gather:
+    def wrap_gather(self, gather: Gather) -> Gather:
         """Return `gather` for positions on the host; an epoch's order is copied once."""
         orders = _Orders(self.device.name)
         return lambda index: gather(orders.on_device(index))
@@ -161,7 +161,7 @@ def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | No
     )
 
 
-def at_once(rows: Sequence[torch.Tensor] | None, most: int) -> int:
+def samples_per_read(rows: Sequence[torch.Tensor] | None, most: int) -> int:
     """Return how many samples may be read in one go beside what is held, `most` or fewer.
 
     Args:

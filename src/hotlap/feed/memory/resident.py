@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from hotlap.errors import DIFFERS
-from hotlap.feed.memory.bound import Bound
-from hotlap.feed.memory.gather import Several, gatherer
-from hotlap.feed.memory.held import Held
-from hotlap.feed.memory.place import HostPlace, Place, at_once
-from hotlap.feed.purity import fixed
+from hotlap.feed.memory.epoch_fetch import EpochFetch
+from hotlap.feed.memory.gather import BatchGatherer, gatherer
+from hotlap.feed.memory.place import HostPlace, Place, samples_per_read
+from hotlap.feed.memory.row_store import RowStore
+from hotlap.feed.purity import global_rng
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.reach import Reach
 
@@ -61,7 +61,7 @@ class ResidentRows:
     ) -> None:
         self._own_order = own_order
         self.length = len(dataset)
-        self._held = Held(self.length, max_bytes, place or HostPlace())
+        self._held = RowStore(self.length, max_bytes, place or HostPlace())
         self.served = 0
         """Batches served from memory."""
         self.read_batches = 0
@@ -96,7 +96,7 @@ class ResidentRows:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         if self.refused is None:
             self._own(self._look_again, dataset, read)
-        return Bound(self, dataset, read)
+        return EpochFetch(self, dataset, read)
 
     def _look_again(self, dataset: Any, read: Read) -> None:
         if len(dataset) != self.length:
@@ -118,7 +118,7 @@ class ResidentRows:
         """Something was rebound in the middle of an epoch: what is held may be stale."""
         self._restless += 1
         if self._restless > _MOST_CHANGES:
-            self.refuse(f"{self._reach.watched.changed()} changes repeatedly during an epoch")
+            self.refuse(f"{self._reach.watched.find_change()} changes repeatedly during an epoch")
             return
         self._forget()
         self._look_again(dataset, read)
@@ -127,7 +127,7 @@ class ResidentRows:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None:
             return read(indices)
-        if self._reach.watched.changed() is not None:
+        if self._reach.watched.find_change() is not None:
             self._own(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:
             self._since_check += indices.numel()
@@ -150,11 +150,11 @@ class ResidentRows:
         """Read what is missing of a batch; False if the whole batch is to be read."""
         if len(missing) == len(index):
             return False
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         self._read_and_keep(dataset, read, missing.tolist(), missing)
         if self.refused is not None:
             # The whole batch is read now, as a plain run would: with the same draws.
-            fixed.restore(states)
+            global_rng.restore(states)
         return self.refused is None
 
     def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
@@ -167,7 +167,7 @@ class ResidentRows:
             batch: positions of a batch; the last one may have fewer.
         """
         parts, done = order.split(batch) if len(order) else (), 0
-        several: Several | None = None
+        several: BatchGatherer | None = None
         while done < len(parts):
             quick = self._quick
             if quick is None or self._is_due():
@@ -177,7 +177,7 @@ class ResidentRows:
                 continue
             if several is None:
                 assert self._held.rows is not None
-                several = Several(self._held.spec, self._held.rows, batch)
+                several = BatchGatherer(self._held.spec, self._held.rows, batch)
             # The last batch of an epoch may not be whole.
             is_ahead = several.count and self.place.gathers_ahead and len(parts[done]) == batch
             ahead = several.gather(order, done * batch) if is_ahead else map(quick, parts[done:])
@@ -192,7 +192,7 @@ class ResidentRows:
 
     def _is_due(self) -> bool:
         """True if the data set is to be looked at before another batch is served."""
-        return self._since_check >= REREAD_EVERY or self._reach.watched.changed() is not None
+        return self._since_check >= REREAD_EVERY or self._reach.watched.find_change() is not None
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
@@ -233,7 +233,7 @@ class ResidentRows:
             self._read_again(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._held.rows is None:
             return None
-        gather = self.place.gathering(gatherer(self._held.spec, self._held.rows))
+        gather = self.place.wrap_gather(gatherer(self._held.spec, self._held.rows))
         if self._held.missing == 0 and self._own_order:
             self._quick = gather
         self._since_check += index.numel()
@@ -243,10 +243,10 @@ class ResidentRows:
     def fill(self, dataset: Any, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
         missing = (~self._held.have).nonzero().flatten().tolist()
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         start = 0
         while start < len(missing) and self.refused is None:
-            chunk = missing[start : start + at_once(self._held.rows, _FILL_CHUNK)]
+            chunk = missing[start : start + samples_per_read(self._held.rows, _FILL_CHUNK)]
             start += len(chunk)
             try:
                 self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
@@ -254,7 +254,7 @@ class ResidentRows:
                 # A sample that the script's sampler may never ask for.
                 log.info("resident: not all samples could be read in advance", exc_info=True)
                 break
-        fixed.restore(states)
+        global_rng.restore(states)
 
     def refuse(self, reason: str, *, too_late: bool = False) -> None:
         """Stop serving from memory, for `reason`; `too_late` if what was served may be wrong."""
@@ -277,7 +277,7 @@ class ResidentRows:
         self._quick: Callable[[torch.Tensor], Any] | None = None
 
     def _read_and_keep(self, dataset: Any, read: Read, indices: Any, index: torch.Tensor) -> Any:
-        before = fixed.global_random_states()
+        before = global_rng.global_random_states()
         begin = time.perf_counter()
         batch = read(indices)
         self._read_s.add((time.perf_counter() - begin) / len(index))
@@ -289,7 +289,7 @@ class ResidentRows:
 
     def _settle(self, dataset: Any) -> None:
         """See whether reading changes the data set; the first batch may, as files are opened."""
-        changed = self._reach.watched.rebound()
+        changed = self._reach.watched.find_rebinding()
         if changed is None:
             self._reach.watched.accept()
             return
@@ -302,7 +302,7 @@ class ResidentRows:
             self.refuse(self._reach.problem)
 
     def _keep_batch(self, before: Any, batch: Any, index: torch.Tensor) -> None:
-        drawn = fixed.moved(before)
+        drawn = global_rng.generator_that_advanced(before)
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}")
             return
@@ -315,7 +315,7 @@ class ResidentRows:
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
         wanted = held[self.served % stride :: stride]
-        for part in wanted.split(at_once(self._held.rows, _FILL_CHUNK)):
+        for part in wanted.split(samples_per_read(self._held.rows, _FILL_CHUNK)):
             if self.refused is None:
                 self._read_again(read, part)
 
@@ -324,10 +324,10 @@ class ResidentRows:
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
             return
-        with fixed.other_random_states():
-            before = fixed.global_random_states()
+        with global_rng.other_random_states():
+            before = global_rng.global_random_states()
             again = read(index.tolist())
-            drawn = fixed.moved(before)
+            drawn = global_rng.generator_that_advanced(before)
         self._reach.watched.accept()
         if drawn is not None:
             self.refuse(f"reading a sample draws from {drawn}", too_late=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hotlap.feed.purity.change_watch import ChangeWatch
 from hotlap.feed.purity.contents import digest_of
 from hotlap.feed.purity.own_code import (
     globals_used,
@@ -28,7 +29,6 @@ from hotlap.feed.purity.own_code import (
     names_in,
 )
 from hotlap.feed.purity.sums import sum_of_array, sum_of_tensor
-from hotlap.feed.purity.watched import Watched
 
 _MOST_OBJECTS = 20_000
 _PLAIN = (str, bytes, int, float, complex, type(None))
@@ -48,7 +48,7 @@ class Reach:
         """Why samples may not be kept in memory, or read once more to see."""
         self.marks: dict[str, Any] = {}
         """Path -> a value, or what stands for the contents."""
-        self.watched = Watched()
+        self.watched = ChangeWatch()
         """What a quick look sees change."""
         self._queue: deque[tuple[str, Any]] = deque([(type(dataset).__name__, dataset)])
         self._seen: dict[int, Any] = {id(dataset): None}

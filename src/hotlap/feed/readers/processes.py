@@ -16,10 +16,10 @@ from hotlap.compat import end_workers
 from hotlap.errors import RunError
 from hotlap.feed.memory.parcel import Parcels
 from hotlap.feed.purity.reach import Reach
-from hotlap.feed.readers.undisturbed import leave_signals_to_parent, starting_workers
-from hotlap.feed.samples.order import mixed
-from hotlap.feed.samples.reading import explained
-from hotlap.feed.samples.transform import Staged, as_it_is
+from hotlap.feed.readers.worker_signals import leave_signals_to_parent, starting_workers
+from hotlap.feed.samples.order import derive_seed
+from hotlap.feed.samples.reading import explain_collation_error
+from hotlap.feed.samples.transform import Staged, identity_collate
 
 Step = list[tuple[int, Any]]
 """The (samples, micro-batch) of one step."""
@@ -67,9 +67,9 @@ class WorkerProcesses:
             batch_sampler=_Wanted(source, number, first, self.epochs),  # pyright: ignore[reportArgumentType]
             num_workers=source.num_workers,
             prefetch_factor=source.prefetch_factor,
-            collate_fn=Parcels(source.collate_fn if is_plain else as_it_is),
+            collate_fn=Parcels(source.collate_fn if is_plain else identity_collate),
             # Not from the global one: the model's own draws must not depend on who reads.
-            generator=torch.Generator().manual_seed(mixed(source.seed, number)),
+            generator=torch.Generator().manual_seed(derive_seed(source.seed, number)),
         )
         with starting_workers():
             self._batches = iter(loader)
@@ -93,7 +93,7 @@ class WorkerProcesses:
             for batch in self._batches:
                 return batch
         except (TypeError, RuntimeError) as error:
-            told = explained(error)
+            told = explain_collation_error(error)
             if told is error:
                 raise
             raise told from error

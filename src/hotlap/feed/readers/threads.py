@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 from hotlap.feed.purity.reach import Reach
-from hotlap.feed.samples.reading import same
+from hotlap.feed.samples.reading import samples_equal
 from hotlap.feed.samples.transform import read_at
 
 _LOOKED_AT = 16
@@ -39,7 +39,7 @@ class ReaderThreads:
         self.dataset, self.stages = source.dataset, source.stages
 
     @classmethod
-    def over(cls, source: Any, steps: Steps) -> "ReaderThreads | None":
+    def start_threads(cls, source: Any, steps: Steps) -> "ReaderThreads | None":
         """Start the threads; None, with the reason in the source's notes, if they cannot serve."""
         notes = source.notes.setdefault("reader_threads", {"batches": 0, "refused": None})
         if not steps or notes["refused"] is not None:
@@ -66,24 +66,24 @@ class ReaderThreads:
                 "transform(sample, generator)"
             )
         wanted = positions[:_LOOKED_AT].tolist()
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         self._check_unchanged(wanted[0])
-        fixed.restore(states)
+        global_rng.restore(states)
         expected = self._samples(wanted)
-        drawn = fixed.moved(states)
-        fixed.restore(states)
+        drawn = global_rng.generator_that_advanced(states)
+        global_rng.restore(states)
         if drawn is not None:
             return f"reading a sample draws from {drawn}, which threads share"
         read = self.pool.map(lambda position: read_at(self.dataset, position), wanted)
         for position, left, right in zip(wanted, expected, read, strict=True):
-            if not same(left, right, unknown=True):
+            if not samples_equal(left, right, unknown=True):
                 return (
                     f"sample {position} is different when several threads read: the dataset is not "
                     "thread-safe (does it share an open file?)"
                 )
         if not self.stages.is_empty:
-            with self.stages.watched():
-                self.stages.finished(wanted, self.stages.join(expected))
+            with self.stages.guard_generators():
+                self.stages.make_batch(wanted, self.stages.join(expected))
         return None
 
     def _check_unchanged(self, position: int) -> None:
@@ -91,7 +91,7 @@ class ReaderThreads:
         read_at(self.dataset, position)
         reach = Reach(self.dataset)
         read_at(self.dataset, position)
-        changed = reach.watched.rebound()
+        changed = reach.watched.find_rebinding()
         if changed is not None:
             raise UsageError(
                 f"reading a sample changes {changed}, so samples depend on the order of reads, and "
@@ -129,13 +129,13 @@ class ReaderThreads:
 
     def _batch(self, positions: torch.Tensor) -> tuple[Any, bool]:
         """Return a batch, and whether a random state of the process moved meanwhile."""
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         joined = self.stages.join(self._samples(positions.tolist()))
-        batch = self.stages.finished(positions, joined)
-        return batch, fixed.moved(states) is not None
+        batch = self.stages.make_batch(positions, joined)
+        return batch, global_rng.generator_that_advanced(states) is not None
 
     def _finished(self, positions: torch.Tensor, joined: Any) -> tuple[Any, bool]:
-        return self.stages.finished(positions, joined), False
+        return self.stages.make_batch(positions, joined), False
 
     def _check(self, positions: torch.Tensor) -> None:
         """Read a batch in the calling thread, and see whether that draws.
@@ -143,14 +143,14 @@ class ReaderThreads:
         Raises:
             RunError: it does.
         """
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         joined = self.stages.join(self._samples(positions.tolist()))
-        drawn = fixed.moved(states)
-        fixed.restore(states)
+        drawn = global_rng.generator_that_advanced(states)
+        global_rng.restore(states)
         if drawn is not None:
             raise self._too_late(drawn)
-        with self.stages.watched():
-            self.stages.finished(positions, joined)
+        with self.stages.guard_generators():
+            self.stages.make_batch(positions, joined)
 
     def _too_late(self, drawn: str) -> RunError:
         return RunError(
@@ -163,7 +163,7 @@ class ReaderThreads:
         return [read_at(self.dataset, position) for position in wanted]
 
     def _behind_what_is_kept(self) -> Any:
-        read = self.source.behind_what_is_kept(self._read_together)
+        read = self.source.apply_wraps(self._read_together)
 
         def submit(positions: torch.Tensor) -> "Future[Any]":
             # What is kept is looked after by one thread, which reads what is missing with all.
@@ -175,9 +175,9 @@ class ReaderThreads:
         wanted = positions.tolist() if isinstance(positions, torch.Tensor) else list(positions)
         size = -(-len(wanted) // self.source.reader_threads)
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         samples = [sample for part in self.pool.map(self._samples, parts) for sample in part]
-        drawn = fixed.moved(states)
+        drawn = global_rng.generator_that_advanced(states)
         if drawn is not None:
             raise self._too_late(drawn)
         return self.stages.join(samples)

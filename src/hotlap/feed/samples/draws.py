@@ -48,14 +48,14 @@ class Draws:
 
     def _bits(self, shape: tuple[int, ...], count: int) -> np.ndarray:
         self._calls += 1
-        rows = taken_in(self._state, np.array(self._positions, dtype=np.uint64))
-        rows = taken_in(rows, np.uint64(self._calls))
+        rows = mix_into_state(self._state, np.array(self._positions, dtype=np.uint64))
+        rows = mix_into_state(rows, np.uint64(self._calls))
         each = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64)
-        values = taken_in(rows[:, None], each[None, :])
+        values = mix_into_state(rows[:, None], each[None, :])
         return (values >> np.uint64(64 - count)).reshape(len(rows), *shape)
 
 
-def taken_in(state: Any, numbers: Any) -> Any:
+def mix_into_state(state: Any, numbers: Any) -> Any:
     """Return the state, uint64, that a turn of `order.mixed` makes of it; for whole arrays."""
     # Wrapping around is what is wanted, and numpy warns of it only for single numbers.
     with np.errstate(over="ignore"):

@@ -20,7 +20,7 @@ def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.T
     if not shuffle:
         return torch.arange(length)
     # One generator for each epoch: an epoch can be entered without going through those before it.
-    generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     return torch.randperm(length, generator=generator)
 
 
@@ -34,7 +34,7 @@ def epoch_batches(budget: Budget, *, seed: int, epoch: int, shuffle: bool) -> li
     ranges = torch.from_numpy(budget.range_of)
     by_range = order[torch.argsort(ranges[order], stable=True)]
     batches = by_range.split(budget.sizes)
-    drawn = epoch_order(len(batches), seed=mixed(seed, 1), epoch=epoch, shuffle=shuffle)
+    drawn = epoch_order(len(batches), seed=derive_seed(seed, 1), epoch=epoch, shuffle=shuffle)
     return [batches[number] for number in drawn.tolist()]
 
 
@@ -44,7 +44,7 @@ def through_buffer(items: Iterator[Item], size: int, *, seed: int, epoch: int) -
     Where an item goes follows from seed, epoch and the number of items alone. A stream of no more
     than `size` items comes in an order of which all are equally likely.
     """
-    generator = torch.Generator().manual_seed(mixed(seed, epoch))
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
     held = list(islice(items, size))
     drawn: list[int] = []
     for item in items:
@@ -53,12 +53,12 @@ def through_buffer(items: Iterator[Item], size: int, *, seed: int, epoch: int) -
         place = drawn.pop()
         yield held[place]
         held[place] = item
-    generator.manual_seed(mixed(seed, epoch, _OF_THE_REST))
+    generator.manual_seed(derive_seed(seed, epoch, _OF_THE_REST))
     for place in torch.randperm(len(held), generator=generator).tolist():
         yield held[place]
 
 
-def mixed(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """Return one seed below 2**63 for several numbers; neighbours give unrelated ones."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 
 log = logging.getLogger("hotlap")
 
@@ -20,7 +20,7 @@ _UNEQUAL = (
 """What torch's default collation says of samples of different lengths."""
 
 
-class Together:
+class BatchedReader:
     """Reads samples by a data set's `__getitems__`, where it gives what `__getitem__` gives.
 
     A data set may transform a batch as a whole, and pad it or draw for it: the first batch of each
@@ -49,9 +49,9 @@ class Together:
         if self.refused is None and not self._looks:
             self.batches += 1
             return self._dataset.__getitems__(wanted)
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         samples = [self._dataset[position] for position in wanted]
-        if self.refused is None and fixed.moved(states) is None:
+        if self.refused is None and global_rng.generator_that_advanced(states) is None:
             self._compare(wanted, samples, states)
         return samples
 
@@ -64,18 +64,18 @@ class Together:
             # One by one they can be read, and that is what counts.
             self.refused = f"{name}.__getitems__ raised {type(error).__name__}: {error}"
         else:
-            if fixed.moved(states) is not None:
+            if global_rng.generator_that_advanced(states) is not None:
                 self.refused = f"{name}.__getitems__ draws random numbers"
             elif len(others) != len(samples):
                 self.refused = f"{name}.__getitems__ gave {len(others)} samples, not {len(samples)}"
             else:
                 pairs = zip(wanted, samples, others, strict=True)
-                wrong = [at for at, one, other in pairs if not same(one, other)]
+                wrong = [at for at, one, other in pairs if not samples_equal(one, other)]
                 if wrong:
                     self.refused = (
                         f"{name}.__getitems__ gave another sample {wrong[0]} than `__getitem__`"
                     )
-        fixed.restore(states)
+        global_rng.restore(states)
         if self.refused is None:
             return
         if self.batches:
@@ -87,12 +87,12 @@ class Together:
         log.info("samples are read one by one: %s", self.refused)
 
 
-def together(dataset: Any) -> Together | None:
+def make_batched_reader(dataset: Any) -> BatchedReader | None:
     """Return what reads several samples of the data set in one call, None if it cannot."""
-    return Together(dataset) if callable(getattr(dataset, "__getitems__", None)) else None
+    return BatchedReader(dataset) if callable(getattr(dataset, "__getitems__", None)) else None
 
 
-def same(left: Any, right: Any, *, unknown: bool = False) -> bool:
+def samples_equal(left: Any, right: Any, *, unknown: bool = False) -> bool:
     """Compare two samples, bit by bit where they are made of tensors or arrays.
 
     Args:
@@ -103,22 +103,24 @@ def same(left: Any, right: Any, *, unknown: bool = False) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
-        return fixed.same_bytes(left, right)
+        return global_rng.same_bytes(left, right)
     if hasattr(left, "tobytes") and hasattr(left, "dtype"):
         same_kind = left.dtype == right.dtype and left.shape == right.shape
         return same_kind and left.tobytes() == right.tobytes()
     if isinstance(left, Mapping):
         equal_keys = list(left) == list(right)
-        return equal_keys and all(same(left[k], right[k], unknown=unknown) for k in left)
+        return equal_keys and all(samples_equal(left[k], right[k], unknown=unknown) for k in left)
     if isinstance(left, list | tuple):
         pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(same(a, b, unknown=unknown) for a, b in pairs)
+        return len(left) == len(right) and all(
+            samples_equal(a, b, unknown=unknown) for a, b in pairs
+        )
     if type(left).__eq__ is object.__eq__:
         return unknown
     return bool(left == right) or bool(left != left and right != right)
 
 
-def explained(error: Exception) -> Exception:
+def explain_collation_error(error: Exception) -> Exception:
     """Return what a user can act on, where torch's collation met something it cannot stack.
 
     Any other error is returned as it is.

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import fixed
-from hotlap.feed.samples.apart import Kind, apart, kind_of
+from hotlap.feed.purity import global_rng
 from hotlap.feed.samples.draws import Draws
-from hotlap.feed.samples.order import mixed
+from hotlap.feed.samples.order import derive_seed
+from hotlap.feed.samples.uncollation import Kind, kind_of, uncollate
 
 _OF_SAMPLES, _OF_BATCHES = 1, 2
 """Tell the random numbers of the two transforms apart, and from those of the data set."""
@@ -55,7 +55,7 @@ def takes_generator(transform: Callable[..., Any]) -> bool:
 
 
 @dataclass
-class Apart:
+class UnstackedSamples:
     """Samples as they were read, which could not be had back from a stack of them."""
 
     samples: list[Any]
@@ -91,12 +91,12 @@ class Stages:
         if self.transform is None:
             return self.collate(samples)
         if not self.holds:
-            return Apart(samples)
+            return UnstackedSamples(samples)
         kinds = [kind_of(sample) for sample in samples]
         self._kind = self._kind or kinds[0]
         if self._kind is None or any(kind != self._kind for kind in kinds):
             self.holds = False
-            return Apart(samples)
+            return UnstackedSamples(samples)
         return default_collate(samples)
 
     @property
@@ -104,30 +104,30 @@ class Stages:
         """True if samples are only collated."""
         return self.transform is None and self.batch_transform is None
 
-    def behind(self, read: Read) -> Read:
+    def wrap_read(self, read: Read) -> Read:
         """Return a function that puts what `read` gives through the stages."""
 
         def give(positions: Any) -> Any:
             joined = read(positions)
-            with self.watched():
-                return self.finished(positions, joined)
+            with self.guard_generators():
+                return self.make_batch(positions, joined)
 
         return give
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def guard_generators(self) -> Iterator[None]:
         """Leave the process's generators as they were.
 
         Raises:
             UsageError: a transform drew from them that should not.
         """
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         try:
             yield
         finally:
-            drawn = fixed.moved(states)
+            drawn = global_rng.generator_that_advanced(states)
             if drawn is not None:
-                fixed.restore(states)
+                global_rng.restore(states)
         if drawn is not None and not self.uses_globals:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
@@ -136,7 +136,7 @@ class Stages:
                 "argument, for which the global RNGs are seeded."
             )
 
-    def finished(self, positions: Any, joined: Any) -> Any:
+    def make_batch(self, positions: Any, joined: Any) -> Any:
         """Return the batch of the samples at `positions`, which `join` made one value of.
 
         Raises:
@@ -145,11 +145,11 @@ class Stages:
         wanted = positions.tolist() if isinstance(positions, torch.Tensor) else list(positions)
         batch = joined
         if self.transform is not None:
-            if isinstance(joined, Apart):
+            if isinstance(joined, UnstackedSamples):
                 # A transform may write to what it is given, and the data set may keep that.
                 given = map(_copied, joined.samples)
             else:
-                given = apart(self._kind, joined)
+                given = uncollate(self._kind, joined)
             generator = torch.Generator()
             batch = self.collate(
                 [
@@ -159,30 +159,32 @@ class Stages:
             )
         if self.batch_transform is None:
             return batch
-        state = mixed(self.samples.seed, self.samples.epoch, _OF_BATCHES)
+        state = derive_seed(self.samples.seed, self.samples.epoch, _OF_BATCHES)
         try:
             return self.batch_transform(batch, Draws(state, wanted))
         except Exception as error:
-            raise self._told("batch_transform", error, f"{wanted[0]} to {wanted[-1]}") from error
+            raise self._sample_error(
+                "batch_transform", error, f"{wanted[0]} to {wanted[-1]}"
+            ) from error
 
     def _transformed(self, position: int, sample: Any, generator: torch.Generator) -> Any:
         assert self.transform is not None
-        seed = mixed(self.samples.seed, self.samples.epoch, position, _OF_SAMPLES)
+        seed = derive_seed(self.samples.seed, self.samples.epoch, position, _OF_SAMPLES)
         try:
             if not self.uses_globals:
                 given = self.transform(sample, generator.manual_seed(seed))
             else:
-                fixed.reseed(seed)
+                global_rng.reseed(seed)
                 given = self.transform(sample)
         except Exception as error:
-            raise self._told("transform", error, str(position)) from error
+            raise self._sample_error("transform", error, str(position)) from error
         if given is None:
             raise UsageError(
                 f"transform returned None for sample {position}. Return the transformed sample."
             )
         return given
 
-    def _told(self, what: str, error: Exception, which: str) -> RunError:
+    def _sample_error(self, what: str, error: Exception, which: str) -> RunError:
         return RunError(
             f"{what} raised {type(error).__name__} for sample {which}, in epoch "
             f"{self.samples.epoch + 1}: {error}. Check {what} on that input."
@@ -228,20 +230,20 @@ class Staged(Dataset[Any]):
     def __getitems__(self, positions: list[int]) -> Any:
         """Return the batch of the samples at `positions`."""
         joined = self.stages.join(self._read(positions))
-        with self.stages.watched():
-            return self.stages.finished(positions, joined)
+        with self.stages.guard_generators():
+            return self.stages.make_batch(positions, joined)
 
     def _read(self, positions: list[int]) -> list[Any]:
         if not self._draws:
-            states = fixed.global_random_states()
+            states = global_rng.global_random_states()
             samples = [read_at(self.stages.samples.dataset, position) for position in positions]
-            self._draws = fixed.moved(states) is not None
+            self._draws = global_rng.generator_that_advanced(states) is not None
             if not self._draws:
                 return samples
         return [read_at(self.stages.samples, position) for position in positions]
 
 
-def as_it_is(batch: Any) -> Any:
+def identity_collate(batch: Any) -> Any:
     """Return the batch."""
     return batch
 

@@ -52,7 +52,7 @@ class LengthSource(Source):
         sizes = [len(micro) for micros in steps for micro in micros]
         order = torch.cat([micro for micros in steps for micro in micros])
         self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
-        given = self._apart(number, first)
+        given = self._read_in_background(number, first)
         if given is None:
             given = self._each(self._reader(), steps[first:])
         return given if self.transfer is None else self.transfer(given)
@@ -82,13 +82,13 @@ class LengthSource(Source):
         widest = max(numbers, key=lambda number: (longest[number], tokens[number]))
         return [micros[number] for number in dict.fromkeys((most, widest))]
 
-    def behind_what_is_kept(self, read: Read) -> Read:
+    def apply_wraps(self, read: Read) -> Read:
         """Return what gives the batches that techniques keep, and reads the others with `read`."""
         if self.pad is None or "resident" not in self.notes or not self.stages.is_empty:
-            return super().behind_what_is_kept(read)
+            return super().apply_wraps(read)
         # Rows of one length can be kept; what was padded too far is cut off once more.
         self.stages.collate = _Wide(self.pad, bucket(int(self.lengths.max()), self.to))
-        kept, cut = super().behind_what_is_kept(read), self.pad.cut
+        kept, cut = super().apply_wraps(read), self.pad.cut
         return lambda positions: cut(kept(positions))
 
 

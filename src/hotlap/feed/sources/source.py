@@ -8,11 +8,11 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from hotlap.errors import RunError
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 from hotlap.feed.readers.processes import WorkerProcesses
 from hotlap.feed.readers.threads import ReaderThreads
-from hotlap.feed.samples.order import epoch_order, mixed
-from hotlap.feed.samples.reading import explained, together
+from hotlap.feed.samples.order import derive_seed, epoch_order
+from hotlap.feed.samples.reading import explain_collation_error, make_batched_reader
 from hotlap.feed.samples.transform import Stages
 
 log = logging.getLogger("hotlap")
@@ -74,7 +74,7 @@ class Source:
         self.samples = _Samples(dataset, seed)
         """The data set, each sample under a random state of its own."""
         self.workers = WorkerProcesses(self, epochs)
-        self._together = together(dataset)
+        self._together = make_batched_reader(dataset)
         self.stages = Stages(self.samples, self.collate_fn, transform, batch_transform)
         self._undrawn: Any = None
 
@@ -90,19 +90,21 @@ class Source:
             first: step of the epoch to begin with.
         """
         self._begin(number)
-        given = self._apart(number, first)
+        given = self._read_in_background(number, first)
         if given is None:
-            given = self._here(self._order(number)[first * self.batch :])
+            given = self._read_in_process(self._order(number)[first * self.batch :])
         return given if self.transfer is None else self.transfer(given)
 
-    def _apart(self, number: int, first: int) -> Iterator[list[tuple[int, Any]]] | None:
+    def _read_in_background(
+        self, number: int, first: int
+    ) -> Iterator[list[tuple[int, Any]]] | None:
         """Read by threads or worker processes, if the plan says so and they can serve."""
         if self.num_workers:
             return self.workers.epoch(number, first)
         if not self.reader_threads:
             return None
         steps = self.steps(number)[first:]
-        threads = ReaderThreads.over(self, steps)
+        threads = ReaderThreads.start_threads(self, steps)
         return None if threads is None else threads.steps(steps)
 
     def steps(self, epoch: int) -> Sequence[Sequence[torch.Tensor]]:
@@ -118,8 +120,8 @@ class Source:
         joined = self._collated(self.samples, positions.tolist())
         if self.stages.is_empty:
             return joined
-        with self.stages.watched():
-            return self.stages.finished(positions, joined)
+        with self.stages.guard_generators():
+            return self.stages.make_batch(positions, joined)
 
     def _order(self, epoch: int) -> torch.Tensor:
         order = epoch_order(self.length, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
@@ -137,7 +139,7 @@ class Source:
             return [(positions,) for positions in whole]
         return [positions.split(self.micro) for positions in whole]
 
-    def _here(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
+    def _read_in_process(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
         read = self._reader()
         serve = getattr(read, "serve", None)
         if serve is not None and self.micro == self.batch:
@@ -145,10 +147,10 @@ class Source:
         return self._each(read, self._split(order))
 
     def _reader(self) -> Read:
-        read = self.behind_what_is_kept(self._read)
-        return read if self.stages.is_empty else self.stages.behind(read)
+        read = self.apply_wraps(self._read)
+        return read if self.stages.is_empty else self.stages.wrap_read(read)
 
-    def behind_what_is_kept(self, read: Read) -> Read:
+    def apply_wraps(self, read: Read) -> Read:
         """Return what gives the batches that techniques keep, and reads the others with `read`."""
         for wrap in self.wraps:
             read = wrap(self.dataset, read)
@@ -174,20 +176,20 @@ class Source:
 
     def _put_back(self) -> None:
         if self._undrawn is not None:
-            fixed.restore(self._undrawn)
+            global_rng.restore(self._undrawn)
             self._undrawn = None
 
     def _read(self, positions: Any) -> Any:
         is_step = isinstance(positions, torch.Tensor)
         wanted = positions.tolist() if is_step else list(positions)
         samples = self.samples
-        states = fixed.global_random_states()
+        states = global_rng.global_random_states()
         if samples.draws:
             batch = self._collated(samples, wanted)
-            fixed.restore(states)
+            global_rng.restore(states)
             return batch
         batch = self._collated(self._together or self.dataset, wanted)
-        if fixed.moved(states) is None:
+        if global_rng.generator_that_advanced(states) is None:
             return batch
         # From now on every sample has a random state of its own, this batch's included. Whoever
         # wraps this function may see that it draws; the run's own states are put back behind it.
@@ -204,7 +206,7 @@ class Source:
                 samples = [dataset[position] for position in wanted]
             return self.stages.join(samples)
         except (TypeError, RuntimeError) as error:
-            told = explained(error)
+            told = explain_collation_error(error)
             if told is error:
                 raise
             raise told from error
@@ -228,5 +230,5 @@ class _Samples(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        fixed.reseed(mixed(self.seed, self.epoch, position))
+        global_rng.reseed(derive_seed(self.seed, self.epoch, position))
         return self.dataset[position]

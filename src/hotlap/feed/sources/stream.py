@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 
 from hotlap.compat import end_workers, hide_worker_info
 from hotlap.errors import UsageError
-from hotlap.feed.memory.owned import is_endless, own_generator
+from hotlap.feed.memory.dataset_attributes import is_endless, own_generator
 from hotlap.feed.memory.parcel import end_with_parent, parcel
-from hotlap.feed.readers.undisturbed import leave_signals_to_parent, starting_workers
-from hotlap.feed.samples.order import mixed
-from hotlap.feed.samples.transform import as_it_is, takes_generator
+from hotlap.feed.readers.worker_signals import leave_signals_to_parent, starting_workers
+from hotlap.feed.samples.order import derive_seed
+from hotlap.feed.samples.transform import identity_collate, takes_generator
 from hotlap.feed.sources.stream_reader import MicroBatch, StreamReader
 from hotlap.task.data_sets import samples_in
 
@@ -165,9 +165,9 @@ class Stream:
             batch_size=None,
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            collate_fn=as_it_is,
+            collate_fn=identity_collate,
             # Not from the global one: the model's own draws must not depend on who reads.
-            generator=torch.Generator().manual_seed(mixed(self.seed, reader.epoch)),
+            generator=torch.Generator().manual_seed(derive_seed(self.seed, reader.epoch)),
         )
         with starting_workers():
             batches = iter(loader)

@@ -11,8 +11,8 @@ import numpy.random  # noqa: F401 (a generator is seeded only if it is loaded, i
 from torch.utils.data import default_collate
 
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import fixed
-from hotlap.feed.samples.order import mixed, through_buffer
+from hotlap.feed.purity import global_rng
+from hotlap.feed.samples.order import derive_seed, through_buffer
 from hotlap.feed.samples.transform import Stages
 from hotlap.task.data_sets import samples_in
 
@@ -94,12 +94,14 @@ class StreamReader:
                 joined = self.stages.join(samples)
         if self.stages.is_empty:
             return joined
-        with self.stages.watched():
-            return self.stages.finished(positions, joined)
+        with self.stages.guard_generators():
+            return self.stages.make_batch(positions, joined)
 
-    def _under(self, *numbers: int) -> fixed.Seeded:
+    def _under(self, *numbers: int) -> global_rng.SeededGenerators:
         """Return a context manager that seeds the generators for a part of the work."""
-        return fixed.Seeded(mixed(self.seed, self.epoch, *numbers), puts_back=self.protects)
+        return global_rng.SeededGenerators(
+            derive_seed(self.seed, self.epoch, *numbers), puts_back=self.protects
+        )
 
     def _steps(self) -> Iterator[tuple[int, list[Item], bool]]:
         """Give (number, the samples of all ranks, whether it ends the epoch) of each step."""

@@ -15,7 +15,7 @@ import torch
 
 from hotlap.device.accelerator import Cuda
 from hotlap.feed.transfer.plain import Step
-from hotlap.nested import mapped, tensors
+from hotlap.nested import map_tensors, tensors
 
 _ALIGNED = 64
 """Bytes: the beginning of each tensor in a buffer."""
@@ -113,11 +113,11 @@ class PinnedFeed:
         def send(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal offset
             if not _can_be_sent(tensor):
-                there = device.moved(tensor)
+                there = device.to_device(tensor)
                 if there is not tensor and there.layout == torch.strided:
                     made.append(there)
                 return there
-            there = device.like(tensor)
+            there = device.empty_like(tensor)
             if fits:
                 assert buffer.memory is not None
                 size = _bytes(tensor)
@@ -131,8 +131,8 @@ class PinnedFeed:
             made.append(there)
             return there
 
-        with device.on(self._stream):
-            moved = [(samples, mapped(batch, send)) for samples, batch in step]
+        with device.use_stream(self._stream):
+            moved = [(samples, map_tensors(batch, send)) for samples, batch in step]
             buffer.copied = device.mark()
         return _Sent(moved, made, buffer.copied)
 

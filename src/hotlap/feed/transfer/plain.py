@@ -11,10 +11,10 @@ Step = list[tuple[int, Any]]
 
 def to_device(value: Any, device: str) -> Any:
     """Return a nested batch with its tensors on the device."""
-    return nested.mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
+    return nested.map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-class Moved:
+class DeviceTransfer:
     """Moves each batch when its step comes.
 
     Args:

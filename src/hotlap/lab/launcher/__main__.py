@@ -41,7 +41,7 @@ def tell(status: int, **values: Any) -> None:
     os.write(status, json.dumps(values).encode() + b"\n")
 
 
-def failing(status: int, work: Callable[[], int]) -> NoReturn:
+def exit_with_result(status: int, work: Callable[[], int]) -> NoReturn:
     """Exit with what `work` returns; whatever it raises is told to the caller."""
     code = 125
     try:
@@ -51,7 +51,7 @@ def failing(status: int, work: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
-def on_view(config: dict[str, Any], status: int) -> int:
+def run_on_view(config: dict[str, Any], status: int) -> int:
     """Run the trial on the view, and return its exit code."""
     die_with(config["parent"])
     in_user_namespace = enter_namespaces(network=config["network"])
@@ -63,12 +63,12 @@ def on_view(config: dict[str, Any], status: int) -> int:
     init = os.fork()
     if init == 0:
         os.close(ours)
-        failing(status, lambda: as_init(config, status, in_user_namespace, alive))
+        exit_with_result(status, lambda: run_as_init(config, status, in_user_namespace, alive))
     os.close(alive)
     return wait_and_forward(init, status)
 
 
-def as_init(config: dict[str, Any], status: int, in_user_namespace: bool, alive: int) -> int:
+def run_as_init(config: dict[str, Any], status: int, in_user_namespace: bool, alive: int) -> int:
     """Process 1 of the new PID namespace: build the view, start the trial, reap, end with it."""
     check(libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl")
     # From inside, the parent's number is always 0. It holds the other end and never writes.
@@ -86,7 +86,7 @@ def as_init(config: dict[str, Any], status: int, in_user_namespace: bool, alive:
     if child == 0:
         # Not a security boundary: it keeps a script that unmounts things from the real files.
         libc.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
-        failing(status, lambda: execute(config["argv"]))
+        exit_with_result(status, lambda: execute(config["argv"]))
     # Whatever was inherited must close when the trial ends, not when its init does.
     os.closerange(3, 1 << 16)
     return reap_and_forward(child, in_group=True)
@@ -135,14 +135,14 @@ def reap_and_forward(child: int, *, in_group: bool) -> int:
     return wait_for(child)
 
 
-def on_copy(config: dict[str, Any], status: int) -> int:
+def run_on_copy(config: dict[str, Any], status: int) -> int:
     """Run the trial in a copy of the folder, and return its exit code."""
     become_reaper(config["parent"])
     group = os.getpid()
     keeper = os.fork()
     if keeper == 0:
         os.setpgid(0, 0)  # else it would be stopped and killed with the trial
-        failing(status, lambda: as_keeper(config, status, group))
+        exit_with_result(status, lambda: run_as_keeper(config, status, group))
     # The kernel sends it to a stopped group that is orphaned, as this one is without its keeper.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     code = wait_and_forward(keeper, status)
@@ -156,7 +156,7 @@ def become_reaper(parent: int, number: int = signal.SIGKILL) -> None:
     check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def as_keeper(config: dict[str, Any], status: int, group: int) -> int:
+def run_as_keeper(config: dict[str, Any], status: int, group: int) -> int:
     """Start the trial once the caller has copied; in the end leave no process and no file."""
     signal.signal(signal.SIGTERM, lambda *_: clean_up(config) or os._exit(1))
     become_reaper(group, signal.SIGTERM)
@@ -167,7 +167,7 @@ def as_keeper(config: dict[str, Any], status: int, group: int) -> int:
             return 1
         keeper, child = os.getpid(), os.fork()
         if child == 0:
-            failing(status, lambda: as_trial_in_copy(config, keeper, group))
+            exit_with_result(status, lambda: as_trial_in_copy(config, keeper, group))
         os.closerange(3, 1 << 16)
         return reap_and_forward(child, in_group=False)
     finally:
@@ -205,7 +205,9 @@ def main() -> NoReturn:
     while not order.endswith(b"\n"):
         order += os.read(status, 1 << 16) or b"\n"
     config = json.loads(order)
-    failing(status, lambda: (on_copy if config["copy"] else on_view)(config, status))
+    exit_with_result(
+        status, lambda: (run_on_copy if config["copy"] else run_on_view)(config, status)
+    )
 
 
 if __name__ == "__main__":

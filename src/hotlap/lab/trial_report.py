@@ -26,7 +26,9 @@ def run_to_report(
         options: what the role needs, and `role` itself.
     """
     role: Role = options.pop("role", "observe")
-    return lab.retried(lambda: _run_once(lab, plan, role, timeout_s, answers or {}, options))
+    return lab.retry_if_address_in_use(
+        lambda: _run_once(lab, plan, role, timeout_s, answers or {}, options)
+    )
 
 
 def _run_once(
@@ -43,7 +45,7 @@ def _run_once(
             answers[message["kind"]](message)
             trial.send("go")
         if message["steps"] == 0:
-            raise trial.ended()
+            raise trial.exit_error()
         trial.check_exit()
         return message
     finally:

@@ -29,7 +29,7 @@ _START_SHARE = 0.6
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TimePlan:
     """What fits, and until when."""
 
     horizon: int
@@ -49,7 +49,7 @@ class Schedule:
     """The same where the plan computes in a narrower format."""
 
 
-def schedule(trace: Trace, budget: Budget, *, narrow: bool = False) -> Schedule:
+def plan_time(trace: Trace, budget: Budget, *, narrow: bool = False) -> TimePlan:
     """Share out what is left of the budget.
 
     Args:
@@ -72,7 +72,7 @@ def schedule(trace: Trace, budget: Budget, *, narrow: bool = False) -> Schedule:
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
     turn = max(TURN_S, _LEAST_TURNS * step)
-    return Schedule(
+    return TimePlan(
         horizon=horizon,
         fill_ahead=fill_ahead,
         first_until=first_until,

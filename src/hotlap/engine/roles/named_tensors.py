@@ -2,23 +2,23 @@
 
 import torch
 
-from hotlap.engine.build import Built
+from hotlap.engine.build import BuiltRun
 
-Named = dict[str, torch.Tensor]
+NamedTensors = dict[str, torch.Tensor]
 
 
-def trained(built: Built) -> Named:
+def trained_weights(built: BuiltRun) -> NamedTensors:
     """Return the tensors that are trained, by the names of the plain model's parameters."""
-    return {name: weight.detach() for name, weight in named(built).items()}
+    return {name: weight.detach() for name, weight in trained_parameters(built).items()}
 
 
-def named(built: Built) -> Named:
+def trained_parameters(built: BuiltRun) -> NamedTensors:
     """Return the parameters that are trained, in the order of their names."""
     own = {**dict(built.model.named_parameters()), **built.weights}
     return {name: own[name] for name in sorted(own)}
 
 
-def gradients(built: Built) -> Named:
+def gradients(built: BuiltRun) -> NamedTensors:
     """Return the gradients that are there, by the names of the plain model's parameters."""
     own = {**dict(built.model.named_parameters()), **built.weights}
     return {name: own[name].grad for name in sorted(own) if own[name].grad is not None}

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device
-from hotlap.engine.checks.quiet import in_evaluation, kept_buffers, kept_random_states, quietly
+from hotlap.engine.checks.evaluation_guard import (
+    evaluation_guard,
+    evaluation_mode,
+    kept_buffers,
+    kept_random_states,
+)
 from hotlap.engine.step.update import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.sources.lengths import LengthSource
@@ -28,7 +33,7 @@ and in 16-bit formats, is a twentieth of it."""
 
 
 @dataclass(frozen=True)
-class Warmed:
+class WarmUpBatch:
     """One batch that was tried."""
 
     samples: int
@@ -39,7 +44,7 @@ class Warmed:
     """Most that the process, or the device, had held once it was through."""
 
 
-def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[Warmed, ...]:
+def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[WarmUpBatch, ...]:
     """Try the largest batches of the first epoch: that of most tokens, and that of the longest.
 
     Weights, gradients, the optimizer, buffers, plain attributes of the modules and all random
@@ -68,7 +73,7 @@ def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[Warmed,
                     raise
                 raise RunError(_too_large(len(positions), length, device)) from error
         seconds = time.perf_counter() - begin
-        done.append(Warmed(len(positions), length, seconds, hardware.peak_bytes()))
+        done.append(WarmUpBatch(len(positions), length, seconds, hardware.peak_bytes()))
     return tuple(done)
 
 
@@ -108,13 +113,13 @@ def _share(step: Step, source: LengthSource, device: str, short: int, long: int)
     losses = []
     for wanted in ([short], [long], [short, long]):
         batch = to_device(source.batch_of(torch.tensor(wanted)), device)
-        with quietly(step.model):
+        with evaluation_guard(step.model):
             value, again = step.measure(batch), step.measure(batch)
         if value is None or value != again:
             return None
         losses.append(value)
     one, other, both = losses
-    with in_evaluation(step.model):
+    with evaluation_mode(step.model):
         is_narrow = step.is_narrow(batch)
     noise = max(abs(both), 1.0) * (_NARROW_NOISE if is_narrow else _NOISE)
     return (both - other) / (one - other) if abs(one - other) > noise else None

@@ -53,7 +53,7 @@ def kind_of(sample: Any) -> Kind:
     return None
 
 
-def apart(kind: Kind, batch: Any) -> Sequence[Any]:
+def uncollate(kind: Kind, batch: Any) -> Sequence[Any]:
     """Return the samples, all of `kind`, that default collation made `batch` of."""
     if kind in _NUMBERS:
         return batch.tolist()
@@ -65,9 +65,9 @@ def apart(kind: Kind, batch: Any) -> Sequence[Any]:
         return list(batch.numpy())
     if kind[0] is dict:
         names = [key for key, _ in kind[1]]
-        columns = [apart(part, batch[key]) for key, part in kind[1]]
+        columns = [uncollate(part, batch[key]) for key, part in kind[1]]
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    columns = [apart(part, column) for part, column in zip(kind[1], batch, strict=True)]
+    columns = [uncollate(part, column) for part, column in zip(kind[1], batch, strict=True)]
     rows = zip(*columns, strict=True)
     if kind[0] in (list, tuple):
         return [kind[0](row) for row in rows]

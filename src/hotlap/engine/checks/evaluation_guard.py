@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: what is in them is not kept by its forward."""
@@ -21,22 +21,22 @@ def is_disturbed(model: Any) -> bool:
     return model in _disturbed
 
 
-def quietly(model: Any, *, takes_gradients: bool = False) -> "_Quietly":
+def evaluation_guard(model: Any, *, takes_gradients: bool = False) -> "_EvaluationGuard":
     """Put the model into evaluation mode without gradients, and everything back afterwards.
 
     Args:
         model: whose modules may keep what they make, as tables of positions are kept.
         takes_gradients: what runs asks for gradients itself, which inference mode has none of.
     """
-    return _Quietly(model, takes_gradients)
+    return _EvaluationGuard(model, takes_gradients)
 
 
-class _Quietly:
+class _EvaluationGuard:
     """What is being put back may be interrupted: torch raises in any line if a worker dies."""
 
     def __init__(self, model: Any, takes_gradients: bool) -> None:
         self._model = model
-        self._inner = _quietly(model, takes_gradients)
+        self._inner = _enter_evaluation(model, takes_gradients)
 
     def __enter__(self) -> None:
         _disturbed.add(self._model)
@@ -50,8 +50,8 @@ class _Quietly:
 
 
 @contextmanager
-def _quietly(model: Any, takes_gradients: bool) -> Iterator[None]:
-    with in_evaluation(model):
+def _enter_evaluation(model: Any, takes_gradients: bool) -> Iterator[None]:
+    with evaluation_mode(model):
         if takes_gradients:
             # A model that trains takes them for its inputs as well.
             with torch.enable_grad():
@@ -97,7 +97,7 @@ def _ordinary(value: Any, seen: set[int]) -> Any:
 
 
 @contextmanager
-def in_evaluation(model: Any) -> Iterator[None]:
+def evaluation_mode(model: Any) -> Iterator[None]:
     """Put the model into evaluation mode, and everything back afterwards.
 
     Every module has its own mode and its buffers again, and all random states are those from
@@ -122,12 +122,12 @@ def in_evaluation(model: Any) -> Iterator[None]:
 @contextmanager
 def kept_random_states() -> Iterator[None]:
     """Put Python's, numpy's and torch's random states back, those of CUDA devices too."""
-    states = fixed.global_random_states()
+    states = global_rng.global_random_states()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
-        fixed.restore(states)
+        global_rng.restore(states)
         if devices:
             torch.cuda.set_rng_state_all(devices)
 

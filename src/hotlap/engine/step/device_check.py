@@ -10,7 +10,7 @@ from hotlap.device.accelerator import Cuda
 from hotlap.engine.step.update import MicroBatches, Step
 
 
-class Late:
+class TakenFlag:
     """Whether an update was taken, known to the device. To ask is to wait for it.
 
     Args:
@@ -23,12 +23,12 @@ class Late:
     def __bool__(self) -> bool:
         return float(self._found) == 0
 
-    def masked(self, loss: torch.Tensor) -> torch.Tensor:
+    def zero_where_skipped(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss, 0 where the update was left out; nobody waits."""
         return torch.where(self._found == 0, loss, torch.zeros_like(loss))
 
 
-class DecidedStep(Step):
+class DeviceCheckStep(Step):
     """Takes steps with a fused optimizer, which leaves an update out where `found_inf` says so.
 
     Args:
@@ -56,13 +56,13 @@ class DecidedStep(Step):
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
         """Queue a step; return its loss and whether it is taken, both on the device."""
-        loss, found, *items = self._queued(micros).unbind()
+        loss, found, *items = self._queue_step(micros).unbind()
         for work in self.target.after_step:
             work()
         self.items = items[0] if items else None
-        return loss, Late(found)
+        return loss, TakenFlag(found)
 
-    def _queued(self, micros: MicroBatches) -> torch.Tensor:
+    def _queue_step(self, micros: MicroBatches) -> torch.Tensor:
         """Queue a step; return (loss, found), and the items if the loss counts them, shape (2,) or
         (3,), on the device."""
         if not self._is_ready:
@@ -71,11 +71,11 @@ class DecidedStep(Step):
         self._zero()
         if self._statistics is not None:
             self._statistics.keep()
-        loss = self._whole(micros[0][1]) if len(micros) == 1 else self._split(micros)
+        loss = self._run_whole_batch(micros[0][1]) if len(micros) == 1 else self._split(micros)
         scaler = self.target.scaler
         if scaler is not None:
             scaler.unscale_(self.optimizer)
-        norm = self._clipped() if self._clips else None
+        norm = self._clip_gradients() if self._clips else None
         found = self._found(loss.reshape(()), norm)
         if scaler is not None:
             for theirs in scaler._found_inf_per_device(self.optimizer).values():
@@ -92,10 +92,10 @@ class DecidedStep(Step):
         dtype = torch.promote_types(loss.dtype, torch.float32)
         parts = [loss.to(dtype).reshape(()), found.to(dtype)]
         if self.items is not None:
-            parts.append(self._here(self.items).to(dtype))
+            parts.append(self._count_on_device(self.items).to(dtype))
         return torch.stack(parts)
 
-    def _here(self, count: Any) -> torch.Tensor:
+    def _count_on_device(self, count: Any) -> torch.Tensor:
         """Return a count as a scalar on the device."""
         if isinstance(count, torch.Tensor) and count.device.type == self._left_out.device.type:
             return count.reshape(())
@@ -114,13 +114,13 @@ class DecidedStep(Step):
         recorder, self.recorder = self.recorder, None
         optimizer.grad_scale, optimizer.found_inf = None, found
         try:
-            with recorder or contextlib.nullcontext(), self._switched():
+            with recorder or contextlib.nullcontext(), self._adapt_optimizer():
                 optimizer.step()
         finally:
             del optimizer.grad_scale, optimizer.found_inf
 
     @contextlib.contextmanager
-    def _switched(self) -> Iterator[None]:
+    def _adapt_optimizer(self) -> Iterator[None]:
         """Let the optimizer be as its step needs it, for a subclass."""
         yield
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import HotlapError, UsageError
-from hotlap.lab.sampled_steps import Sampled
+from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.trial import Lab, Trial
 
 DTYPES = ("float64", "float32")
@@ -14,7 +14,7 @@ DTYPES = ("float64", "float32")
 TIMEOUT_S = 900.0
 
 
-class Repeated:
+class RecipeRepetition:
     """Sampled steps of a recipe, repeated while the run that they come from waits.
 
     Samples of large models are large: there is never more than one.
@@ -47,17 +47,19 @@ class Repeated:
     def _start(self) -> Trial:
         return self.lab.start("reference", dtype=self._dtypes[0], **self._formats)
 
-    def sampled(self, not_sampled: str, drawn: str) -> Sampled:
+    def sampled(self, not_sampled: str, drawn: str) -> SampledSteps:
         """Return what was repeated, or why nothing was."""
         if not_sampled:
-            return Sampled(problem=not_sampled)
+            return SampledSteps(problem=not_sampled)
         if not self._dtypes:
-            return Sampled(problem=self._problem)
+            return SampledSteps(problem=self._problem)
         if len(self.rows) < self._asked:
             # The first were repeated in another dtype.
             words = f"{len(self.rows)} of {self._asked} steps were repeated: {self._problem}"
-            return Sampled(problem=words)
-        return Sampled(self.rows, fallback=self._problem, drawn=drawn, evaluations=self.evaluations)
+            return SampledSteps(problem=words)
+        return SampledSteps(
+            self.rows, fallback=self._problem, drawn=drawn, evaluations=self.evaluations
+        )
 
     def evaluation(self, message: Mapping[str, Any]) -> None:
         """Repeat the evaluation that a message speaks of, and remove its file."""

@@ -25,7 +25,7 @@ def global_random_states() -> tuple[Any, Any, torch.Tensor]:
     return random.getstate(), numpy_state, torch.get_rng_state()
 
 
-def moved(before: tuple[Any, Any, torch.Tensor]) -> str | None:
+def generator_that_advanced(before: tuple[Any, Any, torch.Tensor]) -> str | None:
     """Name the global generator that has been drawn from since `before`, or return None."""
     python_state, numpy_state, torch_state = global_random_states()
     if python_state != before[0]:
@@ -57,7 +57,7 @@ def reseed(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-class Seeded:
+class SeededGenerators:
     """Runs a block with the global generators seeded.
 
     Args:

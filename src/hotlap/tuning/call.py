@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotlap.host import Host
-from hotlap.lab.given import as_typed, check_call, recipe_path
+from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.task import Task
 from hotlap.tuning.result import Tuning
-from hotlap.tuning.search import check_request
-from hotlap.tuning.search import tune as search
+from hotlap.tuning.stages import check_request
+from hotlap.tuning.stages import tune as search
 
 
 def tune(
@@ -49,7 +49,9 @@ def tune(
     check_call("hotlap.tune", budget)
     path = recipe_path(task, "hotlap.tune")
     check_request(accept, only or (), techniques)
-    run = RecipeRun(path=str(path), args=as_typed(arguments or {}), cwd=os.getcwd(), device=device)
+    run = RecipeRun(
+        path=str(path), args=to_command_line(arguments or {}), cwd=os.getcwd(), device=device
+    )
     with Lab(run, techniques=tuple(techniques)) as lab:
         return search(
             lab, Host.detect(), budget_s=budget, accept=accept, only=only, progress=progress

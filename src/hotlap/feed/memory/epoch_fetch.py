@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 
-class Bound:
+class EpochFetch:
     """One epoch over a `ResidentRows`: what is called in place of `read`."""
 
     def __init__(self, rows: Any, dataset: Any, read: Callable[[Any], Any]) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from hotlap.feed.memory.place import Place, no_room
-from hotlap.feed.purity import fixed
-from hotlap.nested import take_apart
+from hotlap.feed.purity import global_rng
+from hotlap.nested import flatten_into
 
 log = logging.getLogger("hotlap")
 
 
-class Held:
+class RowStore:
     """Rows that are allocated when the first batch is kept, and filled batch by batch.
 
     Args:
@@ -53,7 +53,7 @@ class Held:
             index: positions of the samples, int64, shape (n,).
         """
         leaves: list[torch.Tensor] = []
-        spec = take_apart(batch, leaves)
+        spec = flatten_into(batch, leaves)
         if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
             return "a batch is not made of tensors with one row per sample"
         reason = self._allocate(spec, leaves) if self.rows is None else None
@@ -113,14 +113,14 @@ class Held:
         """
         assert self.rows is not None
         leaves: list[torch.Tensor] = []
-        if take_apart(again, leaves) != self.spec:
+        if flatten_into(again, leaves) != self.spec:
             return "samples differ in structure when read again"
         for leaf, row in zip(leaves, self.rows, strict=True):
-            if not fixed.same_bytes(leaf, self.place.kept(row, index)):
+            if not global_rng.same_bytes(leaf, self.place.read_back(row, index)):
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
                 return f"sample {which} is not the same when read again"
         return None
 
 
-_everybody: weakref.WeakSet[Held] = weakref.WeakSet()
+_everybody: weakref.WeakSet[RowStore] = weakref.WeakSet()
 """All that hold rows in this process: they share what memory there is."""

@@ -123,9 +123,9 @@ def _check(checkpoint: Checkpoint) -> None:
     _check_groups(state["optimizer"], tensors.get("optimizer", {}))
     for name in ("schedule", "scaler"):
         if state[name] is not None and not isinstance(decode(state[name]), dict):
-            raise _Wrong(f"the {name} is {_told(decode(state[name]))}. Expected: dict")
+            raise _Wrong(f"the {name} is {_describe(decode(state[name]))}. Expected: dict")
     if (state["schedule"] is None) != (state["task"]["schedule"] is None):
-        saved = _told(state["schedule"])
+        saved = _describe(state["schedule"])
         raise _Wrong(
             f"the task has the schedule {state['task']['schedule']}, its state is {saved}. "
             "Expected: both or neither"
@@ -139,16 +139,16 @@ def _check(checkpoint: Checkpoint) -> None:
 
 def _typed(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
     if not isinstance(given, Mapping):
-        raise _Wrong(f"{what} is {_told(given)}. Expected: dict")
+        raise _Wrong(f"{what} is {_describe(given)}. Expected: dict")
     for key, kinds in wanted.items():
         if key not in given:
             raise _Wrong(f"{what} has no '{key}'. Expected: {', '.join(wanted)}")
         if type(given[key]) not in kinds:
             expected = " or ".join(kind.__name__ for kind in kinds)
-            raise _Wrong(f"'{key}' of {what} is {_told(given[key])}. Expected: {expected}")
+            raise _Wrong(f"'{key}' of {what} is {_describe(given[key])}. Expected: {expected}")
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     return f"{type(value).__name__} {str(value)[:40]!r}"
 
 
@@ -181,7 +181,7 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
                     f"the tensors in {file}.safetensors are not those that the state lists. "
                     "Expected: the same names and shapes"
                 )
-        raise _Wrong(f"'{LISTED}' in the state is {_told(listed)}. Expected: dict")
+        raise _Wrong(f"'{LISTED}' in the state is {_describe(listed)}. Expected: dict")
 
 
 def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
@@ -212,12 +212,12 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
             )
     for number, group in enumerate(saved["groups"]):
         if not isinstance(group, dict):
-            raise _Wrong(f"group {number} of the optimizer is {_told(group)}. Expected: dict")
+            raise _Wrong(f"group {number} of the optimizer is {_describe(group)}. Expected: dict")
         rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
         if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
             raise _Wrong(
-                f"the learning rate of group {number} is {_told(decode(rate))}. Expected: a finite "
-                "number"
+                f"the learning rate of group {number} is {_describe(decode(rate))}. Expected: a "
+                "finite number"
             )
         for key, value in group.items():
             if any(each != each for each in _numbers(decode(value))):
@@ -252,7 +252,9 @@ def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
             raise _Wrong(f"the RNG state of {name} is missing. Expected: those of torch and numpy")
     key = tensors["numpy"]
     if key.dtype != torch.int64 or bool((key < 0).any()) or bool((key >= 2**32).any()):
-        raise _Wrong(f"the RNG state of numpy is {_told(key)}. Expected: int64 from 0 to 2**32 - 1")
+        raise _Wrong(
+            f"the RNG state of numpy is {_describe(key)}. Expected: int64 from 0 to 2**32 - 1"
+        )
     legacy = ("MT19937", key.numpy().astype("uint32"), position, has_gauss, gauss)
     if not 0 <= position <= 624:
         raise _Wrong(f"the position in the RNG state of numpy is {position}. Expected: 0 to 624")

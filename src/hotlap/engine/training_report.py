@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hotlap.engine.warm import Warmed
+from hotlap.engine.warmup import WarmUpBatch
 from hotlap.plan import Plan
 
 
@@ -36,7 +36,7 @@ class EpochDone:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingReport:
     """What a training gave."""
 
     model: Any
@@ -52,7 +52,7 @@ class Trained:
     techniques: tuple[Mapping[str, str], ...]
     peak_memory_bytes: int
     run_dir: str | None = None
-    warmed: tuple[Warmed, ...] = ()
+    warmed: tuple[WarmUpBatch, ...] = ()
     """The largest batches, tried before the first step where the task has `lengths`."""
     held_out: Mapping[str, float] = field(default_factory=dict)
     """The loss and the task's metrics on the held-out samples at the end, empty without these."""

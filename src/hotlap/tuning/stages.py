@@ -23,7 +23,7 @@ from hotlap.tuning.hints import Hint, put_first
 from hotlap.tuning.proofs import prove
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import TrialRow, Tuning
-from hotlap.tuning.schedule import TURN_S, schedule
+from hotlap.tuning.time_plan import TURN_S, plan_time
 from hotlap.tuning.tuner import ACCEPT, WEAKEST, Progress, Tuner
 
 TWINS = ("plain", "plain again", "plain once more")
@@ -114,12 +114,12 @@ def _tune(tuner: Tuner) -> Tuning:
         seen.trace.phase_means(),
         own_step=tuner.owns_step,
     )
-    tuner.notes.inapplicable(refused)
+    tuner.notes.note_inapplicable(refused)
     candidates, hinted, tuner.unhinted = put_first(
         candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
     )
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
-    tuner.schedule = schedule(seen.trace, budget, narrow=narrow)
+    tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow)
     first = _first_race(tuner, seen, candidates, hinted)
     final, rungs = None, []
     if first is not None:
@@ -134,14 +134,14 @@ def _first_race(
     """Race every candidate alone against the plain run, the first `hinted` in any case."""
     if not candidates:
         return None
-    fits = _arms_that_fit(tuner, tuner.schedule.first_until)
+    fits = _arms_that_fit(tuner, tuner.time_plan.first_until)
     # One at least, if the budget allows for it at all: it may be all that was asked for.
     least = min(1, _arms_that_fit(tuner, tuner.budget.deadline(0.0)))
     count = min(len(candidates), max(fits, least, hinted))
     if count < len(candidates):
         missing = len(candidates) - count
-        more_s = (missing if count else missing + len(TWINS)) * tuner.schedule.arm_s
-        tuner.notes.not_tried(
+        more_s = (missing if count else missing + len(TWINS)) * tuner.time_plan.arm_s
+        tuner.notes.note_untried(
             candidates[count:],
             f"the budget is too short, by about {more_s / _RACING_SHARE:.0f} s for all that "
             "are missing",
@@ -153,16 +153,16 @@ def _first_race(
         Arm(candidate.name, candidate.plan(), tuner.lab, is_awaited=position < hinted)
         for position, candidate in enumerate(candidates[:count])
     ]
-    result = _race(tuner, seen, arms, until=tuner.schedule.first_until, number=1)
+    result = _race(tuner, seen, arms, until=tuner.time_plan.first_until, number=1)
     tuner.floor = result.floor
     for candidate, arm in zip(candidates, arms, strict=False):
-        tuner.notes.raced(candidate, arm, result)
+        tuner.notes.note_race(candidate, arm, result)
     return result
 
 
 def _arms_that_fit(tuner: Tuner, until: float) -> int:
     """Return how many arms beside the twins can start and take some turns until then."""
-    return max(0, int((until - time.monotonic()) / tuner.schedule.arm_s) - len(TWINS))
+    return max(0, int((until - time.monotonic()) / tuner.time_plan.arm_s) - len(TWINS))
 
 
 def _race(
@@ -242,7 +242,7 @@ def _later_races(
         fits = _arms_that_fit(tuner, _until(tuner))
         if plans and not fits:
             tuner.budget.not_reached.append(f"another race of {', '.join(plans)}")
-            tuner.notes.not_confirmed(plans.values())
+            tuner.notes.note_unconfirmed(plans.values())
         if not plans or not fits:
             break
         tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")
@@ -269,7 +269,7 @@ def _looks_faster(race: Race, name: str) -> bool:
 
 def _until(tuner: Tuner) -> float:
     """Return when the next race ends: as planned, or later if one plan could still be proven."""
-    planned = tuner.schedule
+    planned = tuner.time_plan
     least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
     if planned.second_until >= least or least > tuner.budget.deadline(3 * planned.prove_s):
         return planned.second_until
@@ -280,7 +280,7 @@ def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) ->
     """Return the combinations that the first race suggests, by name; none if it suggests none."""
     raced = {c: first.ratio(c.name) for c in candidates if c.name in first.arms}
     effective = {c: ratio for c, ratio in raced.items() if first.took_effect(c.name)}
-    gains = gained(effective, first)
+    gains = candidates_that_gained(effective, first)
     if not gains and not promising(effective):
         return {}
     return combinations(
@@ -288,7 +288,7 @@ def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) ->
     )
 
 
-def gained(raced: Mapping[Candidate, Ratio], first: Race) -> list[Candidate]:
+def candidates_that_gained(raced: Mapping[Candidate, Ratio], first: Race) -> list[Candidate]:
     """Return the candidates whose gain alone lies above the noise, the largest first."""
     found = [candidate for candidate in raced if first.gains(candidate.name, first.floor)]
     return sorted(found, key=lambda candidate: raced[candidate].median, reverse=True)

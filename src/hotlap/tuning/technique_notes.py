@@ -29,51 +29,51 @@ class Notes:
         self.unproven = ""
         """Why something that was faster is not proven to learn the same; empty if nothing was."""
 
-    def inapplicable(self, reasons: Mapping[str, str]) -> None:
+    def note_inapplicable(self, reasons: Mapping[str, str]) -> None:
         """Note techniques that cannot serve here, with the reason."""
         for name, why in reasons.items():
             self._note(name, "refused", why)
 
-    def not_tried(self, candidates: Iterable[Candidate], why: str) -> None:
+    def note_untried(self, candidates: Iterable[Candidate], why: str) -> None:
         """Note candidates that were in no race."""
         for candidate in candidates:
             self.untried[candidate.name] = why
             self._note(candidate.technique, "not_tried", f"{candidate.name}: not tried, {why}")
 
-    def raced(self, candidate: Candidate, arm: Arm, race: Race) -> None:
+    def note_race(self, candidate: Candidate, arm: Arm, race: Race) -> None:
         """Note what came out for a candidate that was started alone."""
         name = candidate.technique
         proof = next((row for row in arm.techniques if row["name"] == name), None)
         if arm.is_late:
-            self.not_tried([candidate], arm.failed or "")
+            self.note_untried([candidate], arm.failed or "")
         elif arm.failed is not None:
             state = "no_effect" if arm.is_slow else "refused"
             self._note(name, state, f"{candidate.name}: {arm.failed}")
         elif arm.name not in race.arms or proof is None:
-            self.not_tried([candidate], "no turn of it was finished")
+            self.note_untried([candidate], "no turn of it was finished")
         elif proof["state"] != "applied":
             self._note(name, proof["state"], proof["why"])
         else:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
 
-    def not_confirmed(self, plans: Iterable[Plan]) -> None:
+    def note_unconfirmed(self, plans: Iterable[Plan]) -> None:
         """Note that plans looked faster, and that no other race could tell whether they are."""
         for name in {name for plan in plans for name in plan.techniques}:
             self._rows[name]["why"] += "; could not tell: the budget left no other race"
 
-    def failed_its_proof(self, plan: Plan, name: str, tier: str, evidence: str) -> None:
+    def note_failed_proof(self, plan: Plan, name: str, tier: str, evidence: str) -> None:
         """Note that a plan was faster, and not proven to learn the same."""
         self.unproven = f"{name} was faster, and its verdict is `{tier}`: {evidence}"
         for technique in plan.techniques:
             self._overrule(technique, "refused", f"verdict `{tier}` on {name}: {evidence}")
 
-    def not_claimed(self, plan: Plan, why: str) -> None:
+    def note_unclaimed(self, plan: Plan, why: str) -> None:
         """Note that a plan's gain contradicts other measurements."""
         for technique in plan.techniques:
             self._overrule(technique, "no_effect", f"could not tell: {why}")
 
-    def chosen(
+    def note_chosen(
         self, plan: Plan, in_race: Sequence[Mapping[str, str]], whole: Sequence[Mapping[str, str]]
     ) -> None:
         """Note the techniques of the plan that won, as their own proofs say.

@@ -16,12 +16,12 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
-from hotlap.tuning import proofs, search
+from hotlap.tuning import proofs, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.hints import Hint, put_first
-from hotlap.tuning.noting import STATES, Notes
 from hotlap.tuning.proofs import prove_tier
 from hotlap.tuning.ranking import fastest_first
+from hotlap.tuning.technique_notes import STATES, Notes
 from hotlap.tuning.tuner import Tuner
 from tests.tuning import faked
 
@@ -112,23 +112,23 @@ def test_a_gain_that_few_long_steps_eat_up_is_none() -> None:
 def test_only_what_gained_alone_counts_as_a_gain() -> None:
     first = faked.raced({RESIDENT: 1.5, FUSED: 1.03}, apart=0.05)
     ratios = {c: first.ratio(c.name) for c in (FUSED_ALONE, RESIDENT_ALONE)}
-    assert search.gained(ratios, first) == [RESIDENT_ALONE]
+    assert stages.candidates_that_gained(ratios, first) == [RESIDENT_ALONE]
     first = faked.raced({RESIDENT: 1.5, FUSED: 1.6}, apart=0.05)
     ratios = {c: first.ratio(c.name) for c in (RESIDENT_ALONE, FUSED_ALONE)}
-    assert search.gained(ratios, first) == [FUSED_ALONE, RESIDENT_ALONE]
+    assert stages.candidates_that_gained(ratios, first) == [FUSED_ALONE, RESIDENT_ALONE]
     # Its median lies above the floor, and its interval reaches into it.
     first = faked.raced({RESIDENT: 1.1}, wobble=0.3)
     assert first.ratio("resident").median > 1 + first.floor
-    assert search.gained({RESIDENT_ALONE: first.ratio("resident")}, first) == []
+    assert stages.candidates_that_gained({RESIDENT_ALONE: first.ratio("resident")}, first) == []
 
 
 def test_a_technique_that_gained_nothing_alone_is_no_part_of_the_first_combination() -> None:
     tuner = faked.tuner()
     first = faked.raced({RESIDENT: 1.5, FUSED: 1.0})
-    plans = search._second_plans(tuner, [RESIDENT_ALONE, FUSED_ALONE], first)
+    plans = stages._second_plans(tuner, [RESIDENT_ALONE, FUSED_ALONE], first)
     assert next(iter(plans.values())) == RESIDENT
     nothing = faked.raced({RESIDENT: 1.0, FUSED: 1.0})
-    assert search._second_plans(tuner, [RESIDENT_ALONE, FUSED_ALONE], nothing) == {}
+    assert stages._second_plans(tuner, [RESIDENT_ALONE, FUSED_ALONE], nothing) == {}
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def races(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made
 
     held: list[int] = []
-    monkeypatch.setattr(search, "race", race)
+    monkeypatch.setattr(stages, "race", race)
     return given
 
 
@@ -156,7 +156,7 @@ def test_what_lay_under_a_noisy_floor_is_raced_again_in_fresh_processes(races: l
     first = faked.raced(*noisy[:1], apart=noisy[1])
     assert first.floor > 0.15
     races[:] = [noisy, calm, calm]
-    final, before = search._later_races(tuner, seen, [RESIDENT_ALONE], first)
+    final, before = stages._later_races(tuner, seen, [RESIDENT_ALONE], first)
     assert final is not None
     assert fastest_first(final, tuner.floor, before) == ["resident"]
     assert tuner.floor == 0.02
@@ -169,19 +169,19 @@ def test_the_races_end_when_the_budget_does_and_when_something_has_gained(
     noisy = faked.raced({RESIDENT: 1.06}, apart=0.13)
     races[:] = [({RESIDENT: 1.06}, 0.13)]
     tuner = faked.tuner(seconds=1.0)
-    tuner.notes.raced(RESIDENT_ALONE, noisy.arms["resident"], noisy)
-    final, before = search._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
+    tuner.notes.note_race(RESIDENT_ALONE, noisy.arms["resident"], noisy)
+    final, before = stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
     assert (final, before) == (None, noisy)
     assert "resident" in tuner.budget.not_reached[0]
     assert "could not tell" in tuner.notes.rows(["resident"])[0]["why"]
     tuner = faked.tuner()
-    final, _ = search._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
-    assert len(tuner.trials) == search._MOST_RACES - 1
+    final, _ = stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
+    assert len(tuner.trials) == stages._MOST_RACES - 1
     assert final is not None
     races[:] = [({RESIDENT: 1.5}, 0.0)]
     tuner = faked.tuner()
     first = faked.raced({RESIDENT: 1.5})
-    search._later_races(tuner, faked.watched(), [RESIDENT_ALONE], first)
+    stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], first)
     assert [row.race for row in tuner.trials] == [2]
 
 
@@ -190,14 +190,14 @@ def test_what_was_hinted_at_is_raced_whatever_the_budget_and_the_rest_is_not_tri
 ) -> None:
     races[:] = [({RESIDENT: 1.6}, 0.0)]
     tuner = faked.tuner(seconds=0.001, hints=[Hint(RESIDENT, 1.78, 1.7, 1.8)])
-    first = search._first_race(tuner, faked.watched(), [RESIDENT_ALONE, FUSED_ALONE], hinted=1)
+    first = stages._first_race(tuner, faked.watched(), [RESIDENT_ALONE, FUSED_ALONE], hinted=1)
     assert first is not None
     assert "resident" in first.arms
     states = {row["name"]: row["state"] for row in tuner.notes.rows(tuner.known)}
     assert states == {"resident": "no_effect", "optimizer": "not_tried"}
     assert list(tuner.notes.untried) == ["optimizer(implementation=fused)"]
     unhinted = faked.tuner(seconds=0.001)
-    assert search._first_race(unhinted, faked.watched(), [RESIDENT_ALONE], hinted=0) is None
+    assert stages._first_race(unhinted, faked.watched(), [RESIDENT_ALONE], hinted=0) is None
     assert unhinted.notes.rows(["resident"])[0]["state"] == "not_tried"
 
 
@@ -226,29 +226,29 @@ def test_the_state_of_a_technique_is_what_says_most_of_it() -> None:
     one = Candidate("workers", {"count": 1}, Numerics.EXACT)
     first = faked.raced({two.plan(): 0.8, one.plan(): 0.9})
     broken = Arm("x", one.plan(), faked.LAB, failed="it crashed")
-    notes.raced(two, broken, first)
+    notes.note_race(two, broken, first)
     assert notes.rows(["workers"])[0]["state"] == "refused"
-    notes.not_tried([one], "the budget is too short")
+    notes.note_untried([one], "the budget is too short")
     assert notes.rows(["workers"])[0]["state"] == "not_tried"
-    notes.raced(two, first.arms[two.name], first)
+    notes.note_race(two, first.arms[two.name], first)
     (row,) = notes.rows(["workers"])
     assert row["state"] == "no_effect"
     assert "0.80x" in row["why"]
     assert row["why"].endswith("not tried: workers(count=1)")
-    notes.raced(one, first.arms[one.name], first)
+    notes.note_race(one, first.arms[one.name], first)
     assert "0.90x" in notes.rows(["workers"])[0]["why"]
     late = Arm("x", RESIDENT, faked.LAB, failed="it was not ready after 5 s", is_late=True)
-    notes.raced(RESIDENT_ALONE, late, first)
+    notes.note_race(RESIDENT_ALONE, late, first)
     assert notes.rows(["resident"])[0]["state"] == "not_tried"
 
 
 def test_what_the_chosen_plan_proved_overrules_a_watch_that_ended_too_early() -> None:
     notes = Notes()
     early = faked.proofs(RESIDENT, "no_effect")
-    notes.chosen(RESIDENT, faked.proofs(RESIDENT), early)
+    notes.note_chosen(RESIDENT, faked.proofs(RESIDENT), early)
     assert notes.rows(["resident"])[0]["state"] == "applied"
     whole = [{**faked.proofs(RESIDENT)[0], "why": "90 batches served"}]
-    notes.chosen(RESIDENT, faked.proofs(RESIDENT), whole)
+    notes.note_chosen(RESIDENT, faked.proofs(RESIDENT), whole)
     assert notes.rows(["resident"])[0]["why"] == "90 batches served"
     assert {row["state"] for row in notes.rows(["resident"])} <= set(STATES)
 
@@ -265,7 +265,7 @@ def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more()
     said: list[str] = []
     with Lab(script) as lab:
         begin = time.monotonic()
-        found = search.tune(lab, Host.detect(), budget_s=1.0, progress=said.append)
+        found = stages.tune(lab, Host.detect(), budget_s=1.0, progress=said.append)
         took = time.monotonic() - begin
         assert len(lab.trials) == 1
         started = lab.trials[0]
@@ -281,9 +281,9 @@ def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more()
 def test_a_race_goes_on_only_while_turns_may_tell_more() -> None:
     wide = faked.raced({RESIDENT: 1.1}, wobble=0.3)
     assert wide.ratio("resident").low < 1.02
-    assert search._more_may_tell(wide, 0.0)
-    assert not search._more_may_tell(wide, 0.2)
-    assert not search._more_may_tell(faked.raced({RESIDENT: 1.5}), 0.0)
-    assert not search._more_may_tell(faked.raced({RESIDENT: 1.0}), 0.0)
+    assert stages._more_may_tell(wide, 0.0)
+    assert not stages._more_may_tell(wide, 0.2)
+    assert not stages._more_may_tell(faked.raced({RESIDENT: 1.5}), 0.0)
+    assert not stages._more_may_tell(faked.raced({RESIDENT: 1.0}), 0.0)
     wide.arms["resident"].techniques[0]["state"] = "no_effect"
-    assert not search._more_may_tell(wide, 0.0)
+    assert not stages._more_may_tell(wide, 0.0)

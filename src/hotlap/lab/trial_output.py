@@ -9,7 +9,7 @@ _REST_S = 5.0
 """Seconds in which the rest is read, once the trial has ended."""
 
 
-class Printed:
+class TrialOutput:
     """Reads a pipe to its end, in a thread of its own.
 
     Args:

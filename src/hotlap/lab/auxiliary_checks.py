@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, Check, Sampled
+from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, Check, SampledSteps
 
 BUFFER_LIMIT = 0.02
 """Error of what a step changes in a buffer, as a share of that; in formats as wide as the plain
@@ -23,7 +23,7 @@ _FEW = 3
 Record = Mapping[str, Any]
 
 
-def check_buffers(sampled: Sampled, *, is_narrow: bool) -> Check:
+def check_buffers(sampled: SampledSteps, *, is_narrow: bool) -> Check:
     """Do sampled steps change the buffers as their repetition does?"""
     rows = [row["buffers"] for row in sampled.rows if row.get("buffers") is not None]
     if not rows:
@@ -105,7 +105,7 @@ def _off(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
 def check_evaluation(
     plain: Record,
     other: Record,
-    sampled: Sampled | None,
+    sampled: SampledSteps | None,
     *,
     is_narrow: bool,
     claims_exact: bool = False,
@@ -142,14 +142,16 @@ def check_evaluation(
     if claims_exact and _equal_weights(plain, other, before):
         words = f"the weights are bit-equal at forward {first + 1}, its outcome is not"
         return Check("evaluation", "failed", words)
-    return check_outputs(sampled or Sampled(problem="no forward was repeated"), is_narrow=is_narrow)
+    return check_outputs(
+        sampled or SampledSteps(problem="no forward was repeated"), is_narrow=is_narrow
+    )
 
 
 def _equal_weights(plain: Record, other: Record, updates: int) -> bool:
     return plain["weights"][:updates] == other["weights"][:updates]
 
 
-def check_outputs(sampled: Sampled, *, is_narrow: bool) -> Check:
+def check_outputs(sampled: SampledSteps, *, is_narrow: bool) -> Check:
     """Does what was evaluated come out the same when it is repeated with the same weights?"""
     rows = sampled.evaluations
     if not rows:

@@ -10,7 +10,7 @@ from hotlap.feed.sources.stream import Stream
 from hotlap.task import Task
 
 
-def first_of(task: Task, count: int) -> list[Any]:
+def first_samples(task: Task, count: int) -> list[Any]:
     """Return the first samples of a task's data as they are read, as many as there are.
 
     Raises:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.feed.purity import fixed
+from hotlap.feed.purity import global_rng
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    fixed.reseed(5)
+    global_rng.reseed(5)
 
 
 @pytest.mark.parametrize(
@@ -33,28 +33,28 @@ def test_a_draw_is_seen_and_undone(draw: Callable[[], Any], name: str) -> None:
     # Of a pair of Gaussian numbers the second is kept: to take it moves nothing else.
     for warm_up in (lambda: None, draw):
         warm_up()
-        before = fixed.global_random_states()
-        assert fixed.moved(before) is None
+        before = global_rng.global_random_states()
+        assert global_rng.generator_that_advanced(before) is None
         first = draw()
-        assert fixed.moved(before) == name
-        fixed.restore(before)
-        assert fixed.moved(before) is None
+        assert global_rng.generator_that_advanced(before) == name
+        global_rng.restore(before)
+        assert global_rng.generator_that_advanced(before) is None
         assert draw() == first
 
 
 def test_the_second_of_two_gaussian_numbers_is_a_draw() -> None:
     np.random.standard_normal()
-    before = fixed.global_random_states()
+    before = global_rng.global_random_states()
     np.random.standard_normal()
-    assert fixed.moved(before) == "numpy's global RNG"
+    assert global_rng.generator_that_advanced(before) == "numpy's global RNG"
 
 
 def test_samples_are_the_same_if_their_bits_are_and_their_kind() -> None:
     zeros = torch.zeros(4, dtype=torch.float32)
-    assert fixed.same_bytes(zeros, zeros.clone())
-    assert not fixed.same_bytes(zeros, zeros.int())
-    assert not fixed.same_bytes(zeros, zeros.view(2, 2))
-    assert not fixed.same_bytes(zeros, -zeros)
+    assert global_rng.same_bytes(zeros, zeros.clone())
+    assert not global_rng.same_bytes(zeros, zeros.int())
+    assert not global_rng.same_bytes(zeros, zeros.view(2, 2))
+    assert not global_rng.same_bytes(zeros, -zeros)
     nan = torch.tensor([float("nan"), 1.0])
-    assert fixed.same_bytes(nan, nan.clone())
-    assert fixed.same_bytes(torch.arange(4.0)[::2], torch.tensor([0.0, 2.0]))
+    assert global_rng.same_bytes(nan, nan.clone())
+    assert global_rng.same_bytes(torch.arange(4.0)[::2], torch.tensor([0.0, 2.0]))

@@ -61,7 +61,7 @@ def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) ->
         State.happening.add(kind)
         try:
             is_false = otherwise is not None and not (*args, *kwargs.values(), True)[0]
-            listener.happened(otherwise if otherwise is not None and is_false else kind)
+            listener.event_happens(otherwise if otherwise is not None and is_false else kind)
             return original(self, *args, **kwargs)
         finally:
             State.happening.discard(kind)

@@ -68,6 +68,6 @@ def recipe_path(task: Any, name: str) -> Path:
     return path
 
 
-def as_typed(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+def to_command_line(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a recipe's arguments as a command line gives them."""
     return tuple(f"--{name.replace('_', '-')}={value}" for name, value in arguments.items())

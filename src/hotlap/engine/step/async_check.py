@@ -10,7 +10,7 @@ from hotlap.device.accelerator import Cuda
 from hotlap.engine.step.update import Step
 
 
-class EarlyStep(Step):
+class AsyncCheckStep(Step):
     """Leaves an update out by one host check, as `Step`, but does not drain the device for it.
 
     The loss is copied to the host on a stream of its own, behind the forward and not behind the
@@ -48,7 +48,7 @@ class EarlyStep(Step):
         here = device.pinned(8).view(torch.float32)
         here[1] = 1.0 if isinstance(count, torch.Tensor) else float(count)
         known = device.mark()
-        with device.on(self._stream):
+        with device.use_stream(self._stream):
             device.wait(known)
             for place, value in enumerate((total, count)):
                 if isinstance(value, torch.Tensor):
@@ -72,7 +72,7 @@ class EarlyStep(Step):
             return False
         if not self._also_clips:
             return True
-        norm = self._clipped()
+        norm = self._clip_gradients()
         return norm is None or math.isfinite(float(norm))
 
 

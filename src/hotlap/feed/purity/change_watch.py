@@ -15,7 +15,7 @@ _MOST_WATCHED, _MOST_WATCHED_BYTES = 32, 4096
 """Small containers that are compared before every batch, and how large one may be."""
 
 
-class Watched:
+class ChangeWatch:
     """Names, tensors and small containers, each as it was when it was added."""
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class Watched:
         """(path, small container of other objects, these)"""
         self._slots: list[tuple[str, Any, str, Any]] = []
 
-    def changed(self) -> str | None:
+    def find_change(self) -> str | None:
         """Return the path of something that was rebound, or written to, since; None if nothing.
 
         This is the quick look: of contents those of tensors and of small containers are seen.
         """
-        found = self.rebound()
+        found = self.find_rebinding()
         if found is None and (self._contents or self._members or self._slots):
             return self._rewritten()
         return found
 
-    def rebound(self) -> str | None:
+    def find_rebinding(self) -> str | None:
         """Like `changed`, but leave containers out, in which a data set may keep what it read."""
         for number, (holder, name, value) in enumerate(self._names):
             if holder.get(name) is not value:

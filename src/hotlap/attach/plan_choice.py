@@ -11,7 +11,7 @@ from hotlap.techniques import EXACT_PLAN, check, registry
 
 
 @dataclass(frozen=True)
-class Chosen:
+class PlanChoice:
     """A plan, and why this one."""
 
     plan: Plan
@@ -44,7 +44,7 @@ def choose(
     torch: str,
     by_hand: bool = False,
     techniques: tuple[str, ...] = (),
-) -> Chosen:
+) -> PlanChoice:
     """Return the plan to run under.
 
     Args:
@@ -61,9 +61,9 @@ def choose(
         PlanError: it holds what no plan holds.
     """
     if is_off():
-        return Chosen(Plan(), "HOTLAP_OFF is set: running plain")
+        return PlanChoice(Plan(), "HOTLAP_OFF is set: running plain")
     if wanted is None:
-        return Chosen(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
+        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
     path = plan_path(script) if wanted == "auto" else Path(wanted)
     if wanted == "auto" and not path.exists():
         # Tuning writes no file where nothing is gained.
@@ -71,35 +71,37 @@ def choose(
             f"exact techniques only: '{path}' was not found; `hotlap tune {script}` writes it if "
             "it finds a faster plan"
         )
-        return Chosen(EXACT_PLAN, _line(EXACT_PLAN, words))
+        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, words))
     file = PlanFile.read(path)
     known = registry(techniques)
     check(file.plan, known)
     if file.verdict is not None and file.verdict.tier in ("unproven", "changed"):
         words = f"{path} is not used: its verdict is `{file.verdict.tier}`"
-        return Chosen(Plan(), _line(Plan(), words))
+        return PlanChoice(Plan(), _line(Plan(), words))
     if by_hand and wanted != "auto" and _claims_nothing(file):
-        return Chosen(file.plan, _line(file.plan, f"written by hand, nothing is proven, {path}"))
-    strange = _strange(file, cpu, torch)
+        return PlanChoice(
+            file.plan, _line(file.plan, f"written by hand, nothing is proven, {path}")
+        )
+    strange = _why_not_applicable(file, cpu, torch)
     if strange:
         plan = exact_part(file.plan, known)
         out = ", ".join(name for name in file.plan.techniques if name not in plan.techniques)
         words = f"exact techniques of {path} only: {strange}" + (f"; dropped: {out}" if out else "")
-        return Chosen(plan, _line(plan, words))
+        return PlanChoice(plan, _line(plan, words))
     if not file.plan:
-        return Chosen(Plan(), _line(Plan(), f"{path}: nothing faster than plain was found"))
+        return PlanChoice(Plan(), _line(Plan(), f"{path}: nothing faster than plain was found"))
     verdict = file.verdict
     words = (
         f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
     )
-    return Chosen(file.plan, _line(file.plan, f"{words}, from {path}"))
+    return PlanChoice(file.plan, _line(file.plan, f"{words}, from {path}"))
 
 
 def _claims_nothing(file: PlanFile) -> bool:
     return not file.measured and file.host is None and file.verdict is None
 
 
-def _strange(file: PlanFile, cpu: str, torch: str) -> str:
+def _why_not_applicable(file: PlanFile, cpu: str, torch: str) -> str:
     """Return why the file's verdict does not apply on this host, empty if it does."""
     if not file.is_as_measured:
         return "it was written or edited by hand"

@@ -83,7 +83,7 @@ class _Witness:
             os.write(number, bytes([len(pending), *pending]))
 
 
-class Passing:
+class SignalForwarder:
     """While entered, hands this process's signals on to one that `to` names.
 
     Enter it before that process is started: no signal is lost in between. Outside of the main
@@ -97,7 +97,7 @@ class Passing:
         self._witness: _Witness | None = None
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> "Passing":
+    def __enter__(self) -> "SignalForwarder":
         if threading.current_thread() is not threading.main_thread():
             return self
         numbers = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
@@ -107,7 +107,7 @@ class Passing:
             self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def to(self, process: "subprocess.Popen[Any]") -> None:
+    def forward_to(self, process: "subprocess.Popen[Any]") -> None:
         """Hand on to that process what has arrived, and what will."""
         self._process = process
         if self._witness is not None:

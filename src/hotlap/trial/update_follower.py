@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from hotlap.trial.elements import Vector
 from hotlap.trial.twin import Chain
 
-_APART, _TENSOR_APART, _SMALL = 0.02, 0.3, 1e-3
+_DISTANCE_LIMIT, _TENSOR_DISTANCE_LIMIT, _SMALL = 0.02, 0.3, 1e-3
 """From which share of its length on a gradient is looked at; the same for a single tensor, and the
 share of the whole gradient that such a tensor has at least."""
 _JUMP = 10.0
@@ -45,7 +45,7 @@ class Follower:
         """Of each update: `gradients`, a letter for each parameter, see `Chain.letters`; `random`,
         digests of the states of the generators; `sums` and `states`, see `Chain.compare`, None
         where it could not be repeated."""
-        self.apart: list[float | None] = []
+        self.gradient_distances: list[float | None] = []
         """Of each update: how far its gradient is from the plain run's, as a share of that one."""
         self._gradients: list[Vector] = []
         self._looked_at = 0
@@ -53,7 +53,7 @@ class Follower:
         self.problem = ""
         """Why updates could not be repeated, if so."""
 
-    def begins(self, key: Hashable, optimizer: Any) -> None:
+    def update_begins(self, key: Hashable, optimizer: Any) -> None:
         """An update begins: note weights and the optimizer's state.
 
         Args:
@@ -87,14 +87,14 @@ class Follower:
             # What cannot be read ends no script.
             self.problem = self.problem or _line(error)
             self._gradients.append(numpy.zeros(0, dtype=numpy.float32))
-            self.apart.append(None)
+            self.gradient_distances.append(None)
             return False
         row["gradients"] = chain.letters
         gradients = numpy.concatenate(chain.gradients) if chain.gradients else numpy.zeros(0)
         with numpy.errstate(all="ignore"):
             self._gradients.append(gradients.astype(numpy.float32))
         if number >= len(self._plain) or len(self._plain[number]) != len(gradients):
-            self.apart.append(None)
+            self.gradient_distances.append(None)
             return False
         with numpy.errstate(all="ignore"):
             return self._is_odd(chain, gradients, self._plain[number].astype(numpy.float64))
@@ -106,13 +106,13 @@ class Follower:
         sizes = _lengths(theirs, edges)
         apart = _share(float(numpy.linalg.norm(ours - theirs)), whole)
         each = off / numpy.maximum(sizes, _SMALL * whole + 1e-300)
-        self.apart.append(apart if numpy.isfinite(apart) else None)
+        self.gradient_distances.append(apart if numpy.isfinite(apart) else None)
         before = [row for row in self._recent if len(row[1]) == len(each)]
         most = max((row[0] for row in before), default=0.0)
         most_each = numpy.max([row[1] for row in before], axis=0) if before else 0.0
         self._recent.append((apart, each))
-        is_odd = not apart <= max(_APART, _JUMP * most) or bool(
-            numpy.any(each > numpy.maximum(_TENSOR_APART, _JUMP * most_each))
+        is_odd = not apart <= max(_DISTANCE_LIMIT, _JUMP * most) or bool(
+            numpy.any(each > numpy.maximum(_TENSOR_DISTANCE_LIMIT, _JUMP * most_each))
         )
         if not is_odd or self._looked_at >= _LOOKED_AT:
             return False
@@ -122,11 +122,13 @@ class Follower:
     @property
     def is_looking(self) -> bool:
         """True while steps may turn out to be worth a closer look."""
-        last = next((value for value in reversed(self.apart) if value is not None), 0.0)
-        near = len(self.apart) < _BEFORE or last < _TENSOR_APART
+        last = next(
+            (value for value in reversed(self.gradient_distances) if value is not None), 0.0
+        )
+        near = len(self.gradient_distances) < _BEFORE or last < _TENSOR_DISTANCE_LIMIT
         return bool(self._plain) and self._looked_at < _LOOKED_AT and near
 
-    def ends(self, key: Hashable, optimizer: Any) -> None:
+    def update_ends(self, key: Hashable, optimizer: Any) -> None:
         """The update has ended: repeat it, and note how far it is off."""
         found: tuple[Any, Any] = None, None
         # Once is enough to know that all updates cannot be judged.
@@ -144,7 +146,7 @@ class Follower:
         if options.get("gradients"):
             rows = {str(number): row for number, row in enumerate(self._gradients)}
             save_file(rows, options["gradients"])
-        return {"updates": self.updates, "apart": self.apart, "problem": self.problem}
+        return {"updates": self.updates, "apart": self.gradient_distances, "problem": self.problem}
 
 
 def _line(error: Exception) -> str:

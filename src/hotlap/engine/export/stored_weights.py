@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.files import check_path
-from hotlap.checkpoint.foreign import fitted, is_foreign, read_foreign
+from hotlap.checkpoint.foreign import fit_to_model, is_foreign, read_foreign
 from hotlap.engine.state.saving import find
 from hotlap.engine.state.weights import extra_of
 from hotlap.errors import MissingFile
@@ -34,13 +34,13 @@ def weights_of(
         UsageError: the weights are those of another model.
         CheckpointCorrupt: it is not what it says it is.
     """
-    found = found_in(source, notice)
+    found = read_stored_weights(source, notice)
     notice(f"loading weights from '{found.path}'")
-    return fitted(found.weights, wanted, found.path)
+    return fit_to_model(found.weights, wanted, found.path)
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredWeights:
     """What a model is put together from."""
 
     path: Path
@@ -51,7 +51,7 @@ class Found:
     """What modules gave by `get_extra_state`."""
 
 
-def found_in(source: str | Path, notice: Callable[[str], None]) -> Found:
+def read_stored_weights(source: str | Path, notice: Callable[[str], None]) -> StoredWeights:
     """Return what a path holds; it may be of another model.
 
     Args:
@@ -65,7 +65,7 @@ def found_in(source: str | Path, notice: Callable[[str], None]) -> Found:
     path = Path(source)
     check_path(path)
     if is_foreign(path):
-        return Found(path, read_foreign(path))
+        return StoredWeights(path, read_foreign(path))
     if not path.is_dir():
         raise MissingFile(
             f"'{path}' was not found. Expected: a run's folder, a folder `step-...`, or a file of "
@@ -76,4 +76,4 @@ def found_in(source: str | Path, notice: Callable[[str], None]) -> Found:
         notice(f"skipped: {why}")
     assert saved is not None
     buffers = saved.tensors.get("buffers", {})
-    return Found(saved.path, saved.tensors["model"], buffers, extra_of(saved.state))
+    return StoredWeights(saved.path, saved.tensors["model"], buffers, extra_of(saved.state))

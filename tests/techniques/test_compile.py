@@ -10,7 +10,7 @@ from torch import nn
 
 import hotlap
 from hotlap.plan import Plan
-from hotlap.techniques import Refusal, StepTarget, get
+from hotlap.techniques import Numerics, Refusal, StepTarget, get
 from hotlap.techniques.compile import find_repeated_blocks
 from tests.engine.test_conformance import Images
 
@@ -78,6 +78,21 @@ def test_every_region_learns_what_the_plain_run_learns(options: Any, graphs: str
     for left, right in zip(done.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
     assert "forward" not in vars(done.model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "is_equal"), [("eager", True), ("inductor", False)])
+def test_compiled_dropout_draws_what_the_plain_run_draws(source: str, is_equal: bool) -> None:
+    def dropping() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+
+    technique = get("compile")
+    claim = Numerics.ROUNDING if is_equal else Numerics.STREAM
+    assert technique.numerics(technique.options({"random": source})) == claim
+    plain, done = train(None, dropping), train({"random": source}, dropping)
+    pairs = zip(done.model.parameters(), plain.model.parameters(), strict=True)
+    near = [torch.allclose(left, right, rtol=1e-3, atol=1e-4) for left, right in pairs]
+    assert all(near) == is_equal
 
 
 @pytest.mark.slow

@@ -12,7 +12,9 @@ When it hurts  short runs (compiling takes ten seconds to minutes), and models t
                nothing in torch 2.13, and says nothing; one more compiled run is not free of
                compiling, each new shape or Python number pays again (this one then says
                *refused*); `max-autotune` is not the fastest mode by its name.
-Numerics       rounding: fused kernels sum in another order.
+Numerics       rounding: fused kernels sum in another order. Dropout draws the numbers that it
+               draws uncompiled (Inductor's `fallback_random`); with `random="inductor"` it draws
+               others, as another seed would.
 Measured       not yet; `python -m benchmarks gpu compile` does it on a GPU
 Source         torch.compile documentation, regional compilation; pytorch/pytorch issue 101107
                (names in checkpoints).
@@ -58,6 +60,9 @@ class Options:
     """One program for all sizes, in place of one for the sizes of the first batch."""
     fullgraph: bool = False
     """Fail rather than leave parts of the region uncompiled."""
+    random: Literal["eager", "inductor"] = "eager"
+    """Whose random numbers dropout draws: those of the plain run, or Inductor's own, which are
+    drawn inside fused kernels."""
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -164,6 +169,7 @@ class _Region:
 
     def __init__(self, plain: Forward, name: str, options: Options, record: _Record) -> None:
         import torch
+        from torch._inductor import list_mode_options
 
         self._plain, self._record = plain, record
         self._any_shape = options.dynamic
@@ -171,7 +177,14 @@ class _Region:
         self._calls = 0
         function = plain if options.region == "blocks" else _own_frame(plain, name)
         self._compiled = torch.compile(
-            function, mode=options.mode, fullgraph=options.fullgraph, dynamic=options.dynamic
+            function,
+            fullgraph=options.fullgraph,
+            dynamic=options.dynamic,
+            # torch.compile takes a mode or options, not both.
+            options={
+                **list_mode_options(options.mode, options.dynamic),
+                "fallback_random": options.random == "eager",
+            },
         )
 
     @classmethod
@@ -247,11 +260,15 @@ def candidates(task: TaskFacts) -> tuple[Mapping[str, Any], ...]:
     return ({}, {"region": "loss"})
 
 
+def numerics(options: Options) -> Numerics:
+    return Numerics.ROUNDING if options.random == "eager" else Numerics.STREAM
+
+
 TECHNIQUE = Technique(
     name="compile",
     seam="step",
     Options=Options,
-    numerics=lambda: Numerics.ROUNDING,
+    numerics=numerics,
     why_not=why_not,
     apply=apply,
     proof=proof,

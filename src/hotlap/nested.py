@@ -1,4 +1,4 @@
-"""Nested batches: tensors in lists, tuples, named tuples and mappings.
+"""Nested batches: map, flatten and rebuild tensors in lists, tuples, named tuples and mappings.
 
 Two operations, because they promise different things. `mapped` changes the tensors of any batch,
 and what holds them keeps its type. `take_apart` and `rebuild` make a batch anew that nobody can

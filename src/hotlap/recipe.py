@@ -1,4 +1,4 @@
-"""A recipe: a Python file with `task(...) -> hotlap.Task`, whose parameters can be given."""
+"""Loads a recipe, a file with `task(...) -> hotlap.Task`, and turns its parameters into options."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""Learning-rate schedules that torch has no single class for; each steps once an optimizer step."""
+"""Learning-rate schedules that torch has no class for; each is stepped once per optimizer step."""
 
 import math
 from collections.abc import Callable

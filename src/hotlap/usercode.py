@@ -1,4 +1,4 @@
-"""Whose file is it: the user's, a library's, or hotlap's own?"""
+"""Whose file it is: the user's, a library's, or hotlap's own."""
 
 import os
 import sysconfig

@@ -1,4 +1,4 @@
-"""Child processes that train: hotlap hears of them, and applies no plan to them.
+"""Child processes of a script that train: they report to hotlap, and no plan is applied to them.
 
 The script's own process is attached to. A child that `torch.multiprocessing` or a launcher starts
 anew finds in its environment where to connect; it says who it is, when it takes its first optimizer

@@ -1,4 +1,4 @@
-"""The parent's side: the command and the environment that get hotlap into a script."""
+"""Command and environment with which the parent starts a script so that hotlap is loaded in it."""
 
 import os
 import sys

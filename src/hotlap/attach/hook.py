@@ -1,4 +1,4 @@
-"""Waits for `import torch` in the script's process, then starts the session."""
+"""Import hook: waits for `import torch` in the script's process, then starts the session."""
 
 import importlib.util
 import os

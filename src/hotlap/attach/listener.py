@@ -1,4 +1,4 @@
-"""What an attached process listens to, and whether anybody listens."""
+"""`Listener`, the interface that the seams call, and how to mute it for hotlap's own work."""
 
 import contextlib
 import weakref

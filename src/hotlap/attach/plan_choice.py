@@ -1,4 +1,4 @@
-"""Which plan a run is made under, and the one line that says so."""
+"""Chooses the plan file that a script runs under, and the one line that says so."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a script does beside its steps, told for rules about mistakes: each call once, and where.
+"""Events beside a script's steps (`eval()`, `set_epoch`, saving): each call once, with its line.
 
 The patches are of the same kind as those of `seams`: of methods, and without effect once nobody
 listens.

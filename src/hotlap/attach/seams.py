@@ -1,4 +1,4 @@
-"""The only place, with `happenings`, that assigns to torch's classes.
+"""Patches torch's DataLoader, Module and Optimizer classes; only `script_events` does so, too.
 
 Methods are patched on classes, never names in modules, because `from torch... import ...` copies
 names. Every patch calls what it replaced, and does nothing else once `listener` is None.

@@ -1,4 +1,4 @@
-"""Trains a script from another seed, also one that fixes its own."""
+"""Shifts every seed that a script sets, so that it trains from another one."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Signals of a process handed on to the one it stands for, as if that had been started itself.
+"""Forwards a process's signals to the process that does its work.
 
 A signal that was sent to the whole group, by a terminal, a scheduler or `timeout`, has reached the
 script already: a second copy would cut short what it does at the first. Nothing in a signal says

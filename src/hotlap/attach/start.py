@@ -1,4 +1,4 @@
-"""Begins a session once torch is there, with the parts of the role that the process was given."""
+"""Starts a session once torch is imported, with the parts of the role given to the process."""
 
 import atexit
 import logging

@@ -1,4 +1,4 @@
-"""How files of a checkpoint are opened, and put on the disk."""
+"""Opens files of a checkpoint, and flushes them to the disk."""
 
 import errno
 import os

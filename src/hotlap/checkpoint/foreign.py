@@ -1,4 +1,4 @@
-"""Reads the weights that people already have, without running anything that is inside.
+"""Reads weights in other formats (`.pt`, safetensors, Lightning) without running any code in them.
 
 Files of safetensors, and what `torch.save` made: a bare state dict, or a dictionary that holds one
 beside the optimizer's and an epoch. Names lose what wrappers put before them: `_orig_mod.` of

@@ -1,4 +1,4 @@
-"""What writers that are gone have left behind, told from what is being written."""
+"""Removes temporary files of writers that have died, and leaves those of live ones."""
 
 import os
 import re

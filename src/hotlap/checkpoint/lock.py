@@ -1,4 +1,4 @@
-"""One run at a time saves into a folder: the others are told who does.
+"""Lock on a run's folder: one run at a time saves into it; others are told which process does.
 
 The kernel's lock on the file says, on one machine, whether the owner lives; what is written in it
 says who that is, and speaks for owners on other machines, whose locks some file systems do not

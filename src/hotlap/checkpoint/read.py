@@ -1,4 +1,4 @@
-"""Finds and checks committed steps. Nothing of a run is touched before all of a step is proven."""
+"""Finds and checks committed steps; all files of a step are checked before any is loaded."""
 
 import hashlib
 import json

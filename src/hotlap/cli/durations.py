@@ -1,4 +1,4 @@
-"""Seconds, as people write them on a command line: `90s`, `2m`, `1h`."""
+"""Parses seconds on a command line: `90s`, `2m`, `1h`."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""`hotlap explain`: a technique, a finding, an error or a plan file, explained."""
+"""`hotlap explain`: the page of a technique, a finding, an error or a plan file."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`hotlap export`: what was trained, for those who use it elsewhere."""
+"""`hotlap export`: writes a trained model as a state dict, torch.export program or ONNX."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`hotlap run`: the unedited script, under a plan."""
+"""`hotlap run`: runs an unedited script under a plan."""
 
 import sys
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What commands make of a script or a recipe that was given: its subject, its task, its lab."""
+"""What commands make of SCRIPT: its subject, its task, its lab, and options that they share."""
 
 import os
 import shutil

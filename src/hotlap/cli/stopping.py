@@ -1,4 +1,4 @@
-"""Signals that ask a training to end: it saves where it stands, and ends at the next one."""
+"""Signals that end a training: the first saves and stops, the next stops at once."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Which words of a command line are hotlap's, and which the script's: `[OPTIONS] SCRIPT [ARGS]`."""
+"""Splits a command line into hotlap's options, the script, and the script's own arguments."""
 
 import difflib
 import errno

@@ -1,4 +1,4 @@
-"""`hotlap train`: a recipe, with our own engine."""
+"""`hotlap train`: trains a recipe with hotlap's engine."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""The one thin seam to the device: everything that hotlap asks of an accelerator by name.
+"""`Cuda` and `Device`: everything that hotlap asks of a device: streams, events, copies, memory.
 
 `device_of(name)` gives a `Device`. What is written against it runs on a CPU too, under a fake of
 the tests that records and delays as a device does; only `Cuda` itself needs one.

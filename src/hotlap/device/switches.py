@@ -1,4 +1,4 @@
-"""Global switches of torch, and probes that show what they do: the one place that touches them.
+"""torch's global switches (TF32, cuDNN, deterministic), set and undone here only.
 
 Everything here acts on the running process and its device. Techniques call it, and tests put
 another one in its place, so that all else is tested where there is no GPU.

@@ -1,4 +1,4 @@
-"""The diagnosis: watch, nominate, try each remedy in turns with the plain script, and rank."""
+"""The diagnosis: observe, suspect, try each remedy in turns with the plain script, and rank."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a race says of each suspicion: how much the remedy took off a step, or its bound."""
+"""What a race says of each suspect: the milliseconds that its remedy saved, or an upper bound."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a diagnosis says: findings, suspects, opportunities, and what is known without any trial."""
+"""The result of a diagnosis: findings, suspects and opportunities, as data and as JSON."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""Changes that no plan may hold: they only show what a perfect remedy would give."""
+"""Changes that no plan may hold; they only measure what a perfect remedy would save."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The seconds of a diagnosis: what is left, and how many trials fit into it."""
+"""How a diagnosis spends its seconds: what is left, and how many trials fit into it."""
 
 import math
 import os

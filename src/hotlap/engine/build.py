@@ -1,4 +1,4 @@
-"""A task, a plan and a device become a run that can take steps."""
+"""`build`: makes model, optimizer, sources and step of a run from a task, a plan and a device."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Time and loss of one epoch, over as many processes as it takes."""
+"""Time and loss of one epoch, over all processes that it takes."""
 
 import math
 import time

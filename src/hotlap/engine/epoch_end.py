@@ -1,4 +1,4 @@
-"""The end of an epoch: it is measured, its schedule steps, and what was trained is not lost."""
+"""The end of an epoch: measures and evaluates it, steps its schedule, checks the loss."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What gives a run its batches: training and held-out samples, techniques around them."""
+"""Chooses the sources of training and held-out batches, with the techniques on them."""
 
 from typing import Any
 

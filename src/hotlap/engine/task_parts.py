@@ -1,4 +1,4 @@
-"""Model, optimizer and schedule as a task's functions make them, and what is refused of them."""
+"""Builds model, optimizer and schedule with a task's functions, and checks what these return."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`hotlap.train`: the loop written out, with evaluation, saving and a report."""
+"""`hotlap.train`: the loop with evaluation, saving and a report."""
 
 import logging
 import math

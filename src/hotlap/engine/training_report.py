@@ -1,4 +1,4 @@
-"""What a training says of its epochs, and of itself in the end."""
+"""`TrainingReport`: losses and times of each epoch, and the summary of a training."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

@@ -1,4 +1,4 @@
-"""The largest batch goes forward and backward before the first step, and leaves no trace.
+"""Runs forward and backward on the largest batch before the first step; state is restored.
 
 Where samples differ in length the largest batch may come late. Tried first, it runs out of memory
 at once, and the allocator and a compiler meet it before all others.

@@ -1,4 +1,4 @@
-"""The control groups that this process is in, of version 1 and 2, and what they limit.
+"""Limits of this process's control groups, of version 1 and 2.
 
 A limit of any group on the way up holds, so all of them are asked, as far as they are seen from
 here: a container often sees its own group as the root. Source: cgroups(7), the kernel's

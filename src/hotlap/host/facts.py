@@ -1,4 +1,4 @@
-"""The facts of a machine, as plain data."""
+"""`Host`: the facts of a machine, as plain data."""
 
 import os
 import platform

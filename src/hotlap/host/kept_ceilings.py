@@ -1,4 +1,4 @@
-"""The best ceilings ever seen of a device, kept in the user's cache.
+"""The best ceilings measured so far on a device, kept in the user's cache.
 
 One JSON file for all hosts, as a home may be on a network. A cache that cannot be read or written
 is none: ceilings are measured again.

@@ -1,4 +1,4 @@
-"""How much memory there is, and how much of it can still be taken."""
+"""Total memory, and how much of it is available."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Questions to the system. Each gives a plain answer, and a cautious one where it gets none."""
+"""Queries to the operating system, with a cautious answer where it gives none."""
 
 import contextlib
 import csv

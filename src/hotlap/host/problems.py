@@ -1,4 +1,4 @@
-"""What is wrong with a machine's set-up."""
+"""Problems in a machine's set-up: missing compilers, small shared memory, CPU limits."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer's output that never exists as a whole.
+"""Cross-entropy of a linear layer in blocks of rows; the logits never exist as a whole.
 
 A language model's logits, (tokens, vocabulary) in float32, and their gradient are often the largest
 tensors of a step. Here they are made a few rows at a time: each chunk's gradient is taken at once

@@ -1,4 +1,4 @@
-"""A linear layer's output that is only made if somebody looks at it.
+"""A tensor subclass for a linear layer's output, which is computed only if it is read.
 
 `torch.nn.functional.cross_entropy` takes it chunk by chunk and never makes it; what only renames
 its rows (`view`, `flatten`, a slice of positions, another float format) is followed; anything else

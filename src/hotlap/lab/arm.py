@@ -1,4 +1,4 @@
-"""One arm of a race: its process, the turns it takes, and the times that these report."""
+"""One arm of a race: its process, its turns, and the times that it reports."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What a run does beside its steps: buffers, averages of the weights, and evaluation."""
+"""Checks beside the steps: buffers, averaged models, and evaluation."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median

@@ -1,4 +1,4 @@
-"""What a caller from Python may give as the script or recipe that trials are made of."""
+"""Checks the SCRIPT or recipe that a caller from Python gives, and its arguments."""
 
 import inspect
 import math

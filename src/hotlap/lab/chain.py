@@ -1,4 +1,4 @@
-"""Does a run begin where the plain run begins, and does each step begin where the last one ended?
+"""Checks of the chain: same initial state, and every step starts where the last one ended.
 
 Between two sampled steps nothing is repeated; what moves there is seen by these two checks.
 """

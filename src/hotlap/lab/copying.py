@@ -1,4 +1,4 @@
-"""Copies the folder of a script, where no copy-on-write view can be had."""
+"""Copies a script's folder for a trial, where no copy-on-write view is possible."""
 
 import contextlib
 import glob

@@ -1,4 +1,4 @@
-"""What a verdict covers, the smallest changes it would have seen, and what it says nothing of."""
+"""What a verdict covers, the smallest change each check would have seen, what is not checked."""
 
 import json
 from collections.abc import Mapping, Sequence

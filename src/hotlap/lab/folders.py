@@ -1,4 +1,4 @@
-"""Which folders a view of the files has to cover."""
+"""Mount points and folders that a copy-on-write view has to cover."""
 
 import os
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How a script ended, and what of its output says why."""
+"""The exit status of a script in words, and the last lines of its output that say why."""
 
 import signal
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Starts a launcher, the process that makes a view or a copy and starts a trial in it."""
+"""Starts the launcher, which makes a view or a copy of the files and starts a trial in it."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a trial listens on: two that run at the same time would want the same port.
+"""Finds the addresses that a script listens on: two trials at once would want the same port.
 
 Source: /proc/PID/fd, /proc/PID/net/tcp and /proc/PID/net/unix in proc(5); autobind in unix(7).
 """

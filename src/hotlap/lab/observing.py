@@ -1,4 +1,4 @@
-"""Observed runs, and what they say of the whole run that the user planned."""
+"""Runs a script in the role `observe`, and returns its trace and the planned number of steps."""
 
 import itertools
 import shutil

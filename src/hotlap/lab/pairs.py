@@ -1,4 +1,4 @@
-"""Races: live processes that train in turns, each pair of neighbours under the same conditions."""
+"""Races: live processes train in turns, so that each pair of neighbors has the same conditions."""
 
 import random
 import time

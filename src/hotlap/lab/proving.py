@@ -1,4 +1,4 @@
-"""Runs what a verdict needs: the plain script twice, the plan, and the repetition in float64."""
+"""`Prover` runs what a verdict needs: the plain script twice, the plan, float64 repetition."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Repeats a recipe's sampled steps in a process of its own, while the proof's run waits."""
+"""Repeats a recipe's sampled steps in its own process, while the proof's run waits."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

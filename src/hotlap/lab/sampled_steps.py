@@ -1,4 +1,4 @@
-"""What sampled steps prove: gradient and update against their repetition in float64.
+"""Judges sampled steps: gradients and updates against their repetition in float64.
 
 Each tensor is judged by itself too: a layer that no longer learns may be a small part of the whole.
 Between what honest rounding may be and what is surely something else lies what cannot be told.

@@ -1,4 +1,4 @@
-"""A view of the files that trials may write to as they like: nothing reaches the real ones."""
+"""`Scratch`: starts trials on a copy-on-write view or on a copy; probes which can be had."""
 
 import glob
 import os

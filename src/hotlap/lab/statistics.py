@@ -1,4 +1,4 @@
-"""Paired ratios, their intervals, and the noise that a claim must exceed. No torch in here."""
+"""Paired ratios, confidence intervals, and the noise floor that a claim must exceed. No torch."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a lab makes trials of: a script or a module as it is, or a recipe that the engine trains."""
+"""`Subject`, of which a lab makes trials: a script, a module, or a recipe."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""One trial: the script in a fresh process, on a copy-on-write view, watched and limited."""
+"""`Lab` and `Trial`: the script in a fresh process, on a copy-on-write view, with time limits."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""What a trial prints: read all the time, so that it never waits for us, and only its end kept."""
+"""Reads what a trial prints while it runs, and keeps the end of it."""
 
 import os
 import threading

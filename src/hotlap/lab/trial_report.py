@@ -1,4 +1,4 @@
-"""One trial, run to its report."""
+"""Runs one trial to its report."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How many steps the turns of a race take: enough seconds, and no more than the script has."""
+"""How many steps a turn of a race has: enough seconds, no more than the script has left."""
 
 from hotlap.errors import TrialError
 

@@ -1,4 +1,4 @@
-"""What every step of a run shows: who took part, what was drawn, what the optimizer made of it.
+"""Judges every update of a run: which parameters took part, hyperparameters, RNG draws.
 
 Single steps are repeated whole, see `sampled_steps`; these checks leave out no step. Each is made
 against the plain run: what that one does not do either, a plan need not do.

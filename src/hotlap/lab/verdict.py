@@ -1,4 +1,4 @@
-"""Is what a plan learns the same? Checks that are kept apart: none sees what the others see.
+"""`Verdict`: combines independent checks into `exact`, `rounding`, `statistical`, or worse.
 
     batches          what reached the model: digests of every batch equal the plain run's
     hyperparameters  every hyperparameter and the count of updates equal at each step

@@ -1,4 +1,4 @@
-"""The file that a plan is kept in, with what it was measured on and what was proven of it.
+"""The plan file (TOML): a plan, the host that it was measured on, and its verdict.
 
 A plan file comes from a stranger: only known keys are read, its size is limited, and no value can
 hold a path, the name of an environment variable or code. It is made for review, so it is sorted,

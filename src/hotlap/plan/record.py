@@ -1,4 +1,4 @@
-"""Plan: how training is executed, as plain data.
+"""`Plan`: technique names and their options, as plain data.
 
 Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
 """

@@ -1,4 +1,4 @@
-"""What people believe of switches that are in many training scripts, and what is true."""
+"""Common beliefs about switches in training scripts, and what is true of them."""
 
 BELIEFS = {
     "empty_cache": """torch.cuda.empty_cache() is said to free memory.

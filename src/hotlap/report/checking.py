@@ -1,4 +1,4 @@
-"""Two plans compared, or a plan file checked, as a page of text."""
+"""The page of `hotlap verify` and `hotlap check`."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""A diagnosis as a page of text."""
+"""The page of `hotlap diagnose`."""
 
 from rich.console import Console
 from rich.table import Table

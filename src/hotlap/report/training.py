@@ -1,4 +1,4 @@
-"""What a training says while it runs, and in the end."""
+"""The progress lines and the summary of `hotlap train`."""
 
 from typing import Any
 

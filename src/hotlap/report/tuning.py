@@ -1,4 +1,4 @@
-"""A tuning as a page of text."""
+"""The page of `hotlap tune`."""
 
 from rich.console import Console
 from rich.table import Table

@@ -1,4 +1,4 @@
-"""What a verdict says, and what each of its checks sees: `hotlap explain verdicts`."""
+"""The lines of a verdict, and `hotlap explain verdicts`."""
 
 VERDICTS = """A verdict says whether a run learns the same under a plan as without it.
 

@@ -1,4 +1,4 @@
-"""Rules look at a trace and nominate what may be slow. They never convict: a trial does.
+"""The rules, which read a trace and nominate what may be slow; only a trial convicts.
 
 One file, one rule: a module with a docstring, a pure function from `Trace` to nominations, and a
 `Rule` named `RULE`. Every such file in this package is found. No torch in here.

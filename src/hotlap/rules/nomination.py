@@ -1,4 +1,4 @@
-"""What a rule says: something that may be slow, where, and what could be tried against it."""
+"""`Nomination`: what may be slow, where, and which remedies could be tried."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

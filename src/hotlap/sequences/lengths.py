@@ -1,4 +1,4 @@
-"""Samples of different lengths in batches of a token budget: all that is known before any order.
+"""Batches of a token budget from known lengths, before any order is drawn.
 
 Samples are put into ranges of length. A batch of a range holds as many as fit the budget when each
 is padded to the end of the range; what is left of a range joins the next longer one. So shapes are

@@ -1,4 +1,4 @@
-"""A collate function for samples of different lengths: padded to the longest, or to a bucket."""
+"""Collate function for samples of different lengths: pads to the longest, or to a bucket."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Data sets: which kind one is, how many samples it has, and which are refused."""
+"""Kinds of dataset: map-style or iterable, how long, and which are refused."""
 
 import sys
 from collections.abc import Mapping

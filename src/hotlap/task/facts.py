@@ -1,4 +1,4 @@
-"""What was seen of a task from outside. No torch in here."""
+"""`TaskFacts`: what is known of a task or a script from outside. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

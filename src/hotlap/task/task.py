@@ -1,4 +1,4 @@
-"""What is learned, the whole of it. No torch in here."""
+"""`Task`: model, loss, data and optimizer: all that decides what is learned. No torch."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""A plan while it is applied: who took it, who refused, and what proves it in the end."""
+"""Applies the techniques of a plan to targets, and collects refusals and proofs."""
 
 import logging
 from collections.abc import Callable, Mapping

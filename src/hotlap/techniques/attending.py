@@ -1,4 +1,4 @@
-"""What `attention` puts in place of torch's function: a call for each kernel, and its proof.
+"""Replaces `scaled_dot_product_attention` by one kernel, and notes which kernel ran.
 
 torch's own kernels are chosen by the switches of `sdpa_kernel`. Another implementation is
 registered with torch's dispatcher: calls reach it however the function was imported, from any

@@ -1,4 +1,4 @@
-"""A clock that gives every instant of a run to exactly one phase."""
+"""Phase clock: attributes every instant of a run to exactly one phase."""
 
 import itertools
 import time

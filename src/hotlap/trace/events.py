@@ -1,4 +1,4 @@
-"""What a training loop did, in order: the stream that rules about mistakes read."""
+"""Events of a training loop in order, for rules about mistakes."""
 
 from types import FrameType
 

@@ -1,4 +1,4 @@
-"""What a watched run shows of its loaders and optimizers, and how many steps it will take."""
+"""Facts of a watched run: its loaders, its optimizers, and how many steps it will take."""
 
 from typing import Any
 

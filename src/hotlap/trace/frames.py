@@ -1,4 +1,4 @@
-"""Which line of the user's code is running, and how many times its loops still go round."""
+"""The line of the user's code that is running, and the loops around it."""
 
 import ast
 import linecache

@@ -1,4 +1,4 @@
-"""Values by object: found by identity, and forgotten when the object dies."""
+"""`IdentityTable`: values by object identity, dropped when the object dies."""
 
 import sys
 import weakref

@@ -1,4 +1,4 @@
-"""Samples, from a thread of its own, which of the user's lines the training thread is below."""
+"""Sampling profiler: a thread that notes which of the user's lines is running."""
 
 import collections
 import sys

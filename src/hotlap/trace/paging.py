@@ -1,4 +1,4 @@
-"""How many pages of memory the system hands to a process in each step. No torch in here."""
+"""Page faults per step of a process. No torch."""
 
 MANY = 100
 """Page faults a step from which on keeping memory is worth a trial."""

@@ -1,4 +1,4 @@
-"""Records one run, whoever feeds it: the seams of an attached script, or the engine's own step."""
+"""`Recorder`: clock, lines and events of one run, fed by the seams or by the engine's step."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What an observed run is recorded as. No torch in here."""
+"""`Trace`: the data of an observed run. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

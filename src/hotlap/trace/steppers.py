@@ -1,4 +1,4 @@
-"""Which optimizer is which: one that is made again takes the place of the one before it."""
+"""Tells optimizers apart: one that a script creates again replaces the one before it."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""A trace as files in a folder. No torch in here.
+"""Writes and reads a trace as files in a folder. No torch.
 
 `steps.csv` has a row for each step and a column for each phase, in ms; `events.jsonl` an object for
 each event; `trace.json` holds the rest.

@@ -1,4 +1,4 @@
-"""Follows copies of a model that a run keeps beside it: averages of its weights, for one."""
+"""Follows averaged copies of a model (EMA, SWA) and digests them at every update."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""One end of a connection between hotlap and a process that it runs or measures: JSON lines."""
+"""`Channel`: one end of the JSON-lines connection between hotlap and a measured process."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""How far a captured step is from its repetition, tensor by tensor and overall.
+"""Errors of a captured step against its repetition: gradients, updates, buffers.
 
 A gradient or an update that is missing counts as zero, on either side.
 """

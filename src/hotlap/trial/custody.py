@@ -1,4 +1,4 @@
-"""What an update has left, and whether the next one finds it."""
+"""`Custody`: are weights and optimizer state untouched between two updates?"""
 
 from collections.abc import Hashable, Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cheap digests of tensors: equal bits, equal digests; and not the other way once in 2^60."""
+"""Fast digests of tensors: equal bits give equal digests, others collide once in 2^60."""
 
 import hashlib
 from collections.abc import Mapping

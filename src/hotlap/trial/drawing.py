@@ -1,4 +1,4 @@
-"""Repeats a step in another dtype with the random numbers that it drew in its own.
+"""Repeats a step in another dtype with the random numbers of its own dtype.
 
 From one RNG state torch draws other numbers in float64 than in float32. A repetition in float64 of
 a step that draws noise would be another step.

@@ -1,4 +1,4 @@
-"""Drawn elements of a tensor: what a check can afford to look at in every step."""
+"""Randomly chosen elements of a tensor, which a check can afford to read at every step."""
 
 from typing import Any
 

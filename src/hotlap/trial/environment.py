@@ -1,4 +1,4 @@
-"""The environment of a process that a plan is applied in, and what a trial's must not hold."""
+"""Environment of a measured process: what a plan sets, and what must not be inherited."""
 
 import json
 import tempfile

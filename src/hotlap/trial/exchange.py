@@ -1,4 +1,4 @@
-"""The folder that hotlap shares with what it runs and measures: what is written there is real."""
+"""The folder outside the view in which a parent and its trials exchange files."""
 
 import contextlib
 import fcntl

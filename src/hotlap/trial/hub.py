@@ -1,4 +1,4 @@
-"""The parent's side of the channel: every process of a run or a trial connects to one socket."""
+"""`Hub`: the parent's socket, to which every process of a run or a trial connects."""
 
 import selectors
 import socket

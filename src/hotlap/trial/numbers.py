@@ -1,4 +1,4 @@
-"""The numbers of a task that its optimizer holds."""
+"""Hyperparameters of an optimizer's groups."""
 
 from typing import Any
 

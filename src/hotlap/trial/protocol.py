@@ -1,4 +1,4 @@
-"""What a process that is measured is told, and how it ends. No torch in here."""
+"""What a measured process is told, and how it ends. No torch."""
 
 import json
 from collections.abc import Mapping

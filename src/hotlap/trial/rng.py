@@ -1,4 +1,4 @@
-"""The RNG state of a process as tensors: torch's, on every device, Python's and NumPy's."""
+"""The RNG state of a process as tensors: torch's on every device, Python's and NumPy's."""
 
 import random
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Taking turns: a process trains some steps, reports their time, and waits for its next turn."""
+"""Taking turns: trains some steps, reports their time, and waits for the next turn."""
 
 import time
 from collections.abc import Callable

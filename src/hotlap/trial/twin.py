@@ -1,4 +1,4 @@
-"""Repeats the updates of an optimizer on drawn elements, by another one of its class."""
+"""Repeats an optimizer's updates on a few elements, with a second optimizer of its class."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Follows every update of a run: on drawn elements, is it what the optimizer should have done?
+"""`Follower`: compares every update with what the optimizer should have done, on a few elements.
 
 Optimizers that treat each element by itself, as most do, can be repeated on a few elements of each
 tensor: that is cheap enough for every update of a run, where whole steps are repeated at some only.

@@ -1,4 +1,4 @@
-"""The seconds that a tuning may take, and what each part of it is expected to need."""
+"""Seconds of a tuning, and what each part of it is expected to need."""
 
 import time
 from dataclasses import dataclass, field

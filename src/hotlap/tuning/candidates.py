@@ -1,4 +1,4 @@
-"""Which techniques are worth a trial on this script and host, and what they make together."""
+"""Candidate plans: techniques worth a trial on this script and host, and their combinations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

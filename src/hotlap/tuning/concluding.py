@@ -1,4 +1,4 @@
-"""What a tuning may claim: a proven plan, nothing to gain, or that it could not tell."""
+"""The outcome of a tuning: a proven plan, nothing to gain, or undecided."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a diagnosis measured before, and what became of it in a tuning."""
+"""Hints of an earlier diagnosis, and whether the tuning agrees with them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

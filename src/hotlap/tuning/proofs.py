@@ -1,4 +1,4 @@
-"""The verdicts on the plans that gained, the fastest of each tier first."""
+"""Proves the plans that gained, the fastest of each tier first."""
 
 from collections.abc import Sequence
 

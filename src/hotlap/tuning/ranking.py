@@ -1,4 +1,4 @@
-"""Which of the plans that gained comes first."""
+"""Ranks the plans that gained."""
 
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import paired_ratio

@@ -1,4 +1,4 @@
-"""What a tuning found, and the plan file that it leaves."""
+"""`Tuning`: what a tuning found, as JSON and as a plan file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""The tuning itself: observe, nominate, race, combine, race again, prove, predict."""
+"""The stages of a tuning: observe, nominate, race, combine, race again, prove, predict."""
 
 import os
 import time

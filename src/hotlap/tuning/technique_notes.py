@@ -1,4 +1,4 @@
-"""The state of each technique in a tuning: what speaks for it in the report, and why."""
+"""The state of each technique in a tuning's report, and its reason."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

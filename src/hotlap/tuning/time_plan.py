@@ -1,4 +1,4 @@
-"""How the seconds of a tuning are shared out, from what the first observation showed."""
+"""How a tuning spends its seconds, from what the first observation showed."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One tuning while it goes on: its lab, host, budget, and the trials so far."""
+"""`Tuner`: state of a running tuning: lab, host, budget and trials."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

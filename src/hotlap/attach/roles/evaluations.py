@@ -1,4 +1,4 @@
-"""Notes a script's forwards without gradients: what they read, and some of them whole."""
+"""Records a script's forwards without gradients, and keeps some with inputs to repeat them."""
 
 import contextlib
 import json

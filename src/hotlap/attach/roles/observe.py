@@ -1,4 +1,4 @@
-"""Watches a run: where the milliseconds of each step go, and which lines they are spent below."""
+"""Role `observe`: measures where each step's time goes, and which lines it is spent in."""
 
 import collections
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Repeats captured steps without a plan, each at its own place in the script, on its own batch."""
+"""Role `own_place`: repeats captured steps where the script itself comes to them."""
 
 from pathlib import Path
 from typing import Any

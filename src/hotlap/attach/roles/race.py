@@ -1,4 +1,4 @@
-"""The part of an arm in a race: it trains as many steps a turn as it is told."""
+"""Role `race`: an attached script trains in turns of as many steps as it is told."""
 
 import weakref
 from typing import Any

@@ -1,4 +1,4 @@
-"""Repeats captured steps without a plan, in place of the script's own, from a DataLoader."""
+"""Role `reference`: repeats captured steps without a plan, on batches handed to the script."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Keeps single steps of a script, to be repeated: batches, random states, weights, updates."""
+"""Captures single steps of a script to be repeated: batches, RNG states, weights, updates."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A session hears the seams, applies the plan, and hands on to the parts of its role."""
+"""`Session`: receives the seams' events, applies the plan, and calls the parts of its role."""
 
 import os
 import sys

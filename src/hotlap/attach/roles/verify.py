@@ -1,4 +1,4 @@
-"""Records what a verdict needs: what was fed, the task's numbers, weights, and sampled steps."""
+"""Role `verify`: records what a verdict needs: digests, hyperparameters, captured steps."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A look at the model that training does not notice."""
+"""Evaluates the model without side effects: modes, buffers and RNG state are restored."""
 
 import weakref
 from collections.abc import Iterator

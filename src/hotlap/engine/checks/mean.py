@@ -1,4 +1,4 @@
-"""Is a loss a mean over the batch's items? Only then may a step be split into micro-batches."""
+"""Checks that a loss is a mean over the batch; only then may a step be split into micro-batches."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""Running statistics of normalisation layers, which a step that is left out leaves alone too."""
+"""Restores running statistics of normalization layers where a step is skipped."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Whether a step may be taken in micro-batches."""
+"""Checks whether a step may be split into micro-batches."""
 
 from typing import Any
 

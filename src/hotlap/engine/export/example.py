@@ -1,4 +1,4 @@
-"""What the loss gives the model, from which a program for any batch is made and checked."""
+"""The example batch of an export: what the loss passes to the model, and checks on it."""
 
 import inspect
 import math

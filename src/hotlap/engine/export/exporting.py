@@ -1,4 +1,4 @@
-"""What was trained, for those who use it elsewhere: a state dict, torch.export, or ONNX."""
+"""Exports a trained model: a state dict, torch.export, or ONNX."""
 
 import importlib
 import importlib.util

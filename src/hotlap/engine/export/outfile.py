@@ -1,4 +1,4 @@
-"""A file for others, put in its place once it is whole."""
+"""Checks the path of an exported file, and writes the file atomically."""
 
 import contextlib
 import os

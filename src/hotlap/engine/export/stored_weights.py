@@ -1,4 +1,4 @@
-"""The weights that a path stands for: a run's folder, a folder `step-...`, or a file."""
+"""Reads the weights at a path: a run's folder, a folder `step-...`, or a file."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""`hotlap.estimate`: will it fit? What a run would hold, predicted before anything runs."""
+"""`hotlap.estimate`: predicts peak memory, and the largest batch, before anything runs."""
 
 import re
 from collections.abc import Mapping

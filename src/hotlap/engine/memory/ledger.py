@@ -1,4 +1,4 @@
-"""Which tensors are alive at once: a ledger of storages, by what they are for."""
+"""Ledger of storages that are alive at once, by kind: weights, gradients, activations."""
 
 import weakref
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What was really held at once, as torch's own allocator tells it."""
+"""Peak memory as torch's own allocator measured it."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Two steps of a run with tensors that have shapes and no numbers: what they would hold."""
+"""Runs two steps on fake tensors, to predict what a real step holds."""
 
 import contextlib
 import warnings

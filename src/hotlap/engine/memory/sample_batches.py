@@ -1,4 +1,4 @@
-"""A few of a task's samples, in batches of any number: what batches are, without training."""
+"""A few of a task's samples, collated to batches of any size, for checks and estimates."""
 
 from collections.abc import Sequence
 from typing import Any

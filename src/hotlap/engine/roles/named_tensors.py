@@ -1,4 +1,4 @@
-"""What is trained, by the names of the plain model's parameters."""
+"""Trained weights by the parameter names of the plain model."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A trial of a recipe, from inside: `python -m hotlap.engine.roles.process RECIPE [ARGS]`.
+"""Process of a recipe's trial: `python -m hotlap.engine.roles.process RECIPE [ARGS]`.
 
 Whoever started it says through the environment which role it plays: the same roles, over the same
 channel, as an unedited script that hotlap has attached to.

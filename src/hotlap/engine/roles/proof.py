@@ -1,4 +1,4 @@
-"""What a verdict on a recipe rests on: its run digested, and single steps repeated in float64.
+"""Role `verify` of a recipe: digests of the run, and single steps captured to be repeated.
 
 The engine owns the step, so a sampled step is kept as what a checkpoint holds before it (weights,
 optimizer, random states, by name), its batch, its gradient, and the weights after it. It is

@@ -1,4 +1,4 @@
-"""The role of an arm in a race: the engine trains as many steps a turn as it is told."""
+"""Role `race` of a recipe: the engine trains in turns of as many steps as it is told."""
 
 from hotlap.engine.roles.trial import Trial, leave
 from hotlap.engine.run import steps_of

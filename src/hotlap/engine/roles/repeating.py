@@ -1,4 +1,4 @@
-"""Repeats sampled steps of a recipe, and what it evaluated, by the engine without a plan."""
+"""Role `reference` of a recipe: repeats captured steps and evaluations in float64, no plan."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A trial of a recipe from inside: its task built, its report sent, its process ended."""
+"""`Trial`: builds a recipe's task in its process, reports to the parent, and ends."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Watches a recipe's run: where the milliseconds of each step go, evaluation between epochs too."""
+"""Role `observe` of a recipe: measures where the milliseconds of each step and evaluation go."""
 
 import collections
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Where a run begins: at its start, or at the newest step that one can go on from."""
+"""Chooses where a run starts: at step 0, or at the newest checkpoint that can be loaded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Everything that a run's future depends on, taken out of it and put back."""
+"""Collects all state of a run that a checkpoint holds, and restores it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

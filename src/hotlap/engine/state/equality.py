@@ -1,4 +1,4 @@
-"""Whether a value may stand where another one stood: equal, or of its kind."""
+"""Compares saved values with the run's own: equal, or of the same type."""
 
 from collections.abc import Mapping
 from numbers import Real

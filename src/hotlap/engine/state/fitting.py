@@ -1,4 +1,4 @@
-"""Whether a step fits what was built; nothing is loaded for that."""
+"""Checks a checkpoint's tensors and names against the model that was built, before it is loaded."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether an optimizer's groups and states are such as this run's can have kept."""
+"""Checks an optimizer's saved groups and state against those of this run."""
 
 import inspect
 import logging

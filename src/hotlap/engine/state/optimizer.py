@@ -1,4 +1,4 @@
-"""The optimizer in a checkpoint: its groups, and the state of each parameter by its name."""
+"""The optimizer in a checkpoint: its groups, and each parameter's state by name."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The global random states in a checkpoint: Python's, numpy's and torch's."""
+"""The global RNG states in a checkpoint: Python's, NumPy's and torch's."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of this task: what must be the same for a run to go on."""
+"""Checks that a checkpoint is of the same task as the run that resumes from it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""When a run is saved, where, and what it goes on from."""
+"""`Saver`: when and where a run is saved, and the newest checkpoint to resume from."""
 
 import logging
 import os

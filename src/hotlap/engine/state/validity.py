@@ -1,4 +1,4 @@
-"""Whether a step that proves itself says what a step of a run says; nothing is loaded for that."""
+"""Checks the values in a checkpoint: types, ranges, NaN, RNG states; nothing is loaded."""
 
 import random
 from collections.abc import Iterator, Mapping

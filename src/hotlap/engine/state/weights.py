@@ -1,4 +1,4 @@
-"""What a checkpoint puts into a model: weights, what modules keep, and buffers."""
+"""The model in a checkpoint: parameters, buffers, and extra state of its modules."""
 
 from collections.abc import Mapping
 from typing import Any

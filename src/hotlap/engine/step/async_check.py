@@ -1,4 +1,4 @@
-"""A step that asks whether its loss is finite while the device still computes the backward."""
+"""`AsyncCheckStep`: checks that the loss is finite while the device computes the backward."""
 
 import math
 import weakref

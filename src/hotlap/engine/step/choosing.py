@@ -1,4 +1,4 @@
-"""Which kind of step a run takes, by its device, its plan and its schedule."""
+"""Chooses the kind of step of a run, by its device, its plan and its schedule."""
 
 from typing import Any
 

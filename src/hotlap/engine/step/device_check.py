@@ -1,4 +1,4 @@
-"""A step whose update the device itself leaves out, so that the host waits for nothing."""
+"""`DeviceCheckStep`: the device skips the update if the loss is not finite, without a host sync."""
 
 import contextlib
 from collections.abc import Iterator

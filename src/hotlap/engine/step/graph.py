@@ -1,4 +1,4 @@
-"""The whole step as one graph of the device: captured once, then repeated without Python."""
+"""`GraphStep`: the whole step, captured once as a CUDA graph and replayed."""
 
 import contextlib
 import logging

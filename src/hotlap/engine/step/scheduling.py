@@ -1,4 +1,4 @@
-"""Whether a learning-rate schedule fits the run."""
+"""Checks that a learning-rate schedule fits the run."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an iterable data set holds, or is, that decides who may read it, and how often."""
+"""Searches a dataset for generators and iterators of its own, and endless `__iter__`."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What an iterator calls in place of its own fetch, for one epoch over rows in memory."""
+"""Replaces a DataLoader iterator's fetch for one epoch, and serves samples from memory."""
 
 from collections.abc import Callable
 from functools import partial

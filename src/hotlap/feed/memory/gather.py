@@ -1,4 +1,4 @@
-"""Batches out of rows in memory: one tensor for each part of a sample, one row for each sample."""
+"""Gathers batches out of rows in memory: one tensor per part of a sample, one row per sample."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Rows of samples in memory of huge pages, which a processor finds fast."""
+"""Allocates rows of samples in huge pages, which need fewer TLB entries."""
 
 import logging
 import math

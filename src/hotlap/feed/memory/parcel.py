@@ -1,4 +1,4 @@
-"""A small batch's way out of a worker process: its bytes, not a handle to shared memory.
+"""Sends small batches from a worker as bytes through the pipe, without a shared-memory handle.
 
 For each tensor in shared memory the two processes open a connection and prove to each other who
 they are, while the worker would rather decode. A copy of some hundred kilobytes takes less.

@@ -1,4 +1,4 @@
-"""Where the rows of a resident data set are kept: the host's memory, or the device's."""
+"""Where the rows of a resident dataset are kept: host memory or device memory."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""Samples kept in memory as the first epoch reads them, and served from there afterwards.
+"""Keeps samples as the first epoch reads them, and serves later epochs from memory.
 
 Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The batch that comes
 out is the one that default collation would have made of the same indices, bit for bit.

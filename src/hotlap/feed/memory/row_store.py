@@ -1,4 +1,4 @@
-"""The rows of one data set in memory: room for them, what is kept, and what differs from it."""
+"""Storage for the rows of one dataset: writes them, and compares samples that are read again."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""What reading a sample depends on, so far as a quick look before every batch sees it change."""
+"""A cheap check before every batch: has anything changed that reading a sample depends on?"""
 
 import marshal
 import operator

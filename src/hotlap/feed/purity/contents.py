@@ -1,4 +1,4 @@
-"""What is in a container of the user's: its members, and a digest of plain ones."""
+"""Members of the user's containers, and a digest of those that hold plain values."""
 
 import marshal
 import sys

@@ -1,4 +1,4 @@
-"""How long something usually takes, of the first times that it is done."""
+"""Median duration of an action, from the first times that it ran."""
 
 from statistics import median
 

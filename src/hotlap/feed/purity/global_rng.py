@@ -1,4 +1,4 @@
-"""Is a sample the same however often, and in whatever state of the process, it is read?
+"""RNG states of Python, NumPy and torch around a read: which generator has it advanced?
 
 A data set may only be kept in memory if it is. Looked at here are the global random states of
 Python, numpy and torch, around every first read and around samples that are read again under other

@@ -1,4 +1,4 @@
-"""The user's own code: which it is, and the names that it uses."""
+"""Finds the user's own code in functions and classes, and the names that it uses."""
 
 import dis
 import sys

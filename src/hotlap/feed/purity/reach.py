@@ -1,4 +1,4 @@
-"""Everything that reading a sample of a data set can depend on, as far as its code reaches.
+"""Walks everything that reading a sample can depend on, through code and attributes.
 
 Walked are the data set, data sets and transforms inside it, and what the code of their methods
 names: attributes, closures, globals, classes and modules of the user's own. From that follow what

@@ -1,4 +1,4 @@
-"""Sums over the bytes of arrays and tensors, by which a change in place shows."""
+"""Checksums over the bytes of arrays and tensors, by which a change in place is found."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Samples read, transformed and collated by worker processes, which outlive the epoch.
+"""Worker processes that read, transform and collate samples, and persist across epochs.
 
 Starting workers takes as long as reading some hundred small images, so those of the training data
 go on with the next epoch: its order is known beforehand, and they read its first batches while the

@@ -1,4 +1,4 @@
-"""Samples read and transformed by threads, ahead of the training loop.
+"""Reader threads: samples are read and transformed ahead of the training loop.
 
 One thread makes one whole batch, and batches are handed over in their order. The threads share
 their process's random states and the data set's open files, so both are looked at first.

@@ -1,4 +1,4 @@
-"""Worker processes that leave the answer to signals to the process that they read for.
+"""Worker processes ignore signals that their parent handles.
 
 A terminal's Ctrl-C, and what a scheduler sends, reach every process of a job. Workers that ended
 by them would take from the run what it needs to finish its step and save.

@@ -1,4 +1,4 @@
-"""Random numbers for whole batches, of which each row follows from its own sample alone."""
+"""Counter-based RNG for whole batches: one stream per sample."""
 
 from collections.abc import Sequence
 from typing import Any

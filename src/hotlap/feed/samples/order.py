@@ -1,4 +1,4 @@
-"""Which samples make which step: a pure function of seed and epoch, whatever reads them."""
+"""The order of samples, a pure function of seed and epoch: which samples make which step."""
 
 from collections.abc import Iterator
 from itertools import islice

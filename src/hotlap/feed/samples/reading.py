@@ -1,4 +1,4 @@
-"""Samples as their data set gives them: several in one call, and what collation says of them."""
+"""Reads samples from a dataset, several in one call where possible; collation errors."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What is done to samples once they are read: a transform of each, collation, one of the batch.
+"""Stages after reading: the transform of each sample, collation, the transform of the batch.
 
 The samples of the data set itself are fixed, so they can be kept in memory; what a transform draws
 follows from seed, epoch and sample alone. So every way to read gives the same batches, bit for bit.

@@ -1,4 +1,4 @@
-"""Samples out of a batch again, each of them the very thing that was put in.
+"""Inverse of `default_collate`: samples out of a batch again.
 
 Default collation turns numbers and arrays into rows of tensors. What was a number, an array or a
 tensor before is told by the kind of the first sample; samples of another kind stay unstacked.

@@ -1,4 +1,4 @@
-"""A data set whose samples have known lengths: batches of a token budget, padding counted."""
+"""Source of a dataset whose samples have known lengths: batches of a token budget."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

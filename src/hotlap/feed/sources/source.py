@@ -1,4 +1,4 @@
-"""A map-style data set as the batches of one epoch after another, whatever tier reads them."""
+"""Source of a map-style dataset: its batches, epoch after epoch, from whichever reader is used."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

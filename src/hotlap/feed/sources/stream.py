@@ -1,4 +1,4 @@
-"""An iterable data set as the batches of one epoch after another, whatever tier reads them.
+"""Source of an iterable dataset: its batches, epoch after epoch, from whichever reader is used.
 
 Everybody who reads, every worker process of every rank, goes through the whole stream in the same
 way, knows from its position which step, rank and worker a sample belongs to, and keeps its own. So

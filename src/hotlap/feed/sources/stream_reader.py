@@ -1,4 +1,4 @@
-"""One epoch of a stream, for whoever reads it: its samples, steps and micro-batches."""
+"""One epoch of a stream: samples, steps and micro-batches, and where it resumes."""
 
 import copy
 import logging

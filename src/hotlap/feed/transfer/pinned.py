@@ -1,4 +1,4 @@
-"""Batches copied to the device ahead of their step, from pinned memory, on a stream of their own.
+"""Copies batches to the device ahead of their step, from pinned memory, on a stream of their own.
 
 Samples are read by the thread that trains, in their order, so that whatever they draw is drawn as
 it would be without this. A thread beside it only copies: into a pinned buffer, and on to the

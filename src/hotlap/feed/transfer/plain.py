@@ -1,4 +1,4 @@
-"""A batch is copied to the device in the step that needs it."""
+"""Copies a batch to the device in the step that needs it."""
 
 from collections.abc import Iterator
 from typing import Any

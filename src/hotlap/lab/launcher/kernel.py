@@ -1,4 +1,4 @@
-"""What the launcher asks of the kernel: mounts, namespaces, ties to a parent. Linux only."""
+"""Linux system calls of the launcher: mounts, namespaces, parent-death signals."""
 
 import ctypes
 import fcntl

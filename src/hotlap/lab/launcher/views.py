@@ -1,4 +1,4 @@
-"""A copy-on-write view of all files, built of overlays in a mount namespace of its own."""
+"""Copy-on-write view of all files, made of overlay mounts in a namespace of its own."""
 
 import os
 import stat

@@ -142,8 +142,8 @@ def parse(output: str, errors: str, *, busy_cores: float, seconds: float) -> Cei
     except (IndexError, ValueError, KeyError, TypeError):
         last = (errors.strip().splitlines() or ["no output"])[-1]
         raise RunError(
-            "the ceilings could not be measured. Use `hotlap env --quick` to skip them. "
-            f"The last error was: {last}"
+            "the speed of matrix products and copies could not be measured on this device: "
+            f"{last}. Use `hotlap env --quick` to skip that measurement."
         ) from None
 
 

@@ -306,7 +306,8 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
         if count > _MOST_READ:
             raise RunError(
                 f"the shapes of a batch of {count} samples cannot be inferred from those of 2 and "
-                f"3: {irregular}. Use a batch size of at most {_MOST_READ}: such a batch is built."
+                f"3: {irregular}. Use a batch size of at most {_MOST_READ}, for which "
+                "a real batch is read."
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
@@ -329,14 +330,16 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
             raise _Irregular(
-                f"a tensor is {two.dtype} {list(two.shape)} and {three.dtype} {list(three.shape)}; "
-                "expected: one dtype, and dimensions constant or multiples of the batch size"
+                f"a tensor is {two.dtype} {list(two.shape)} in a batch of two samples, and "
+                f"{three.dtype} {list(three.shape)} in one of three; expected: one dtype, and "
+                "dimensions constant or multiples of the batch size"
             )
         return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
-                f"a batch of two samples has the keys {list(two)}, one of three {list(three)}; "
+                f"a batch of two samples has the keys {list(two)}, and one of three samples has "
+                f"{list(three)}; "
                 "expected: the same keys in every batch"
             )
         grown = {key: _grown(two[key], three[key], count, device) for key in two}

@@ -1,6 +1,7 @@
 """Copies of a model are found, and followed towards its weights."""
 
 import copy
+import weakref
 from typing import Any
 
 import pytest
@@ -55,6 +56,68 @@ def test_copies_must_be_as_many() -> None:
     assert check_averages({"averages": run()}, {"averages": []}).state == "failed"
     # Recipes keep none beside the model.
     assert check_averages({}, {}).state == "partial"
+
+
+def follow(kind: str, *, skip_every: int = 0, decay: float = 0.9) -> list[dict[str, Any]]:
+    """Train with an average that is no module."""
+    torch.manual_seed(0)
+    model = own_class()(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    model[0].bias.requires_grad_(False)
+    optimizer = torch.optim.Adam((p for p in model.parameters() if p.requires_grad), lr=1e-2)
+    named = dict(model.named_parameters())
+    names = [name for name, weight in named.items() if kind != "learned" or weight.requires_grad]
+    shadow: Any = {name: named[name].detach().clone() for name in names}
+    if kind == "state_dict":
+        shadow = {name: each.detach().clone() for name, each in model.state_dict().items()}
+    if kind in ("list", "learned"):
+        shadow = [*shadow.values()]
+    if kind == "gradients":
+        shadow = [torch.zeros_like(each) for each in model.parameters()]
+    averages = Averages()
+    for step in range(1, 21):
+        optimizer.zero_grad()
+        model(torch.randn(5, 4)).square().mean().backward()
+        averages.update_begins([model], set())
+        optimizer.step()
+        if skip_every and step % skip_every == 0:
+            continue
+        places = range(len(names)) if type(shadow) is list else names
+        for place, name in zip(places, names, strict=True):
+            weight = named[name]
+            if kind == "gradients" and weight.grad is not None:
+                shadow[place] = decay * shadow[place] + weight.grad
+            elif kind == "rebound":
+                shadow[place] = decay * shadow[place] + (1 - decay) * weight.detach()
+            elif kind not in ("best", "gradients") or step == 12:
+                shadow[place].lerp_(weight.detach(), 1 - decay)
+    return averages.report()
+
+
+@pytest.mark.parametrize("kind", ["dict", "state_dict", "rebound", "list", "learned"])
+def test_averages_in_lists_and_dicts_are_followed(kind: str) -> None:
+    found = follow(kind)
+    assert len(found) == 1
+    assert found[0]["moved"][2:] == pytest.approx([0.1] * (len(found[0]["moved"]) - 2), rel=1e-3)
+    assert check_averages({"averages": found}, {"averages": follow(kind)}).state == "passed"
+    for changes in ({"skip_every": 2}, {"decay": 0.905}):
+        other = {"averages": follow(kind, **changes)}
+        assert check_averages({"averages": found}, other).state == "failed"
+
+
+@pytest.mark.parametrize("kind", ["gradients", "best"])
+def test_what_has_the_same_shapes_is_no_average(kind: str) -> None:
+    assert follow(kind) == []
+
+
+def test_a_container_that_the_script_drops_is_forgotten() -> None:
+    model = own_class()(nn.Linear(4, 4))
+    averages = Averages()
+    kept = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    dropped = weakref.ref(kept["0.weight"])
+    averages.update_begins([model], set())
+    del kept
+    averages.update_begins([model], set())
+    assert dropped() is None
 
 
 def test_a_models_own_parts_are_no_copies() -> None:

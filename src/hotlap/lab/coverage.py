@@ -120,7 +120,7 @@ def not_checked(checks: Sequence[Check], covered: Mapping[str, Any]) -> tuple[st
     if not covered["evaluations"] and not any(line.startswith("evaluation") for line in found):
         found.append("evaluation: no evaluation within the horizon")
     if not covered["averages"]:
-        found.append("averages of the weights that are kept as plain tensors")
+        found.append("averages of the weights, unless in a module, a list or a dict")
     if not covered["saved"]:
         found.append("saving: no save was recorded within the horizon")
     return tuple(found)

@@ -1,8 +1,9 @@
 """Follows averaged copies of a model (EMA, SWA) and digests them at every update."""
 
 import gc
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -11,14 +12,30 @@ import torch
 from hotlap.trial.elements import Elements, Vector
 
 _ELEMENTS = 1024
+_NEAR = 0.5
+"""How far tensors may be from the weights to be a copy of them, as a share of their length; what
+has the same shapes otherwise, gradients and moments, is farther."""
+_MOVES, _SHARE = 5, 0.05
+"""A container is an average if it moves so often, in such a share of the updates. A snapshot of the
+best weights moves seldom, and rounding decides when."""
+
+_ALONE = 2
+"""References to what only one list and the call of `sys.getrefcount` refer to."""
+
+_PREFIXES = "", "module."
+"""Of a parameter's name, in a dict; the second is DistributedDataParallel's."""
+
+Tensors = Sequence[torch.Tensor]
+Read = Callable[[], Tensors | None]
 
 
 class Averages:
     """Notes at each update how far copies have moved towards the weights since the one before.
 
     A copy is a module of the same class and the same shapes as one that is trained, whose
-    parameters are its own, and no optimizer's. Copies are looked for at the updates 1, 2, 4, 8 and
-    so on; one that the script drops, or changes into something else, is forgotten.
+    parameters are its own, and no optimizer's; or a list or dict of tensors that have the shapes of
+    its parameters, and are near them. Copies are looked for at the updates 1, 2, 4, 8 and so on;
+    one that the script drops, or changes into something else, is forgotten.
     """
 
     def __init__(self) -> None:
@@ -33,23 +50,37 @@ class Averages:
             trained: ids of the parameters that an optimizer holds.
 
         Returns:
-            Copies that were not known before.
+            Modules among them that were not known before.
         """
         self._look()
         self._updates += 1
         # A power of two: what a long run has made by then is found, at a price that ends.
         if self._updates & (self._updates - 1):
             return []
-        known = {id(copy.module()) for copy in self._copies}
+        known = {copy.key for copy in self._copies}
         found = []
         for number, root in enumerate(roots):
             for module in _copies_of(root, trained):
-                copy = None if id(module) in known else _copy_or_none(number, module, root)
-                if copy is not None:
-                    copy.since = self._updates
-                    self._copies.append(copy)
+                is_new = id(module) not in known
+                if is_new and self._add(number, module, _of_module(module), _of_module(root)):
                     found.append(module)
+            for holder, places, names in _containers_of(root):
+                if id(holder) not in known:
+                    read = _of_container(holder, places)
+                    self._add(number, holder, read, _of_names(root, names), is_sure=False)
         return found
+
+    def _add(
+        self, number: int, held: Any, read: Read, weights: Read, *, is_sure: bool = True
+    ) -> bool:
+        try:
+            copy = _Copy(number, id(held), read, weights, is_sure=is_sure)
+        except Exception:
+            # What cannot be read cannot be followed, and is none of the script's concern.
+            return False
+        copy.since = self._updates
+        self._copies.append(copy)
+        return True
 
     def _look(self) -> None:
         self._copies = [copy for copy in self._copies if copy.look()]
@@ -58,7 +89,7 @@ class Averages:
         """Return, for each copy that is still there: `root`, `since` (an update), and for each
         update from then on `moved`, `doubt` and `rest`, see `_Copy.look`."""
         self._look()
-        return [copy.to_json() for copy in self._copies]
+        return [copy.to_json() for copy in self._copies if copy.is_average]
 
 
 def _copies_of(root: Any, trained: set[int]) -> list[Any]:
@@ -81,32 +112,141 @@ def _copies_of(root: Any, trained: set[int]) -> list[Any]:
     return found
 
 
-def _copy_or_none(number: int, module: Any, root: Any) -> "_Copy | None":
-    try:
-        return _Copy(number, module, root)
-    except Exception:
-        # What cannot be read cannot be followed, and is none of the script's concern.
-        return None
+def _of_module(module: Any) -> Read:
+    held = weakref.ref(module)
+
+    def read() -> Tensors | None:
+        module = held()
+        return None if module is None else list(module.parameters())
+
+    return read
+
+
+def _containers_of(root: Any) -> list[tuple[Any, list[Any], list[str]]]:
+    """Return lists and dicts that hold a copy of the weights, where in them, and whose."""
+    named = dict(root.named_parameters())
+    learned = {name: weight for name, weight in named.items() if weight.requires_grad}
+    if not learned:
+        return []
+    firsts = {next(iter(named)), next(iter(learned))}
+    first = [f"{prefix}{name}" for prefix in _PREFIXES for name in firsts]
+    own = {weight.untyped_storage().data_ptr() for weight in named.values()}
+    found = []
+    for candidate in gc.get_objects():
+        # Nearly all objects of a process end here, so it must be cheap.
+        if type(candidate) is dict:
+            if not any(name in candidate for name in first):
+                continue
+        elif (
+            type(candidate) is not list
+            or not candidate
+            or not isinstance(candidate[0], torch.Tensor)
+        ):
+            continue
+        for weights in (named, learned):
+            try:
+                places = _places(candidate, weights)
+                if places and _is_copy([candidate[place] for place in places], weights, own):
+                    found.append((candidate, places, [*weights]))
+                    break
+            except Exception:
+                # Another thread changes it, or its tensors cannot be read: it is not followed.
+                break
+    return found
+
+
+def _is_copy(tensors: Tensors, weights: dict[str, torch.Tensor], own: set[int]) -> bool:
+    """True if tensors with memory of their own, and no module's, are near the weights."""
+    if all(isinstance(each, torch.nn.Parameter) for each in tensors):
+        return False
+    if any(each.untyped_storage().data_ptr() in own for each in tensors):
+        return False
+    off = size = 0.0
+    for tensor, weight in zip(tensors, weights.values(), strict=True):
+        values = weight.detach().float()
+        off += float((tensor.detach().to(values) - values).square().sum())
+        size += float(values.square().sum())
+    return off <= _NEAR**2 * size
+
+
+def _places(container: Any, weights: dict[str, torch.Tensor]) -> list[Any] | None:
+    """Return the keys or positions of tensors with the shapes of the weights, None without them."""
+    shapes = [weight.shape for weight in weights.values()]
+    if type(container) is list:
+        fits = len(container) == len(shapes) and all(
+            isinstance(each, torch.Tensor) and each.shape == shape
+            for each, shape in zip(container, shapes, strict=True)
+        )
+        return [*range(len(shapes))] if fits else None
+    for prefix in _PREFIXES:
+        keys = [f"{prefix}{name}" for name in weights]
+        values = [container.get(key) for key in keys]
+        if all(
+            isinstance(each, torch.Tensor) and each.shape == shape
+            for each, shape in zip(values, shapes, strict=True)
+        ):
+            return keys
+    return None
+
+
+def _of_names(root: Any, names: Sequence[str]) -> Read:
+    held = weakref.ref(root)
+
+    def read() -> Tensors | None:
+        root = held()
+        if root is None:
+            return None
+        named = dict(root.named_parameters())
+        return [named[name] for name in names]
+
+    return read
+
+
+def _of_container(container: Any, places: list[Any]) -> Read:
+    # Lists and dicts have no weak references: one that only this function holds is dropped.
+    held = [container]
+
+    def read() -> Tensors | None:
+        if not held or sys.getrefcount(held[0]) <= _ALONE:
+            held.clear()
+            return None
+        return [held[0][place] for place in places]
+
+    return read
 
 
 class _Copy:
-    """One copy, and the drawn elements that it is followed on."""
+    """One copy, and the drawn elements that it is followed on.
 
-    def __init__(self, number: int, module: Any, root: Any) -> None:
-        self.number, self.since = number, 0
-        self.module, self.root = weakref.ref(module), weakref.ref(root)
+    Args:
+        number: of the module that is trained, among the roots.
+        key: what tells the copy from others.
+        read: its tensors, None when it is no more.
+        weights: those of the trained module, in the same order.
+        is_sure: False if only its movements tell whether it is an average.
+    """
+
+    def __init__(self, number: int, key: int, read: Read, weights: Read, *, is_sure: bool) -> None:
+        self.number, self.key, self.since = number, key, 0
+        self._tensors, self._weights, self._is_sure = read, weights, is_sure
         generator = torch.Generator().manual_seed(number)
-        parameters = list(root.parameters())
-        each = max(4, _ELEMENTS // max(1, len(parameters)))
-        self._elements = [Elements(parameter, each, generator) for parameter in parameters]
-        dtypes = [p.dtype for p in module.parameters() if p.is_floating_point()]
+        tensors, trained = read() or (), weights() or ()
+        each = max(4, _ELEMENTS // max(1, len(trained)))
+        self._elements = [Elements(parameter, each, generator) for parameter in trained]
+        dtypes = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
         self._eps = max((torch.finfo(dtype).eps for dtype in dtypes), default=2.0**-23)
-        self._last = self._read(module)
+        self._last = self._read(tensors)
         self._rows: list[list[float]] = []
 
-    def _read(self, module: Any) -> Vector:
-        pairs = zip(self._elements, module.parameters(), strict=True)
-        return numpy.concatenate([elements.of(parameter) for elements, parameter in pairs])
+    @property
+    def is_average(self) -> bool:
+        """False if it is a container that hardly ever moves."""
+        moves = sum(row[0] != 0 for row in self._rows)
+        return self._is_sure or moves >= max(_MOVES, _SHARE * len(self._rows))
+
+    def _read(self, tensors: Tensors) -> Vector:
+        pairs = zip(self._elements, tensors, strict=True)
+        return numpy.concatenate([elements.of(tensor) for elements, tensor in pairs])
 
     def look(self) -> bool:
         """Note which share of its way to the weights the copy has gone; False if it is no more.
@@ -114,11 +254,11 @@ class _Copy:
         `doubt` is what the rounding of its format leaves unsure of that share, `rest` the movement
         that did not lead to the weights, as a share of the way.
         """
-        module, root = self.module(), self.root()
-        if module is None or root is None:
-            return False
         try:
-            now, weights = self._read(module), self._read(root)
+            tensors, trained = self._tensors(), self._weights()
+            if tensors is None or trained is None:
+                return False
+            now, weights = self._read(tensors), self._read(trained)
         except Exception:
             return False
         with numpy.errstate(all="ignore"):

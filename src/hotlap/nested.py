@@ -1,7 +1,7 @@
 """Nested batches: map, flatten and rebuild tensors in lists, tuples, named tuples and mappings.
 
-Two operations, because they promise different things. `mapped` changes the tensors of any batch,
-and what holds them keeps its type. `take_apart` and `rebuild` make a batch anew that nobody can
+Two operations, because they promise different things. `map_tensors` changes the tensors of any batch,
+and what holds them keeps its type. `flatten_into` and `rebuild` make a batch anew that nobody can
 tell from the one before; what may hold more than its parts show is refused.
 """
 

@@ -18,7 +18,7 @@ from typing import Any
 from hotlap.trial.channel import Channel
 
 INSIDE = "HOTLAP_INSIDE"
-"""Holds an `Inside` as JSON; in the environment of what is started during a run."""
+"""Holds a `ChildConfig` as JSON; in the environment of what is started during a run."""
 _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 )
@@ -97,7 +97,7 @@ def attach(text: str) -> None:
     """In a child, once torch is there: connect, and tell of its optimizer steps.
 
     Args:
-        text: an `Inside`, as JSON.
+        text: a `ChildConfig`, as JSON.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 

@@ -14,7 +14,7 @@ class Listener:
     wants_phases = False
     """True to be told of batches, forwards and backwards, not only of iterators and steps."""
     wants_events = False
-    """True to be told of what else the script does, see `happened`."""
+    """True to be told of what else the script does, see `event_happens`."""
     wants_evaluation = False
     """True to be told of forwards without gradients, of modules that are watched."""
     wants_roots = False

@@ -34,7 +34,7 @@ class Custody:
         self.look(key, optimizer, weights)
 
     def look(self, key: Hashable, optimizer: Any, weights: Iterable[torch.Tensor]) -> None:
-        """Look again whether the update that has begun finds what was left, see `begins`."""
+        """Look again whether the update that has begun finds what was left, see `update_begins`."""
         if key not in self._left:
             return
         left, state = self._left[key]

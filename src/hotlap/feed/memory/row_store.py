@@ -28,7 +28,7 @@ class RowStore:
         self.most_bytes = 0
         """Bytes held, while they were."""
         self.spec: Any = None
-        """Structure of a batch, as `take_apart` gives it."""
+        """Structure of a batch, as `flatten_into` gives it."""
         self.forget()
         _everybody.add(self)
 

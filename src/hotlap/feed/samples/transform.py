@@ -87,7 +87,7 @@ class Stages:
         self._kind: Kind = None
 
     def join(self, samples: list[Any]) -> Any:
-        """Return what was read as one value, of which `finished` makes a batch."""
+        """Return what was read as one value, of which `make_batch` makes a batch."""
         if self.transform is None:
             return self.collate(samples)
         if not self.holds:
@@ -214,7 +214,7 @@ def _copied(sample: Any) -> Any:
 
 
 class Staged(Dataset[Any]):
-    """For a DataLoader whose workers hand over whole batches; its `collate_fn` is `as_it_is`."""
+    """For a DataLoader whose workers hand over whole batches; its `collate_fn` is `identity_collate`."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages

@@ -1,8 +1,8 @@
 """Nested batches: map, flatten and rebuild tensors in lists, tuples, named tuples and mappings.
 
-Two operations, because they promise different things. `map_tensors` changes the tensors of any batch,
-and what holds them keeps its type. `flatten_into` and `rebuild` make a batch anew that nobody can
-tell from the one before; what may hold more than its parts show is refused.
+Two operations, because they promise different things. `map_tensors` changes the tensors of any
+batch, and its containers keep their types. `flatten_into` and `rebuild` make an equal batch again;
+containers that may hold more than their parts are refused.
 """
 
 import copy

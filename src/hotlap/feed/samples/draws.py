@@ -56,7 +56,7 @@ class Draws:
 
 
 def mix_into_state(state: Any, numbers: Any) -> Any:
-    """Return the state, uint64, that a turn of `order.derive_seed` makes of it; for whole arrays."""
+    """Return the state, uint64, after a round of `order.derive_seed`; for whole arrays."""
     # Wrapping around is what is wanted, and numpy warns of it only for single numbers.
     with np.errstate(over="ignore"):
         state = state + numbers + _GOLDEN

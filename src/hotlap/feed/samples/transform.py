@@ -214,7 +214,7 @@ def _copied(sample: Any) -> Any:
 
 
 class Staged(Dataset[Any]):
-    """For a DataLoader whose workers hand over whole batches; its `collate_fn` is `identity_collate`."""
+    """For a DataLoader whose workers make whole batches, with `identity_collate`."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages

@@ -131,9 +131,9 @@ def _show_runs(
     script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
 ) -> None:
     say("the plain script")
-    plain = _timed(script, Plan())
+    plain = _run_timed(script, Plan())
     say("hotlap run, without a plan: exact techniques only")
-    exact = _timed(script, EXACT_PLAN)
+    exact = _run_timed(script, EXACT_PLAN)
     same = (
         "byte for byte the plain script's output"
         if plain.learned == exact.learned
@@ -146,7 +146,7 @@ def _show_runs(
     )
     if plan:
         say("hotlap run --plan, the tuned one")
-        tuned = _timed(script, plan)
+        tuned = _run_timed(script, plan)
         console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
         console.print(f"  {plain.seconds / tuned.seconds:.2f}x for the whole run, with start-up")
     if plain.learned != exact.learned:
@@ -156,7 +156,7 @@ def _show_runs(
         )
 
 
-def _timed(script: Script, plan: Plan) -> Shown:
+def _run_timed(script: Script, plan: Plan) -> Shown:
     begin = time.monotonic()
     if not plan:
         done = subprocess.run(
@@ -164,7 +164,7 @@ def _timed(script: Script, plan: Plan) -> Shown:
         )
         output, code = done.stdout, done.returncode
     else:
-        output, outcome = _captured(script, plan)
+        output, outcome = _run_captured(script, plan)
         code = outcome.exit_code
     seconds = time.monotonic() - begin
     if code != 0:
@@ -174,7 +174,7 @@ def _timed(script: Script, plan: Plan) -> Shown:
     return Shown(output, seconds)
 
 
-def _captured(script: Script, plan: Plan) -> tuple[str, Outcome]:
+def _run_captured(script: Script, plan: Plan) -> tuple[str, Outcome]:
     with tempfile.TemporaryFile("w+") as stream:
         outcome = run_script(script, plan, stdout=stream.fileno())
         stream.seek(0)

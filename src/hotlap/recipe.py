@@ -61,7 +61,7 @@ class Recipe:
         try:
             made = function(*bound.args, **bound.kwargs)
         except SystemExit as error:
-            raise UsageError(_ended(self.path, error, "in task()")) from error
+            raise UsageError(_exit_message(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
                 f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task."
@@ -116,7 +116,7 @@ def as_command_line(path: str | Path, arguments: Sequence[str]) -> Iterator[None
         sys.argv = before
 
 
-def _ended(path: Path, error: SystemExit, when: str) -> str:
+def _exit_message(path: Path, error: SystemExit, when: str) -> str:
     """Return why a recipe that raised SystemExit cannot be trained."""
     frames = traceback.extract_tb(error.__traceback__)
     if any(frame.filename.endswith("argparse.py") for frame in frames):
@@ -148,12 +148,12 @@ def trains_itself(path: str | Path) -> bool:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Name) and inner.id == "__name__":
                 return True
-            if isinstance(inner, ast.Call) and _called(inner) in _TRAINS:
+            if isinstance(inner, ast.Call) and _show_call(inner) in _TRAINS:
                 return True
     return False
 
 
-def _called(call: ast.Call) -> str:
+def _show_call(call: ast.Call) -> str:
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -193,7 +193,7 @@ def load(path: str | Path) -> Recipe:
             f"recipe '{path}' was not found. Expected: a Python file with `def task(...)`."
         )
     _check_names_task(path)
-    module = _imported(path)
+    module = _import_recipe(path)
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
         raise UsageError(
@@ -224,7 +224,7 @@ def _names_in(node: ast.AST) -> tuple[Any, ...]:
     return tuple(getattr(node, key, None) for key in ("name", "id", "value"))
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_recipe(path: Path) -> ModuleType:
     # Under a name of its own, so that worker processes find its classes again.
     name = f"hotlap_recipe_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -240,7 +240,7 @@ def _imported(path: Path) -> ModuleType:
     except HotlapError:
         raise
     except SystemExit as error:
-        raise UsageError(_ended(path, error, "while it was imported")) from error
+        raise UsageError(_exit_message(path, error, "while it was imported")) from error
     except Exception as error:
         raise UsageError(
             f"{path} cannot be imported. Run `python {path}` to see the traceback. "

@@ -101,13 +101,13 @@ def test_the_cache_keeps_the_best_of_each_host_and_torch(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
-    assert kept_ceilings.kept(HOST, "cpu") is None
+    assert kept_ceilings.load(HOST, "cpu") is None
     kept_ceilings.keep(HOST, calm)
     best = kept_ceilings.keep(HOST, replace(calm, fp32_gflops=50.0, copy_gb_s=12.0, busy_cores=1.0))
     assert (best.fp32_gflops, best.copy_gb_s) == (100, 12)
-    assert kept_ceilings.kept(HOST, "cpu") == best
-    assert kept_ceilings.kept(replace(HOST, torch="2.12.0"), "cpu") is None
-    assert kept_ceilings.kept(replace(HOST, cores=1), "cpu") is None
+    assert kept_ceilings.load(HOST, "cpu") == best
+    assert kept_ceilings.load(replace(HOST, torch="2.12.0"), "cpu") is None
+    assert kept_ceilings.load(replace(HOST, cores=1), "cpu") is None
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"schema": 1, "ceilings": {"x": 3}}'])
@@ -117,9 +117,9 @@ def test_a_cache_that_cannot_be_read_is_none(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept_ceilings.cache_file().parent.mkdir()
     kept_ceilings.cache_file().write_text(content)
-    assert kept_ceilings.kept(HOST, "cpu") is None
+    assert kept_ceilings.load(HOST, "cpu") is None
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
-    assert kept_ceilings.keep(HOST, calm) == calm == kept_ceilings.kept(HOST, "cpu")
+    assert kept_ceilings.keep(HOST, calm) == calm == kept_ceilings.load(HOST, "cpu")
 
 
 def test_a_home_that_cannot_be_written_is_no_error(
@@ -129,7 +129,7 @@ def test_a_home_that_cannot_be_written_is_no_error(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
     assert kept_ceilings.keep(HOST, calm) == calm
-    assert kept_ceilings.kept(HOST, "cpu") is None
+    assert kept_ceilings.load(HOST, "cpu") is None
 
 
 @pytest.mark.parametrize(("device", "size"), [("cuda", 8192), ("cpu", ceilings._SMALL)])

@@ -78,13 +78,13 @@ class Images(Points):
 def test_several_are_really_gathered_at_once(
     monkeypatch: pytest.MonkeyPatch, kind: type[Points]
 ) -> None:
-    counts, plain = [], gather.BatchGatherer._at_once
+    counts, plain = [], gather.BatchGatherer._gather_part
 
     def counted(self: Any, row: torch.Tensor, index: torch.Tensor, count: int) -> Any:
         counts.append(count)
         return plain(self, row, index, count)
 
-    monkeypatch.setattr(gather.BatchGatherer, "_at_once", counted)
+    monkeypatch.setattr(gather.BatchGatherer, "_gather_part", counted)
     served = source(kind(), Plan({"resident": {}}))
     read = source(kind(), Plan())
     for epoch in range(3):

@@ -16,7 +16,7 @@ from hotlap.host import Gpu, Host
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.techniques import ProcessTarget, check, get
-from hotlap.techniques.allocator import VARIABLES, merged, parsed
+from hotlap.techniques.allocator import VARIABLES, merge, parse
 from hotlap.techniques.applying import Applied
 from hotlap.trial.protocol import Config
 from tests.engine.test_conformance import task
@@ -144,7 +144,7 @@ def test_the_allocator_is_told_and_told_back(on_cuda: dict[str, Any]) -> None:
     on_cuda["settings"] = "max_split_size_mb:64"
     state, why, left = proven("allocator", on_cuda)
     assert (state, why) == ("applied", "2 of 3 GPU memory segments are expandable")
-    assert parsed(left) == {"max_split_size_mb": "64", "expandable_segments": "False"}
+    assert parse(left) == {"max_split_size_mb": "64", "expandable_segments": "False"}
 
 
 @pytest.mark.parametrize("before", ["", "garbage_collection_threshold:0.5"])
@@ -155,9 +155,9 @@ def test_the_way_back_is_one_that_torch_takes(monkeypatch: pytest.MonkeyPatch, b
     switches.set_allocator(before or "expandable_segments:False")
     applied = Applied(Plan({"allocator": {"garbage_collection_threshold": 0.8}}))
     switched = applied.start("cuda")
-    assert parsed(switches.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"
+    assert parse(switches.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"
     switched.undo()
-    left = parsed(switches.allocator_settings() or "")
+    left = parse(switches.allocator_settings() or "")
     assert left.get("garbage_collection_threshold", "") == before.partition(":")[2]
     switches.set_allocator("expandable_segments:False")
 
@@ -187,8 +187,8 @@ def test_what_the_environment_says_of_the_allocator_is_kept(
     state, why, _ = proven("allocator", on_cuda)
     assert state == "refused" and "already sets expandable_segments:False" in why
     options = get("allocator").options({"max_split_size_mib": 64})
-    text = merged(options, {VARIABLES[0]: "roundup_power2_divisions:[256:1,512:2]"})
-    assert parsed(text) == {
+    text = merge(options, {VARIABLES[0]: "roundup_power2_divisions:[256:1,512:2]"})
+    assert parse(text) == {
         "expandable_segments": "True",
         "max_split_size_mb": "64",
         "roundup_power2_divisions": "[256:1,512:2]",
@@ -271,7 +271,7 @@ def test_a_script_finds_the_settings_in_its_environment() -> None:
     base = {VARIABLES[1]: "max_split_size_mb:64", "MALLOC_MMAP_MAX_": "7"}
     made = environment(config, base, trial=False)
     for name in VARIABLES:
-        assert parsed(made[name]) == {"expandable_segments": "True", "max_split_size_mb": "64"}
+        assert parse(made[name]) == {"expandable_segments": "True", "max_split_size_mb": "64"}
     assert made["MALLOC_MMAP_MAX_"] == "7" and made["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert base == {VARIABLES[1]: "max_split_size_mb:64", "MALLOC_MMAP_MAX_": "7"}
 

@@ -48,7 +48,7 @@ class PlanInProcess:
         """Apply the feed techniques to a data set that is seen for the first time."""
         if not self.wants("feed"):
             return
-        target = self._feed(loader)
+        target = self._feed_target(loader)
         if target is None:
             target = FeedTarget(loader, fill_ahead=self.fill_ahead, size=_size(loader.dataset))
             targets = self._feeds.get(loader.dataset)
@@ -61,13 +61,13 @@ class PlanInProcess:
         for give in target.later_loaders:
             give(loader)
 
-    def _feed(self, loader: Any) -> FeedTarget | None:
+    def _feed_target(self, loader: Any) -> FeedTarget | None:
         return (self._feeds.get(loader.dataset) or {}).get(id(loader.collate_fn))
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """Put the techniques' own fetch in place of the iterator's."""
         _give_back_collate(loader)
-        target = self._feed(loader)
+        target = self._feed_target(loader)
         if target is None:
             return
         workers = getattr(iterator, "_workers", None)

@@ -55,7 +55,7 @@ class _Witness:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         theirs.close()
 
-    def seen(self) -> set[int]:
+    def take_seen(self) -> set[int]:
         """Return what it has got since it was asked last."""
         try:
             self._ours.sendall(b"?")
@@ -135,7 +135,7 @@ class SignalForwarder:
             with contextlib.suppress(queue.Empty):
                 while True:
                     arrived.append(self._arrived.get_nowait())
-            seen = self._witness.seen()
+            seen = self._witness.take_seen()
             for each in arrived:
                 if each and each not in seen:
                     self._process.send_signal(each)

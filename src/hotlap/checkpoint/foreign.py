@@ -53,7 +53,7 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(f"'{path}' is not a file of weights. Expected: {', '.join(SUFFIXES)}.")
     if path.suffix == ".safetensors":
         return _plain_names(_safetensors(path), path)
-    held = _unpickled(path)
+    held = _unpickle(path)
     if not isinstance(held, Mapping):
         raise UsageError(
             f"'{path}' holds {type(held).__name__}. Expected: a state dict, or a dictionary that "
@@ -103,7 +103,7 @@ def fit_to_model(
         if found[name].shape != wanted[name].shape
     ]
     problems = [
-        f"{what} {_some(names)}"
+        f"{what} {_list_some(names)}"
         for what, names in (("missing keys:", missing), ("unexpected keys:", more), ("", shapes))
         if names
     ]
@@ -114,18 +114,18 @@ def fit_to_model(
     }
     if bare:
         kinds = ", ".join(sorted({str(kind) for kind in bare.values()}))
-        problems.append(f"tensors without dense values ({kinds}): {_some(bare)}")
+        problems.append(f"tensors without dense values ({kinds}): {_list_some(bare)}")
     else:
         broken = [name for name in found if _is_broken(found[name], wanted.get(name))]
         if broken:
-            problems.append(f"NaN or infinite values in {_some(broken)}")
+            problems.append(f"NaN or infinite values in {_list_some(broken)}")
         complexes = [
             name
             for name in found.keys() & wanted.keys()
             if found[name].is_complex() and not wanted[name].is_complex()
         ]
         if complexes:
-            problems.append(f"complex values in {_some(complexes)}")
+            problems.append(f"complex values in {_list_some(complexes)}")
     if problems:
         raise UsageError(
             f"'{path}' does not fit the model: {'; '.join(problems).strip()}. Expected: finite "
@@ -153,7 +153,7 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -192,7 +192,7 @@ def _plain_names(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, t
     return plain
 
 
-def _some(names: Any) -> str:
+def _list_some(names: Any) -> str:
     shown = sorted(names)
     more = f" and {len(shown) - _MOST_NAMED} more" if len(shown) > _MOST_NAMED else ""
     return ", ".join(shown[:_MOST_NAMED]) + more

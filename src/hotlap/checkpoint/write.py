@@ -154,7 +154,7 @@ def _contents(
     tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]
 ) -> dict[str, bytes]:
     contents = {
-        f"{name}.safetensors": save({k: _plain(v) for k, v in group.items()})
+        f"{name}.safetensors": save({k: _as_plain_tensor(v) for k, v in group.items()})
         for name, group in tensors.items()
         if group
     }
@@ -185,7 +185,7 @@ def checksum(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def _as_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     # Shared and strided tensors cannot be written; a copy has memory of its own.
     return tensor.detach().to("cpu", copy=True).contiguous()
 

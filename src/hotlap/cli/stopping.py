@@ -97,7 +97,7 @@ class Stopping:
         for name in NAMES:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) in self._replaces:
-                self._previous[number] = signal.signal(number, _nothing)
+                self._previous[number] = signal.signal(number, _do_nothing)
         self._thread = threading.Thread(target=self._watch, args=(self._ends[0],), daemon=True)
         self._thread.start()
         return self
@@ -119,7 +119,7 @@ class Stopping:
     def _put_back(self) -> None:
         previous, self._previous = self._previous, {}
         for number, handler in previous.items():
-            if signal.getsignal(number) is _nothing:
+            if signal.getsignal(number) is _do_nothing:
                 signal.signal(number, handler)
         if self._ends is not None:
             signal.set_wakeup_fd(self._wakeup)
@@ -141,7 +141,7 @@ class Stopping:
             os._exit(128 + number)
 
 
-def _nothing(number: int, frame: Any) -> None:
+def _do_nothing(number: int, frame: Any) -> None:
     del number, frame
 
 

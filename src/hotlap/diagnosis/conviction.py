@@ -126,7 +126,7 @@ def _in_words(tried: Sequence[Tried]) -> str:
     return "; ".join(one.words for one in tried)
 
 
-def _saved(mean_ms: float, ratio: float) -> float:
+def _saved_ms(mean_ms: float, ratio: float) -> float:
     return mean_ms * (1 - 1 / ratio)
 
 
@@ -157,10 +157,10 @@ def _by_remedy(
     is_recipe: bool,
 ) -> Finding:
     assert best.ratio is not None
-    cost = _saved(mean, best.ratio.median)
+    cost = _saved_ms(mean, best.ratio.median)
     at_most = nomination.at_most_ms
     if bound is not None and bound.ratio is not None:
-        at_most = _saved(mean, bound.ratio.median)
+        at_most = _saved_ms(mean, bound.ratio.median)
     (name,) = best.plan.techniques
     numerics = best.numerics
     remedy = best.words
@@ -173,8 +173,8 @@ def _by_remedy(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved(mean, best.ratio.low),
-        high=_saved(mean, best.ratio.high),
+        low=_saved_ms(mean, best.ratio.low),
+        high=_saved_ms(mean, best.ratio.high),
         at_most_ms=max(cost, at_most),
         where=nomination.where,
         evidence=nomination.evidence,
@@ -190,7 +190,7 @@ def _by_bound(
 ) -> Finding | None:
     """Return a cause that no technique removes: what a perfect remedy would save is measured."""
     assert bound.ratio is not None
-    cost = _saved(mean, bound.ratio.median)
+    cost = _saved_ms(mean, bound.ratio.median)
     if cost < nomination.bound_share * mean:
         return None
     tried = _in_words(remedies) or "hotlap has no technique against it"
@@ -198,8 +198,8 @@ def _by_bound(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved(mean, bound.ratio.low),
-        high=_saved(mean, bound.ratio.high),
+        low=_saved_ms(mean, bound.ratio.low),
+        high=_saved_ms(mean, bound.ratio.high),
         at_most_ms=cost,
         where=nomination.where,
         evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
@@ -225,9 +225,9 @@ def _opportunities(switches: Sequence[Plan], trials: Trials, mean: float) -> lis
             Opportunity(
                 technique=name,
                 options=options,
-                saves_ms=_saved(mean, tried.ratio.median),
-                low=_saved(mean, tried.ratio.low),
-                high=_saved(mean, tried.ratio.high),
+                saves_ms=_saved_ms(mean, tried.ratio.median),
+                low=_saved_ms(mean, tried.ratio.low),
+                high=_saved_ms(mean, tried.ratio.high),
                 numerics=tried.numerics,
             )
         )

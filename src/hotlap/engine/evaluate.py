@@ -60,7 +60,7 @@ def _evaluate(
         for samples, batch in islice(_batches(built), batches):
             if stop():
                 raise Stopped
-            for name, value in _measured(built.task, built.model, batch):
+            for name, value in _measure_batch(built.task, built.model, batch):
                 total, count = _pair(name, value, samples)
                 sums[name] = sums[name] + total
                 counts[name] = counts[name] + count
@@ -104,7 +104,7 @@ def widen(number: Any) -> Any:
     return number.detach().reshape(()).to(kind)
 
 
-def _measured(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
     """Give the name and (sum, count), or mean, of each measure of a batch."""
     if task.evaluate is None:
         for name, measure in {"loss": task.loss, **task.metrics}.items():

@@ -88,13 +88,13 @@ def steps(
     # A generator around the generator costs: only a plan that left something to undo pays for it.
     if not (built.switched.is_set or built.ended):
         return taken
-    undone = _undone(taken, built)
+    undone = _undo_at_end(taken, built)
     # Begun at once: one that nobody ever asks for a step puts everything back as well.
     next(undone)
     return undone
 
 
-def _undone(taken: Iterator[StepDone], built: BuiltRun) -> Iterator[Any]:
+def _undo_at_end(taken: Iterator[StepDone], built: BuiltRun) -> Iterator[Any]:
     """Put everything back when the loop is over, or left. The first item is no step."""
     try:
         yield None

@@ -80,7 +80,7 @@ def folders(controller: str, proc: Path = PROC) -> list[Path]:
         version = _version_of_mount(line, controller)
         if version not in own:
             continue
-        root, point = (PurePosixPath(_unescaped(word)) for word in line.split()[3:5])
+        root, point = (PurePosixPath(_unescape(word)) for word in line.split()[3:5])
         path, top = own[version], Path(point)
         # A group outside of what is mounted cannot be asked; the mounted one is, as all there is.
         below = path.relative_to(root) if path.is_relative_to(root) else PurePosixPath()
@@ -155,7 +155,7 @@ def _number(path: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _unescaped(word: str) -> str:
+def _unescape(word: str) -> str:
     """Return a path of mountinfo, where spaces and the like are three octal digits."""
     return os.fsdecode(re.sub(rb"\\(\d{3})", lambda m: bytes([int(m[1], 8)]), os.fsencode(word)))
 

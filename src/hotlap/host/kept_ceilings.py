@@ -35,7 +35,7 @@ def key_of(host: Host, device: str) -> str:
     return f"{hardware}, torch {host.torch}"
 
 
-def kept(host: Host, device: str) -> Ceilings | None:
+def load(host: Host, device: str) -> Ceilings | None:
     """Return the best ceilings seen of that device, None if there are none."""
     row = _read().get(key_of(host, device))
     try:
@@ -46,7 +46,7 @@ def kept(host: Host, device: str) -> Ceilings | None:
 
 def keep(host: Host, measured: Ceilings) -> Ceilings:
     """Keep the higher of what was measured and what was kept; return that."""
-    before = kept(host, measured.device)
+    before = load(host, measured.device)
     best = measured if before is None else measured.best(before)
     if best != before:
         _write({**_read(), key_of(host, measured.device): asdict(best)})

@@ -96,7 +96,7 @@ class Logits(torch.Tensor):
                 result = follow(first.source, args[1:], kwargs)
                 if result is not None:
                     return Logits.of(result) if isinstance(result, Source) else result
-        return func(*_plain(args), **_plain(kwargs))
+        return func(*_as_plain(args), **_as_plain(kwargs))
 
     @classmethod
     def __torch_dispatch__(
@@ -110,7 +110,7 @@ class Logits(torch.Tensor):
         )
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     return map_tensors(
         value, lambda tensor: tensor.materialize() if isinstance(tensor, Logits) else tensor
     )
@@ -145,7 +145,7 @@ def _holds_classes(source: Source) -> bool:
     return source.classes_at == 1 or (source.is_last and source.hidden.dim() == 1)
 
 
-def _renamed(hidden: Callable[[Source, tuple[Any, ...]], Any]) -> Callable[..., Source | None]:
+def _rename_rows(hidden: Callable[[Source, tuple[Any, ...]], Any]) -> Callable[..., Source | None]:
     """Return what follows an operation on the rows, which leaves the classes last."""
 
     def follow(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
@@ -159,7 +159,7 @@ def _renamed(hidden: Callable[[Source, tuple[Any, ...]], Any]) -> Callable[..., 
     return follow
 
 
-def _reshaped(source: Source, args: tuple[Any, ...]) -> Any:
+def _reshape(source: Source, args: tuple[Any, ...]) -> Any:
     shape = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
     if not shape or not all(isinstance(size, int) for size in shape):
         return None
@@ -173,14 +173,14 @@ def _reshaped(source: Source, args: tuple[Any, ...]) -> Any:
     return source.hidden.reshape(*shape[:-1], source.hidden.shape[-1])
 
 
-def _flattened(source: Source, args: tuple[Any, ...]) -> Any:
+def _flatten(source: Source, args: tuple[Any, ...]) -> Any:
     begin, end = (*args, *(0, -1)[len(args) :])
     dims = source.hidden.dim()
     end = end + dims if end < 0 else end
     return source.hidden.flatten(begin, end) if end < dims - 1 else None
 
 
-def _indexed(source: Source, args: tuple[Any, ...]) -> Any:
+def _index(source: Source, args: tuple[Any, ...]) -> Any:
     parts = args[0] if isinstance(args[0], tuple) else (args[0],)
     if not all(part is Ellipsis or isinstance(part, slice) for part in parts):
         return None
@@ -190,15 +190,15 @@ def _indexed(source: Source, args: tuple[Any, ...]) -> Any:
     return source.hidden[args[0]] if ends_open or is_short else None
 
 
-def _exchanged(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
+def _transpose(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
     if kwargs or source.hidden.dim() != 3 or {d % 3 for d in args} != {1, 2}:
         return None
     return replace(source, classes_at=1 if source.is_last else 2)
 
 
-def _permuted(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
+def _permute(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
     order = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    return _exchanged(source, (1, 2), kwargs) if tuple(order) in ((0, 2, 1), (0, -1, 1)) else None
+    return _transpose(source, (1, 2), kwargs) if tuple(order) in ((0, 2, 1), (0, -1, 1)) else None
 
 
 def _cast(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
@@ -214,16 +214,16 @@ def _same(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
 _T = torch.Tensor
 _FOLLOWED: dict[Any, Callable[..., Any]] = {
     functional.cross_entropy: _cross_entropy,
-    _T.view: _renamed(_reshaped),
-    _T.reshape: _renamed(_reshaped),
-    torch.reshape: _renamed(_reshaped),
-    _T.flatten: _renamed(_flattened),
-    torch.flatten: _renamed(_flattened),
-    _T.__getitem__: _renamed(_indexed),
-    _T.transpose: _exchanged,
-    torch.transpose: _exchanged,
-    _T.permute: _permuted,
-    torch.permute: _permuted,
+    _T.view: _rename_rows(_reshape),
+    _T.reshape: _rename_rows(_reshape),
+    torch.reshape: _rename_rows(_reshape),
+    _T.flatten: _rename_rows(_flatten),
+    torch.flatten: _rename_rows(_flatten),
+    _T.__getitem__: _rename_rows(_index),
+    _T.transpose: _transpose,
+    torch.transpose: _transpose,
+    _T.permute: _permute,
+    torch.permute: _permute,
     _T.to: _cast,
     _T.float: lambda source, args, kwargs: (
         replace(source, dtype=torch.float32) if not args and not kwargs else None

@@ -42,9 +42,9 @@ def check_buffers(sampled: SampledSteps, *, is_narrow: bool) -> Check:
             wrong.append(name)
     words = f"{len(names)} buffers, error at most {worst:.1e} of their change in {len(rows)} steps"
     if wrong:
-        return Check("buffers", "failed", f"{words}; different: {_listed(wrong)}")
+        return Check("buffers", "failed", f"{words}; different: {_list_names(wrong)}")
     if untold:
-        return Check("buffers", "partial", f"{words}; not repeatable: {_listed(untold)}")
+        return Check("buffers", "partial", f"{words}; not repeatable: {_list_names(untold)}")
     return Check("buffers", "passed", words if names else "the model has no buffers")
 
 
@@ -63,9 +63,9 @@ def check_averages(plain: Record, other: Record) -> Check:
     for number, plain_copy in enumerate(theirs, 1):
         # The order in which they are found says nothing.
         alike = [copy for copy in left if _since([copy]) == _since([plain_copy])]
-        copy = min(alike, key=lambda copy: len(_off(copy, plain_copy)))
+        copy = min(alike, key=lambda copy: len(_updates_that_differ(copy, plain_copy)))
         left.remove(copy)
-        off = _off(copy, plain_copy)
+        off = _updates_that_differ(copy, plain_copy)
         if len(off) > _FEW or any(_is_far(copy, plain_copy, at) for at in off):
             at = copy["since"] + off[0]
             words = (
@@ -91,7 +91,7 @@ def _is_far(copy: Mapping[str, Any], plain: Mapping[str, Any], at: int) -> bool:
     return abs(copy["moved"][at] - theirs) > 0.5 * abs(theirs) + doubt
 
 
-def _off(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
+def _updates_that_differ(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
     found = []
     for at, (ours, theirs) in enumerate(zip(copy["moved"], plain["moved"], strict=False)):
         doubt = _DOUBTS * (copy["doubt"][at] + plain["doubt"][at])
@@ -175,6 +175,6 @@ def _limit(row: Mapping[str, Any], is_narrow: bool) -> float:
     return max(row.get("limit", OUTPUT_LIMIT), GRADIENT_FACTOR * row["plain_error"])
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(f"`{name}`" for name in names[:3]) + more

@@ -28,7 +28,7 @@ def check_start(
     differ = [name for name in names if theirs.get(name) != ours.get(name)]
     if not differ:
         return Check("start", "passed", f"{len(theirs)} parameters start bit-equal")
-    words = f"{_some(differ)} of {len(theirs)} parameters do not start as in the plain run"
+    words = f"{_list_some(differ)} of {len(theirs)} parameters do not start as in the plain run"
     if plain_repeats is not None:
         return Check("start", "not_made", f"{words}, and two plain runs differ in {plain_repeats}")
     return Check("start", "failed", words)
@@ -63,6 +63,6 @@ def _updates(numbers: Sequence[int]) -> str:
     return f"{len(numbers)} updates (first: {numbers[0]})"
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -42,7 +42,7 @@ def members(launcher: int, *, keeper_too: bool) -> list[Member]:
     """
     children: dict[int, list[Member]] = {}
     found: list[Member] = []
-    for member in _everybody():
+    for member in _all_processes():
         children.setdefault(member.parent, []).append(member)
         if member.pid == launcher:
             found.append(member)
@@ -98,7 +98,7 @@ def _is_keeper(member: Member, launcher: int) -> bool:
     return member.parent == launcher and member.group == member.pid
 
 
-def _everybody() -> list[Member]:
+def _all_processes() -> list[Member]:
     found = []
     for entry in os.scandir(_PROC):
         if entry.name.isdecimal():

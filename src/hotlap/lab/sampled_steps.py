@@ -100,13 +100,15 @@ def check_gradient(sampled: SampledSteps) -> Check:
         f"relative error {median(errors):.1e} against {sampled.words}, "
         f"slope off by {max(slopes):.1e}"
     )
-    found = {"": _worst([_state([_whole(row) for row in its]) for its in _by_optimizer(rows)])}
+    found = {
+        "": _worst([_state([_measure_whole(row) for row in its]) for its in _by_optimizer(rows)])
+    }
     for name in _tensor_names(rows):
         found[name] = _state([_of_tensor(row, name) for row in rows if name in _tensors(row)])
     for state in ("failed", "not_made"):
         names = [name for name, its in found.items() if its == state and name]
         if names:
-            words += f"; {_WHY[state]}: {_listed(names)}"
+            words += f"; {_WHY[state]}: {_list_names(names)}"
         elif found[""] == state and state == "not_made":
             words += "; the plain run's own error is as large"
         if state in found.values():
@@ -145,7 +147,7 @@ class _Measured:
     """Steps of that kind that are too many."""
 
 
-def _whole(row: Row) -> _Measured:
+def _measure_whole(row: Row) -> _Measured:
     plain, own = row.get("plain_error", 0.0), row.get("own_error", inf)
     laid_out = row.get(LAID_OUT, {"plain_error": 0.0, "own_error": inf})
     off = LAID_OUT_FACTOR * laid_out["plain_error"]
@@ -243,7 +245,7 @@ def gradient_limit(rows: Sequence[Row]) -> float:
 
     It is that of the tensor for which it is smallest, among those that count.
     """
-    found = [max(GRADIENT_FLOOR, m.rounding) for m in map(_whole, rows)]
+    found = [max(GRADIENT_FLOOR, m.rounding) for m in map(_measure_whole, rows)]
     limits = [median(found)]
     for name in _tensor_names(rows):
         measured = [_of_tensor(row, name) for row in rows if name in _tensors(row)]
@@ -270,7 +272,7 @@ def check_mean_gradient(sampled: SampledSteps) -> Check:
     )
     lost = [name for name in _tensor_names(rows) if _is_biased(rows, name)]
     if lost:
-        return Check("gradient", "failed", f"{words}; biased: {_listed(lost)}")
+        return Check("gradient", "failed", f"{words}; biased: {_list_names(lost)}")
     if any(row["gradient_error"] > NARROW_ONCE for row in rows):
         return Check("gradient", "failed", f"{words}; different at some steps")
     if error > narrow_limit(rows) or abs(bias) - doubt > MEAN_SLOPE_MARGIN:
@@ -309,7 +311,9 @@ def check_update(sampled: SampledSteps) -> Check:
         if median(of_tensor) > UPDATE_LIMIT or max(of_tensor) > UPDATE_ONCE:
             wrong.append(name)
     if wrong:
-        return Check("update", "failed", f"{words}; not the plain optimizer's: {_listed(wrong)}")
+        return Check(
+            "update", "failed", f"{words}; not the plain optimizer's: {_list_names(wrong)}"
+        )
     state = "failed" if max(errors) > UPDATE_LIMIT else "passed"
     return Check("update", state, words)
 
@@ -341,7 +345,7 @@ def _tensor_names(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in _tensors(row)))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     shown = ", ".join(f"`{name}`" for name in names[:3])
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"{shown}{more}"

@@ -162,7 +162,7 @@ def judge(
     if equal.state == "passed" and all(map(_is_settled, made)):
         tier = claimed.best_verdict
         verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
-        return _covered(verdict, plain, SampledSteps(), is_exact=True)
+        return _with_coverage(verdict, plain, SampledSteps(), is_exact=True)
     is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)
     if draws_others and claimed.best_verdict != "changed":
@@ -184,7 +184,7 @@ def judge(
     if claimed.best_verdict == "statistical" and "seeds" in checks:
         made.append(_seeds(seeds))
     concluded = _conclude(made, claimed, horizon)
-    return _covered(concluded, plain, sampled, is_exact=False, is_narrow=is_narrow)
+    return _with_coverage(concluded, plain, sampled, is_exact=False, is_narrow=is_narrow)
 
 
 def _is_settled(check: Check) -> bool:
@@ -193,7 +193,7 @@ def _is_settled(check: Check) -> bool:
     return check.state == "passed" or (check.state == "partial" and check.name != "random")
 
 
-def _covered(
+def _with_coverage(
     verdict: Verdict,
     plain: Record,
     sampled: SampledSteps,

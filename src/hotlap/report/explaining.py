@@ -42,7 +42,7 @@ def explain(name: str | None) -> Page:
         MissingFile: it looks like a plan file and is not there.
     """
     if name is None:
-        return Page("", "list", _everything())
+        return Page("", "list", _overview())
     if name in ORDER:
         return _technique(get(name))
     rules = rules_registry()
@@ -64,7 +64,7 @@ def explain(name: str | None) -> Page:
     )
 
 
-def _everything() -> str:
+def _overview() -> str:
     return "\n".join(
         [
             "Techniques:  " + ", ".join(ORDER),

@@ -21,7 +21,7 @@ def document(data: Mapping[str, Any]) -> str:
     Raises:
         TypeError: something in it is no data.
     """
-    return json.dumps({"schema": SCHEMA, **_plain(data)}, indent=2, allow_nan=False)
+    return json.dumps({"schema": SCHEMA, **_as_plain(data)}, indent=2, allow_nan=False)
 
 
 def write(data: Mapping[str, Any], stream: TextIO | None = None) -> None:
@@ -31,9 +31,9 @@ def write(data: Mapping[str, Any], stream: TextIO | None = None) -> None:
     out.flush()
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     if isinstance(value, Enum):
-        return _plain(value.value)
+        return _as_plain(value.value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -41,15 +41,15 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         to_json = getattr(value, "to_json", None)
         if to_json is not None:
-            return _plain(to_json())
+            return _as_plain(to_json())
         # Not `asdict`: it would not ask the records inside for their `to_json`.
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: _as_plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_plain(item) for key, item in value.items()}
     if isinstance(value, Set):
-        return sorted(_plain(item) for item in value)
+        return sorted(_as_plain(item) for item in value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [_plain(item) for item in value]
+        return [_as_plain(item) for item in value]
     if isinstance(value, PathLike):
         return str(fspath(value))
     raise TypeError(f"{value!r} is {type(value).__name__}, which is no data for JSON.")

@@ -26,12 +26,12 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(letter if _is_harmless(letter) else _escaped(letter) for letter in text)
+    return "".join(letter if _is_harmless(letter) else _escape(letter) for letter in text)
 
 
 def _is_harmless(letter: str) -> bool:
     return letter in _KEPT or letter.isprintable() or (letter.isspace() and ord(letter) > 0x9F)
 
 
-def _escaped(letter: str) -> str:
+def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")

@@ -34,11 +34,11 @@ def line(epoch: Any, task: Any) -> str:
         f"{epoch.samples_per_s:,.0f} samples/s{padding}, {epoch.seconds:.1f} s, "
         f"{epoch.peak_memory_bytes / 2**20:,.0f} MiB"
         + (f", {epoch.skipped_steps} skipped steps" if epoch.skipped_steps else "")
-        + _left(epoch.left_s)
+        + _time_left(epoch.left_s)
     )
 
 
-def _left(seconds: float) -> str:
+def _time_left(seconds: float) -> str:
     if seconds <= 0:
         return ""
     minutes, rest = divmod(round(seconds), 60)

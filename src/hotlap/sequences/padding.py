@@ -83,7 +83,7 @@ class Pad:
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of these samples."""
-        return self._padded(samples, None)[0]
+        return self._pad(samples, None)[0]
 
     def wide(self, samples: Sequence[Any], length: int) -> tuple[Any, Any]:
         """Return the batch padded to `length`, whatever its longest sample, and its lengths.
@@ -91,7 +91,7 @@ class Pad:
         The lengths are those of each padded field, int64, shape (samples, fields). `cut` makes of
         both what a call would have given.
         """
-        return self._padded(samples, length)
+        return self._pad(samples, length)
 
     def cut(self, wide: tuple[Any, Any]) -> Any:
         """Return the batch of which `wide` is the wide form, contiguous."""
@@ -114,7 +114,7 @@ class Pad:
         """Return what a batch with this longest sample is padded to, see `lengths.bucket`."""
         return bucket(longest, self.to)
 
-    def _padded(self, samples: Sequence[Any], wide: int | None) -> tuple[Any, Any]:
+    def _pad(self, samples: Sequence[Any], wide: int | None) -> tuple[Any, Any]:
         import torch
 
         first = samples[0]
@@ -127,7 +127,7 @@ class Pad:
             if field in self.values:
                 value, every[field] = self._column(field, column, wide)
             else:
-                value = _stacked(field, column)
+                value = _stack(field, column)
             if is_dict:
                 fields[field] = value
             else:
@@ -220,7 +220,7 @@ class Pad:
         return padded.movedim(1, self.dim + 1).contiguous(), lengths
 
 
-def _stacked(field: Field, column: list[Any]) -> Any:
+def _stack(field: Field, column: list[Any]) -> Any:
     from torch.utils.data import default_collate
 
     try:

@@ -81,14 +81,14 @@ def torch_settings(options: Options) -> dict[str, str]:
     return words
 
 
-def merged(options: Options, environment: Mapping[str, str]) -> str:
+def merge(options: Options, environment: Mapping[str, str]) -> str:
     """Return the variables' text: what the environment says already comes before the options."""
     # The older name comes last, as it does for torch.
-    said = [parsed(environment.get(name, "")) for name in VARIABLES]
+    said = [parse(environment.get(name, "")) for name in VARIABLES]
     return text({**torch_settings(options), **said[0], **said[1]})
 
 
-def parsed(settings: str) -> dict[str, str]:
+def parse(settings: str) -> dict[str, str]:
     """Read `key:value,key:value`; a value in brackets may hold commas."""
     parts, depth, start = [], 0, 0
     for place, letter in enumerate(settings):
@@ -106,7 +106,7 @@ def text(settings: Mapping[str, str]) -> str:
 
 
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
-    joined = merged(options, target.environment)
+    joined = merge(options, target.environment)
     for name in VARIABLES:
         target.environment[name] = joined
 
@@ -116,10 +116,10 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
                 f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
                 "allocator"
             )
-        wanted, now = torch_settings(options), parsed(switches.allocator_settings() or "")
+        wanted, now = torch_settings(options), parse(switches.allocator_settings() or "")
         if all(now.get(key) == value for key, value in wanted.items()):
-            return _nothing
-        own = {k: v for name in VARIABLES for k, v in parsed(os.environ.get(name, "")).items()}
+            return _do_nothing
+        own = {k: v for name in VARIABLES for k, v in parse(os.environ.get(name, "")).items()}
         kept = [f"{key}:{own[key]}" for key in wanted if own.get(key, wanted[key]) != wanted[key]]
         if kept:
             raise Refusal(
@@ -137,17 +137,17 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
                 f"{VARIABLES[0]}={text(wanted)} in the environment"
             )
         # torch forgets what is not named, but for the segments, which have to be told.
-        return lambda: _back(text({"expandable_segments": "False", **now}))
+        return lambda: _restore(text({"expandable_segments": "False", **now}))
 
     target.switch = switch
     return target
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """The environment has done it: there is no way back, and none is needed."""
 
 
-def _back(settings: str) -> None:
+def _restore(settings: str) -> None:
     switches.set_allocator(settings)
 
 
@@ -158,7 +158,7 @@ def proof(options: Options) -> Proof:
     if options.backend != "native":
         return Proof("applied", f"the allocator's backend is {backend}")
     said = switches.allocator_settings()
-    settings = parsed(said or "")
+    settings = parse(said or "")
     off = [key for key, value in torch_settings(options).items() if settings.get(key) != value]
     if said is not None and off:
         return Proof("no_effect", f"the allocator's settings are {text(settings) or 'empty'}")

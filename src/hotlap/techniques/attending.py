@@ -254,10 +254,10 @@ def _reasons(kernel: str, args: tuple[Any, ...], kwargs: Any) -> list[str]:
             return []
         except RuntimeError as error:
             lines = [str(warning.message).partition(_TRIGGERED)[0].strip() for warning in said]
-            return _under(_REPORTED_AS[kernel], lines) or [str(error)]
+            return _section(_REPORTED_AS[kernel], lines) or [str(error)]
 
 
-def _under(title: str, lines: list[str]) -> list[str]:
+def _section(title: str, lines: list[str]) -> list[str]:
     """Return the lines that follow the one with that title, up to the next title."""
     found, is_ours = [], False
     for line in lines:

@@ -139,7 +139,7 @@ class _Record:
     """What was compiled, and when."""
 
     def __init__(self) -> None:
-        self._graphs, self._breaks = _counted()
+        self._graphs, self._breaks = _count_graphs()
         self.calls = 0
         """Calls of compiled code, of the region that was called most often."""
         self.settled: int | None = None
@@ -149,16 +149,16 @@ class _Record:
         """Note how many graphs there are once a region has been called that often."""
         self.calls = max(self.calls, calls)
         if calls == _SETTLED_AFTER:
-            self.settled = _counted()[0]
+            self.settled = _count_graphs()[0]
 
     def counts(self) -> tuple[int, int, int]:
         """Return graphs, graph breaks, and graphs that came late."""
-        graphs, breaks = _counted()
+        graphs, breaks = _count_graphs()
         late = 0 if self.settled is None else graphs - self.settled
         return graphs - self._graphs, breaks - self._breaks, late
 
 
-def _counted() -> tuple[int, int]:
+def _count_graphs() -> tuple[int, int]:
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"]), sum(counters["graph_break"].values())
@@ -242,15 +242,15 @@ def proof(target: StepTarget, options: Options) -> Proof:
     made, breaks, late = (0, 0, 0) if record is None else record.counts()
     if made == 0:
         return Proof("no_effect", "no graph was compiled")
-    what = f"{_many(made, 'graph')} compiled, {late or 'none'} of them after the first "
-    what += f"{_SETTLED_AFTER} steps; {_many(breaks, 'graph break')}"
+    what = f"{_count_of(made, 'graph')} compiled, {late or 'none'} of them after the first "
+    what += f"{_SETTLED_AFTER} steps; {_count_of(breaks, 'graph break')}"
     if late > _MOST_LATE:
         hint = "" if options.dynamic else "; try dynamic=true"
         return Proof("refused", f"{what}; it recompiles repeatedly{hint}")
     return Proof("applied", what)
 
 
-def _many(count: int, what: str) -> str:
+def _count_of(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 

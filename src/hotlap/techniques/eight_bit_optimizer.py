@@ -119,7 +119,7 @@ def _kind(plain: Any) -> str:
 def _torchao(plain: Any, groups: list[dict[str, Any]], options: Options, target: StepTarget) -> Any:
     import torch
 
-    with _quiet_import():
+    with _import_quietly():
         import torchao.optim  # pyright: ignore[reportMissingImports]
     base: Any = getattr(torchao.optim, f"{_kind(plain)}8bit")
     stance = "default" if options.compiled else "force_eager"
@@ -159,7 +159,7 @@ def _torchao(plain: Any, groups: list[dict[str, Any]], options: Options, target:
 
 
 @contextlib.contextmanager
-def _quiet_import() -> Any:
+def _import_quietly() -> Any:
     """Import without torchao's lines on kernels that this machine does not need."""
     import logging
     import warnings

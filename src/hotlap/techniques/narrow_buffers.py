@@ -31,16 +31,16 @@ class Buffers:
     def join(self, target: StepTarget) -> list[Callable[[], None]]:
         """Act on every forward; return what ends that."""
         target.forward.append(self._narrow_in_training)
-        target.after_backward.append(self.own)
+        target.after_backward.append(self._use_own)
         return [
-            self._module.register_forward_pre_hook(self._before).remove,
-            self._module.register_forward_hook(self._after).remove,
-            self.own,
+            self._module.register_forward_pre_hook(self._before_forward).remove,
+            self._module.register_forward_hook(self._after_step).remove,
+            self._use_own,
         ]
 
     @contextmanager
     def _narrow_in_training(self) -> Iterator[None]:
-        self._narrow()
+        self._use_narrow()
         self._is_step = True
         try:
             yield
@@ -55,16 +55,16 @@ class Buffers:
                     "keeps buffers in float32."
                 )
 
-    def _before(self, *_: Any) -> None:
+    def _before_forward(self, *_: Any) -> None:
         # In a step the loss may use buffers as well, and all of it may be compiled.
         if not self._is_step:
-            self._narrow()
+            self._use_narrow()
 
-    def _after(self, *_: Any) -> None:
+    def _after_step(self, *_: Any) -> None:
         if not self._is_step:
-            self.own()
+            self._use_own()
 
-    def _narrow(self) -> None:
+    def _use_narrow(self) -> None:
         import torch
 
         for path, (holder, key) in self.wide.items():
@@ -79,7 +79,7 @@ class Buffers:
                 self._copies[path] = own, own._version, copy
             holder[key] = copy
 
-    def own(self) -> None:
+    def _use_own(self) -> None:
         """Let the model have its own buffers."""
         for path, (holder, key) in self.wide.items():
             copied, _, copy = self._copies.get(path, (None, 0, None))

@@ -36,7 +36,7 @@ def numerics(options: Options) -> Numerics:
 
 
 def why_not(task: TaskFacts, options: Options) -> str | None:
-    supported = _supported(options)
+    supported = _supported_kinds(options)
     for optimizer in task.optimizers:
         if optimizer.implementation in ("foreach", "fused"):
             return _OWN_CHOICE.format(optimizer.implementation, True)
@@ -48,7 +48,7 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
     return _ELSEWHERE.format(task.optimizers[0].name, options.implementation, ", ".join(supported))
 
 
-def _supported(options: Options) -> tuple[str, ...]:
+def _supported_kinds(options: Options) -> tuple[str, ...]:
     return _FOREACH if options.implementation == "foreach" else _FUSED
 
 
@@ -61,12 +61,14 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         )
     optimizer = target.optimizer
     kind = type(optimizer)
-    if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _supported(options):
+    if not kind.__module__.startswith("torch.optim") or kind.__name__ not in _supported_kinds(
+        options
+    ):
         raise Refusal(
             _ELSEWHERE.format(
                 f"{kind.__module__}.{kind.__qualname__}",
                 options.implementation,
-                ", ".join(_supported(options)),
+                ", ".join(_supported_kinds(options)),
             )
         )
     for number, group in enumerate(optimizer.param_groups):
@@ -144,7 +146,7 @@ class _Switch:
 
     def join(self, optimizer: Any) -> None:
         self._handles = (
-            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(lambda optimizer, *_: self.off(optimizer)),
         )
         self.place(optimizer)
@@ -157,7 +159,7 @@ class _Switch:
         before.hooks_dict_ref().move_to_end(before.id)
         after.hooks_dict_ref().move_to_end(after.id, last=False)
 
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         # A closure runs inside the step, and may print or save the optimizer.
         if not self.is_live:
             return

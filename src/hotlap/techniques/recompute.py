@@ -153,12 +153,18 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
             return own(self, *args, **kwargs)
 
         run = partial(checkpoint, counted, use_reentrant=False, **contexts)
-        return _watched(self, run, own, name, seen, args, kwargs) if first else run(*args, **kwargs)
+        return (
+            _run_first_time(self, run, own, name, seen, args, kwargs)
+            if first
+            else run(*args, **kwargs)
+        )
 
     return forward
 
 
-def _watched(block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any) -> Any:
+def _run_first_time(
+    block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any
+) -> Any:
     """Run a block for the first time; from then on plainly, if its forward changes a buffer."""
     import torch
 

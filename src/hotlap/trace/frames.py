@@ -83,7 +83,7 @@ def counted_loops(frame: FrameType | None) -> list[Loop]:
     loops = []
     for depth, current in enumerate(user_frames(frame)):
         for node in _enclosing_loops(current.f_code.co_filename, current.f_lineno):
-            loop = _counted(node, current, depth)
+            loop = _count_loop(node, current, depth)
             if loop is not None:
                 loops.append(loop)
     return loops
@@ -109,7 +109,7 @@ def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 
-def _counted(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
+def _count_loop(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
     call = node.iter
     while isinstance(call, ast.Call) and call.args and _name(call.func) != "range":
         if _name(call.func) == "trange":

@@ -26,7 +26,7 @@ class IdentityTable(Generic[Value]):
         """Set the key's value."""
         number = id(key)
         try:
-            refer: Callable[[], Any] = weakref.ref(key, lambda _: self._died(number))
+            refer: Callable[[], Any] = weakref.ref(key, lambda _: self._drop(number))
         except TypeError:
             refer = lambda: key  # noqa: E731
         self._entries[number] = (refer, value)
@@ -39,7 +39,7 @@ class IdentityTable(Generic[Value]):
     def __contains__(self, key: Any) -> bool:
         return self.get(key) is not None
 
-    def _died(self, number: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    def _drop(self, number: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At interpreter shutdown modules are emptied one after another: what `on_death` calls may
         # be None by now, and so may `sys`. The memory is given back anyway.
         if is_finalizing():

@@ -42,7 +42,7 @@ class Steppers:
         parameters = frozenset(
             id(parameter) for group in optimizer.param_groups for parameter in group["params"]
         )
-        stepper = self._replaced(parameters, facts.where)
+        stepper = self._find_replaced(parameters, facts.where)
         if stepper is None:
             stepper = Stepper(len(self.all), facts, parameters)
             self.all.append(stepper)
@@ -50,7 +50,7 @@ class Steppers:
         self._known.put(optimizer, stepper)
         return stepper
 
-    def _replaced(self, parameters: frozenset[int], where: str) -> Stepper | None:
+    def _find_replaced(self, parameters: frozenset[int], where: str) -> Stepper | None:
         """Return whom a newcomer replaces: it has its tensors, or, with a model that is new too as
         in cross-validation, its line; and where only one of the two holds, the loop went round
         without the newcomer."""

@@ -32,7 +32,7 @@ def compare_gradients(
     """
     rows = {}
     for name in _names(captured, exact, plain or {}):
-        tensors = _filled(
+        tensors = _fill_missing(
             captured.get(name), exact.get(name), None if plain is None else plain.get(name)
         )
         rows[name] = None if tensors is None else _row(*tensors, has_plain=plain is not None)
@@ -46,7 +46,7 @@ def _names(*parts: NamedTensors) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in part))
 
 
-def _filled(*tensors: torch.Tensor | None) -> list[torch.Tensor] | None:
+def _fill_missing(*tensors: torch.Tensor | None) -> list[torch.Tensor] | None:
     """Return the tensors as float64 vectors on the CPU, zeros for None; None if all are None."""
     like = next((tensor for tensor in reversed(tensors) if tensor is not None), None)
     if like is None:

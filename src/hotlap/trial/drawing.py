@@ -47,7 +47,7 @@ class DrawsInOwnDtype(TorchDispatchMode):
             asked = kwargs.get("dtype") or _default_of(func)
             if asked != self.wide:
                 return func(*args, **kwargs)
-            return self._widened(func(*args, **{**kwargs, "dtype": self.own}))
+            return self._widen(func(*args, **{**kwargs, "dtype": self.own}))
         if kwargs.get("dtype") == self.wide:
             kwargs = {**kwargs, "dtype": self.own}
         return self._in_own(func, args, kwargs)
@@ -76,14 +76,14 @@ class DrawsInOwnDtype(TorchDispatchMode):
             for original, copy in copies:
                 if value is copy:
                     return original
-            return self._widened(value)
+            return self._widen(value)
 
         return map_tensors(result, widen)
 
     def _is_wide(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.dtype == self.wide
 
-    def _widened(self, value: Any) -> Any:
+    def _widen(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dtype == self.own:
             return value.to(self.wide)
         return value

@@ -14,14 +14,14 @@ def group_hyperparameters(optimizer: Any) -> list[dict[str, Any]]:
     """Return every hyperparameter of every group, as plain values."""
     left_out = {"params", *IMPLEMENTATION}
     return [
-        {key: _plain(value) for key, value in group.items() if key not in left_out}
+        {key: _as_plain(value) for key, value in group.items() if key not in left_out}
         for group in optimizer.param_groups
     ]
 
 
-def _plain(value: Any) -> Any:
+def _as_plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.item() if value.numel() == 1 else digest.of_tensor(value)
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_as_plain(item) for item in value]
     return value if isinstance(value, int | float | str | bool | type(None)) else repr(value)

@@ -137,7 +137,7 @@ def check_plan(
     """
     compared = compare(lab, Plan(), file.plan, steps=steps, progress=progress)
     progress("racing it against the plain run")
-    speedup, floor, gains, problem = _raced(lab, file.plan, budget_s, progress)
+    speedup, floor, gains, problem = _race(lab, file.plan, budget_s, progress)
     return PlanCheck(
         script=compared.script,
         plan=file.plan,
@@ -151,7 +151,7 @@ def check_plan(
     )
 
 
-def _raced(
+def _race(
     lab: Lab, plan: Plan, budget_s: float, progress: Progress
 ) -> tuple[Ratio | None, float, bool, str]:
     facts = watch(lab, seconds=min(_WATCH_S, budget_s / 4), epochs=1).trace

@@ -89,19 +89,19 @@ def _pack_forward(
     specs["input"] = nested.to_json(spec)
     for kind, tensors in (("input", leaves), ("output", outputs)):
         for number, leaf in enumerate(tensors):
-            found[f"{kind}.{number}"] = _copied(leaf)
-    for number, tensor in enumerate(_held(module)):
-        found[f"model.{number}"] = _copied(tensor)
+            found[f"{kind}.{number}"] = _copy_tensor(leaf)
+    for number, tensor in enumerate(_tensors_of(module)):
+        found[f"model.{number}"] = _copy_tensor(tensor)
     kind = "cuda" if any(t.is_cuda for t in module.parameters()) else "cpu"
     dtype = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else ""
     return found, {**specs, "class": type(module).__qualname__, "autocast": dtype}
 
 
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().clone()
 
 
-def _held(module: Any) -> list[torch.Tensor]:
+def _tensors_of(module: Any) -> list[torch.Tensor]:
     """Return parameters and buffers: a copy of a module has them in the same order."""
     return [*module.parameters(), *module.buffers()]
 
@@ -120,16 +120,16 @@ def repeat(file: str, roots: list[Any], dtype: torch.dtype) -> dict[str, Any] | 
     with safe_open(file, framework="pt") as archive:
         meta = json.loads(archive.metadata()["hotlap"])
         tensors = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118
-    held = _numbered(tensors, "model")
+    held = _number_tensors(tensors, "model")
     for root in roots:
-        own = _held(root)
+        own = _tensors_of(root)
         if type(root).__qualname__ == meta["class"] and [t.shape for t in own] == [
             t.shape for t in held
         ]:
             break
     else:
         return None
-    inputs, output = _numbered(tensors, "input"), _numbered(tensors, "output")
+    inputs, output = _number_tensors(tensors, "input"), _number_tensors(tensors, "output")
     device = own[0].device if own else torch.device("cpu")
     found = []
     for wide in (dtype, None):
@@ -138,7 +138,7 @@ def repeat(file: str, roots: list[Any], dtype: torch.dtype) -> dict[str, Any] | 
     return compare_outputs(output, *found)
 
 
-def _numbered(tensors: dict[str, torch.Tensor], kind: str) -> list[torch.Tensor]:
+def _number_tensors(tensors: dict[str, torch.Tensor], kind: str) -> list[torch.Tensor]:
     count = sum(1 for name in tensors if name.startswith(f"{kind}."))
     return [tensors[f"{kind}.{number}"] for number in range(count)]
 
@@ -155,7 +155,7 @@ def _forward(
         wide = value if dtype is None or not value.is_floating_point() else value.to(dtype)
         return wide.to(device)
 
-    own = _held(root)
+    own = _tensors_of(root)
     before = [tensor.data for tensor in own]
     modes = [(module, module.training) for module in root.modules()]
     args, kwargs = nested.rebuild(

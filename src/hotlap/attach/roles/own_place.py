@@ -111,13 +111,11 @@ class AtOwnPlace(Part):
 
     def _compare(self, repeated: Repetition) -> None:
         if self._way != EXACT:
-            save_file(
-                _packed(repeated.gradients, repeated.buffers), self._file(self._way, repeated)
-            )
+            save_file(_pack(repeated.gradients, repeated.buffers), self._file(self._way, repeated))
             self._findings.count_whole()
             return
         steps = {
-            way: _unpacked(load_file(self._file(way, repeated)), repeated.gradients)
+            way: _unpack(load_file(self._file(way, repeated)), repeated.gradients)
             for way in self._findings.ways
             if way != EXACT
         }
@@ -131,9 +129,7 @@ class AtOwnPlace(Part):
         return self._findings.report()
 
 
-def _packed(
-    gradients: list[Gradients], buffers: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def _pack(gradients: list[Gradients], buffers: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     tensors = {f"buffer.{name}": buffer for name, buffer in buffers.items()}
     for number, of_update in enumerate(gradients):
         for key, gradient in of_update.items():
@@ -142,7 +138,7 @@ def _packed(
     return {name: copy_for_storage(tensor) for name, tensor in tensors.items()}
 
 
-def _unpacked(tensors: dict[str, torch.Tensor], like: list[Gradients]) -> Step:
+def _unpack(tensors: dict[str, torch.Tensor], like: list[Gradients]) -> Step:
     gradients: list[Gradients] = [
         {key: tensors.get(f"grad.{number}.{key}") for key in of_update}
         for number, of_update in enumerate(like)

@@ -39,9 +39,9 @@ class Reference(Part):
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is None or self._watch.steps == 0 or not self._watch.is_training(iterator):
             return batch
-        return self._findings.run_guarded(self._replaced)
+        return self._findings.run_guarded(self._replace_batch)
 
-    def _replaced(self) -> Any:
+    def _replace_batch(self) -> Any:
         current = self._repeated
         if current is not None and current.updates:
             # The script has begun its next step.

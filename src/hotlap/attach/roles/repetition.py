@@ -87,9 +87,9 @@ class Findings:
         gradients = {way: steps[way][0] for way in self.ways}
         for number, place in enumerate(repeated.places):
             of_update = {
-                way: _renamed(found[number], names[place]) for way, found in gradients.items()
+                way: _rename(found[number], names[place]) for way, found in gradients.items()
             }
-            captured = _renamed(repeated.captured_gradients(number), names[place])
+            captured = _rename(repeated.captured_gradients(number), names[place])
             row = self._gradients(captured, of_update[EXACT], of_update[PLAIN])
             if LAID_OUT in of_update:
                 row[LAID_OUT] = compare_gradients(captured, of_update[EXACT], of_update[LAID_OUT])
@@ -163,7 +163,7 @@ def _names_of(roots: list[Any]) -> list[dict[str, str]]:
     ]
 
 
-def _renamed(tensors: Gradients, names: dict[str, str]) -> Gradients:
+def _rename(tensors: Gradients, names: dict[str, str]) -> Gradients:
     return {names.get(key, f"parameter {key}"): value for key, value in tensors.items()}
 
 
@@ -361,7 +361,7 @@ class Repetition:
                     twin.state[clone][name.removeprefix(prefix)] = wide
         twin.step()
         return compare_updates(
-            _renamed({key: self.tensors[f"before.{number}.{key}"] for key in clones}, names),
-            _renamed({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
-            _renamed(dict(clones), names),
+            _rename({key: self.tensors[f"before.{number}.{key}"] for key in clones}, names),
+            _rename({key: self.tensors[f"after.{number}.{key}"] for key in clones}, names),
+            _rename(dict(clones), names),
         )

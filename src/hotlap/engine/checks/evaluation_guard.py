@@ -136,7 +136,11 @@ def kept_random_states() -> Iterator[None]:
 def kept_buffers(model: Any) -> Iterator[None]:
     """Put every buffer back, its contents too, and forget those that came new."""
     held = [
-        (module._buffers, dict(module._buffers), [_copied(b) for b in module._buffers.values()])
+        (
+            module._buffers,
+            dict(module._buffers),
+            [_copy_buffer(b) for b in module._buffers.values()],
+        )
         for module in model.modules()
         if module._buffers
     ]
@@ -156,5 +160,5 @@ def kept_buffers(model: Any) -> Iterator[None]:
                         buffer.copy_(content)
 
 
-def _copied(buffer: torch.Tensor | None) -> torch.Tensor | None:
+def _copy_buffer(buffer: torch.Tensor | None) -> torch.Tensor | None:
     return None if buffer is None else buffer.detach().clone()

@@ -75,12 +75,12 @@ def check_mean(
             for p, g in zip(parameters, found, strict=True)
         ]
 
-    with evaluation_mode(model), _plainly():
-        size, off = _compared(gradient, samples)
+    with evaluation_mode(model), _disable_compiled():
+        size, off = _compare_gradients(gradient, samples)
         # The first scale of a scaler is meant to be too large.
         while scale > 1 and not all(map(math.isfinite, (size, *off.values()))):
             scale /= _BACKOFF
-            size, off = _compared(gradient, samples)
+            size, off = _compare_gradients(gradient, samples)
         if not math.isfinite(size):
             return False
         allowed = (_NARROW_FORMATS if seen_narrow[0] else _EXACT_FORMATS) * size
@@ -116,7 +116,7 @@ def is_narrow_in(value: torch.Tensor) -> bool:
     return False
 
 
-def _compared(gradient: Gradient, samples: int) -> tuple[float, dict[int, float]]:
+def _compare_gradients(gradient: Gradient, samples: int) -> tuple[float, dict[int, float]]:
     """Return the length of the batch's gradient, and by how much that of its parts is off.
 
     By the place where it was parted; nothing where a loss gives no mean.
@@ -153,7 +153,7 @@ def _length(gradients: Iterable[torch.Tensor]) -> float:
 
 
 @contextlib.contextmanager
-def _plainly() -> Iterator[None]:
+def _disable_compiled() -> Iterator[None]:
     """Run what is compiled as it was written: parts have shapes that training never has."""
     with torch.compiler.set_stance("force_eager"):
         yield

@@ -116,27 +116,27 @@ def example_of(task: Task, model: Any) -> Example:
     source = batches_of(samples, task)
     # The same samples, so that both are padded alike.
     order = torch.arange(_SAMPLES + 1) % len(samples)
-    leaves, nested = _given(task, model, source.batch_of(order[:-1]))
-    following, again = _given(task, model, source.batch_of(order))
+    leaves, nested = _record_inputs(task, model, source.batch_of(order[:-1]))
+    following, again = _record_inputs(task, model, source.batch_of(order))
     if nested != again:
-        raise UsageError(_fixed("arguments of the structure ", nested, again))
+        raise UsageError(_fixed_axis_message("arguments of the structure ", nested, again))
     added = []
     for before, after in zip(leaves, following, strict=True):
         if not isinstance(before, torch.Tensor):
             # Others are no inputs of a program, which torch says itself.
             if isinstance(before, int | float | str) and before != after:
-                raise UsageError(_fixed("", before, after))
+                raise UsageError(_fixed_axis_message("", before, after))
             added.append(())
             continue
         more = per_sample(before.shape, _SAMPLES, after.shape)
         if more is None:
             shapes = tuple(before.shape), tuple(after.shape)
-            raise UsageError(_fixed("a tensor of shape ", *shapes))
+            raise UsageError(_fixed_axis_message("a tensor of shape ", *shapes))
         added.append(more)
     return Example(nested, leaves, following, added)
 
 
-def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
+def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
     """Return what the loss calls the model with first, flat, and how it is nested."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -158,7 +158,7 @@ def _given(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
     return pytree.tree_flatten(seen[0])
 
 
-def _fixed(what: str, before: Any, after: Any) -> str:
+def _fixed_axis_message(what: str, before: Any, after: Any) -> str:
     return (
         f"the loss calls the model with {what}{before} for a batch of {_SAMPLES}, and {after} for "
         f"one of {_SAMPLES + 1}, so the exported program could not take other batch sizes. "

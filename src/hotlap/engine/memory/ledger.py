@@ -82,7 +82,7 @@ class Ledger(TorchDispatchMode):
         for leaf in made:
             self._enter(leaf)
         if self.reorders and name in _REORDERED:
-            self._record_temporary(_reordered([*tensors(args), *made]))
+            self._record_temporary(_channels_last_bytes([*tensors(args), *made]))
         return result
 
     def _record_temporary(self, size: int) -> None:
@@ -132,7 +132,7 @@ class Ledger(TorchDispatchMode):
         return top
 
 
-def _reordered(tensors: list[torch.Tensor]) -> int:
+def _channels_last_bytes(tensors: list[torch.Tensor]) -> int:
     """Return the bytes of the two largest images that do not lie channels last."""
     plain = [t for t in tensors if t.dim() > 2 and t.is_contiguous()]
     return sum(sorted((t.numel() * t.element_size() for t in plain), reverse=True)[:2])

@@ -34,13 +34,13 @@ def peak_bytes(work: Callable[[], Any], device: str = "cpu") -> int:
         events = json.loads(path.read_text())["traceEvents"]
     # Of blocks from before only the end is told, and the allocator leaves it out.
     memory = [event["args"] for event in events if event.get("name") == "[memory]"]
-    return max((_held(args) for args in memory), default=0) - _before(memory)
+    return max((_bytes_of(args) for args in memory), default=0) - _bytes_before(memory)
 
 
-def _held(args: dict[str, Any]) -> int:
+def _bytes_of(args: dict[str, Any]) -> int:
     return int(args["Total Allocated"])
 
 
-def _before(memory: list[dict[str, Any]]) -> int:
+def _bytes_before(memory: list[dict[str, Any]]) -> int:
     """Return what an earlier profile had left in the allocator's count."""
-    return _held(memory[0]) - int(memory[0]["Bytes"]) if memory else 0
+    return _bytes_of(memory[0]) - int(memory[0]["Bytes"]) if memory else 0

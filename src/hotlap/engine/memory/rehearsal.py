@@ -209,7 +209,7 @@ def _built(
 ) -> BuiltRun:
     def model() -> Any:
         with torch.device(device):
-            made = _made(task)
+            made = _make_model(task)
         # It is where it should be; moving parameters is what fake tensors cannot do.
         made.to = lambda *_, **__: made
         return made
@@ -254,7 +254,7 @@ def _check_split(built: BuiltRun) -> None:
     built.step._is_checked = True
 
 
-def _made(task: Task) -> Any:
+def _make_model(task: Task) -> Any:
     """Make the model without memory; where it reads files or values, with memory for a moment."""
     try:
         with warnings.catch_warnings():
@@ -301,7 +301,7 @@ def _micros(
 
 def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
     try:
-        return _grown(sample.two, sample.three, count, device)
+        return _grow_batch(sample.two, sample.three, count, device)
     except _Irregular as irregular:
         if count > _MOST_READ:
             raise RunError(
@@ -318,7 +318,7 @@ class _Irregular(Exception):
     """Batches of two and of three samples do not tell what larger ones are."""
 
 
-def _grown(two: Any, three: Any, count: int, device: str) -> Any:
+def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     """Return a batch of `count` samples without numbers, told from those of two and three.
 
     Walked side by side, unlike anything in `hotlap.nested`: lists may grow with their samples too.
@@ -334,7 +334,7 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
                 f"{three.dtype} {list(three.shape)} in one of three; expected: one dtype, and "
                 "dimensions constant or multiples of the batch size"
             )
-        return torch.empty(_sized(two.shape, added, count), dtype=two.dtype, device=device)
+        return torch.empty(_grow_shape(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
@@ -342,12 +342,14 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
                 f"{list(three)}; "
                 "expected: the same keys in every batch"
             )
-        grown = {key: _grown(two[key], three[key], count, device) for key in two}
+        grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
     if not isinstance(two, list | tuple):
         return two
     if len(two) == len(three):
-        grown = [_grown(one, other, count, device) for one, other in zip(two, three, strict=True)]
+        grown = [
+            _grow_batch(one, other, count, device) for one, other in zip(two, three, strict=True)
+        ]
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
@@ -357,7 +359,7 @@ def _grown(two: Any, three: Any, count: int, device: str) -> Any:
     return type(two)(two[:1]) * min(count, _MOST_READ)
 
 
-def _sized(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:
+def _grow_shape(shape: torch.Size, added: Any, count: int) -> tuple[int, ...]:
     return tuple(more * count or size for size, more in zip(shape, added, strict=True))
 
 

@@ -51,9 +51,9 @@ def reference(trial: Trial) -> None:
         try:
             sample = _Sample(message["file"])
             if message["kind"] == "evaluate":
-                trial.channel.send("repeated", rows=_evaluated(sample, wide, narrow))
+                trial.channel.send("repeated", rows=_compare_measures(sample, wide, narrow))
                 continue
-            row = _repeated(sample, message["hyperparameters"], wide, narrow, laid_out)
+            row = _repeat_step(sample, message["hyperparameters"], wide, narrow, laid_out)
         except Exception as error:
             why = f"{type(error).__name__}: {error}".strip().splitlines()[0]
             ours = not (wide.in_task or narrow.in_task)
@@ -72,7 +72,7 @@ def _laid_out(trial: Trial, narrow: "_Plain", memory_format: str) -> "_Plain | N
     return made
 
 
-def _repeated(
+def _repeat_step(
     sample: "_Sample",
     numbers: list[dict[str, Any]],
     wide: "_Plain",
@@ -92,7 +92,7 @@ def _repeated(
     return {"step": sample.meta["step"], **row, **wide.update_error(sample, numbers)}
 
 
-def _evaluated(sample: "_Sample", wide: "_Plain", narrow: "_Plain") -> list[dict[str, Any]]:
+def _compare_measures(sample: "_Sample", wide: "_Plain", narrow: "_Plain") -> list[dict[str, Any]]:
     """Return, for each measure, how far it is off from its repetitions, as shares of it."""
     exact, plain = wide.evaluate(sample), narrow.evaluate(sample)
     rows = []

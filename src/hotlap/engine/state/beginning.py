@@ -49,7 +49,7 @@ def begin(
     while True:
         built = make()
         try:
-            position = Position() if saved is None else _restored(built, saved)
+            position = Position() if saved is None else _restore(built, saved)
             return Beginning(built, saved, position, frozenset(unfit))
         except CheckpointCorrupt as error:
             built.end()
@@ -70,7 +70,7 @@ def _names_a_step(resume: str) -> bool:
     return resume != "auto" and is_step(Path(resume))
 
 
-def _restored(built: BuiltRun, saved: Checkpoint) -> Position:
+def _restore(built: BuiltRun, saved: Checkpoint) -> Position:
     check_fits(built, saved)
     try:
         return restore(built, saved)

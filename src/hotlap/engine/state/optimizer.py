@@ -97,7 +97,7 @@ def load_optimizer(built: BuiltRun, checkpoint: Checkpoint) -> None:
             if weight is not None:
                 formats[number] = weight.dtype
             if found:
-                joined = _joined(built, parameter, found)
+                joined = _join_state(built, parameter, found)
                 state[number] = {key: _laid_like(parameter, v) for key, v in joined.items()}
             indices.append(number)
             number += 1
@@ -141,7 +141,7 @@ def _laid_like(parameter: Any, value: Any) -> Any:
     return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
 
-def _joined(built: BuiltRun, parameter: Any, found: Mapping[str, Any]) -> dict[str, Any]:
+def _join_state(built: BuiltRun, parameter: Any, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of one parameter, its tensors of several parts put together."""
     joined = {key: value for key, value in found.items() if PART not in key}
     parts: dict[str, dict[str, Any]] = {}

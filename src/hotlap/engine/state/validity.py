@@ -115,9 +115,9 @@ def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
 
 def _check(checkpoint: Checkpoint) -> None:
     state, tensors = checkpoint.state, checkpoint.tensors
-    _typed("the state", state, _STATE)
+    _check_types("the state", state, _STATE)
     _check_position(checkpoint)
-    _typed("the task", state["task"], _TASK)
+    _check_types("the task", state["task"], _TASK)
     _check_listed(state.get(LISTED), tensors)
     _check_weights(tensors.get("model", {}), state["task"]["weights"])
     _check_groups(state["optimizer"], tensors.get("optimizer", {}))
@@ -137,7 +137,7 @@ def _check(checkpoint: Checkpoint) -> None:
     _check_random(state["random"], tensors.get("random", {}))
 
 
-def _typed(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
+def _check_types(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) -> None:
     if not isinstance(given, Mapping):
         raise _Wrong(f"{what} is {_describe(given)}. Expected: dict")
     for key, kinds in wanted.items():
@@ -155,7 +155,7 @@ def _describe(value: Any) -> str:
 def _check_position(checkpoint: Checkpoint) -> None:
     state, names = checkpoint.state, [field.name for field in fields(Position)]
     position = state["position"]
-    _typed("the position", position, dict.fromkeys(names, (int,)))
+    _check_types("the position", position, dict.fromkeys(names, (int,)))
     if set(position) != set(names) or min(position.values()) < 0:
         raise _Wrong(f"the position is {position}. Expected: {', '.join(names)}, each 0 or more")
     step = position["step"]
@@ -166,7 +166,7 @@ def _check_position(checkpoint: Checkpoint) -> None:
     if not 0 <= state["skipped"] <= step:
         raise _Wrong(f"the number of skipped steps is {state['skipped']}. Expected: 0 to {step}")
     clock = state["clock"]
-    _typed("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
+    _check_types("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
     if not 0 <= clock["steps"] <= step:
         raise _Wrong(f"the number of timed steps is {clock['steps']}. Expected: 0 to {step}")
 
@@ -202,7 +202,7 @@ def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any
 
 
 def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    _typed("the optimizer", saved, {"scalars": (dict,), "groups": (list,)})
+    _check_types("the optimizer", saved, {"scalars": (dict,), "groups": (list,)})
     for name, value in saved["scalars"].items():
         decode(value)
         if "/" not in name:
@@ -244,7 +244,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Give every state to a generator of its kind that nobody draws from."""
-    _typed("the RNG state", saved, {"python": (dict,), "numpy": (list,)})
+    _check_types("the RNG state", saved, {"python": (dict,), "numpy": (list,)})
     random.Random().setstate(decode(saved["python"]))
     position, has_gauss, gauss = decode(saved["numpy"])
     for name in ("torch", "numpy"):

@@ -33,7 +33,7 @@ class AsyncCheckStep(Step):
         self._also_clips = self._clips
         # Whether an update is left out is asked where gradients are clipped, not before.
         self.check_finite, self._clips = False, True
-        self.loss = _watched(self.loss, weakref.ref(self))
+        self.loss = _watch_loss(self.loss, weakref.ref(self))
 
     def try_out(self, batch: Any) -> None:
         super().try_out(batch)
@@ -76,7 +76,7 @@ class AsyncCheckStep(Step):
         return norm is None or math.isfinite(float(norm))
 
 
-def _watched(loss: Any, held: Any) -> Any:
+def _watch_loss(loss: Any, held: Any) -> Any:
     """Return a loss that lets the step read it; `held` is a weak reference to that step.
 
     A step that held itself would keep the device's memory until Python looks for cycles.

@@ -76,7 +76,7 @@ class DeviceCheckStep(Step):
         if scaler is not None:
             scaler.unscale_(self.optimizer)
         norm = self._clip_gradients() if self._clips else None
-        found = self._found(loss.reshape(()), norm)
+        found = self._find_inf(loss.reshape(()), norm)
         if scaler is not None:
             for theirs in scaler._found_inf_per_device(self.optimizer).values():
                 # One decision for all: the scale falls where the update is left out.
@@ -101,7 +101,7 @@ class DeviceCheckStep(Step):
             return count.reshape(())
         return self._device.scalar(float(count))
 
-    def _found(self, loss: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+    def _find_inf(self, loss: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
         if not self.check_finite:
             return self._device.scalar(0.0)
         finite = torch.isfinite(loss)

@@ -105,7 +105,7 @@ class GraphStep(DeviceCheckStep):
             return True
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.constant_hyperparameters()
-        self._gradients = [(tensor, tensor.grad) for tensor in self._trained()]
+        self._gradients = [(tensor, tensor.grad) for tensor in self._trained_parameters()]
         return True
 
     def _replay(self) -> torch.Tensor:

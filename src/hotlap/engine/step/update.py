@@ -174,7 +174,9 @@ class Step:
                 "a step, and a mean for the others. Return the same form for all."
             )
         count = self.items = sum(counts[1:], counts[0])
-        gradients = [parameter.grad for parameter in self._trained() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in self._trained_parameters() if parameter.grad is not None
+        ]
         torch._foreach_div_(gradients, count)  # pyright: ignore[reportPrivateImportUsage]
         return total / count
 
@@ -185,16 +187,16 @@ class Step:
             self._forward,
             batch,
             samples,
-            parameters=self._differentiated(),
+            parameters=self._differentiable_tensors(),
             is_narrow=bool(self.target.forward or self.target.weights),
             scale=1.0 if scaler is None else scaler.get_scale(),
         )
 
-    def _differentiated(self) -> list[torch.Tensor]:
+    def _differentiable_tensors(self) -> list[torch.Tensor]:
         """Return what the loss has gradients for: of masters their copies, in the model."""
         found = {id(each): each for each in self.model.parameters()}
         if not self.target.weights:
-            found |= {id(each): each for each in self._trained()}
+            found |= {id(each): each for each in self._trained_parameters()}
         return [each for each in found.values() if each.requires_grad]
 
     def _clip(self) -> bool:
@@ -204,14 +206,16 @@ class Step:
 
     def _clip_gradients(self) -> torch.Tensor | None:
         """Clip the gradients; return the norm that they had, None if no norm is clipped."""
-        trained = [parameter for parameter in self._trained() if parameter.grad is not None]
+        trained = [
+            parameter for parameter in self._trained_parameters() if parameter.grad is not None
+        ]
         if self.clip_value is not None:
             torch.nn.utils.clip_grad_value_(trained, self.clip_value)
         if self.clip_norm is None:
             return None
         return torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
 
-    def _trained(self) -> list[torch.Tensor]:
+    def _trained_parameters(self) -> list[torch.Tensor]:
         return [tensor for group in self.optimizer.param_groups for tensor in group["params"]]
 
     def _leave_out(

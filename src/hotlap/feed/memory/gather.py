@@ -54,7 +54,7 @@ class BatchGatherer:
             index = torch.cat([parts, beyond], dim=1)
         index = index.reshape(-1)
         columns = [
-            self._at_once(row, index, count) if is_small else map(_select(row), parts.unbind(0))
+            self._gather_part(row, index, count) if is_small else map(_select(row), parts.unbind(0))
             for row, is_small in zip(self._rows, self._is_small, strict=True)
         ]
         batches = zip(*columns, strict=True)
@@ -62,7 +62,7 @@ class BatchGatherer:
             return map(list, batches)
         return (rebuild(self._spec, iter(leaves)) for leaves in batches)
 
-    def _at_once(
+    def _gather_part(
         self, row: torch.Tensor, index: torch.Tensor, count: int
     ) -> tuple[torch.Tensor, ...]:
         found = row.index_select(0, index).view(count, self._padded, *row.shape[1:])

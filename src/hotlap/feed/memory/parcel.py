@@ -128,7 +128,7 @@ class _Parcel:
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self._spec, self._written)
+        return _open_parcel, (self._spec, self._written)
 
 
 def _is_plain(leaf: torch.Tensor) -> bool:
@@ -148,7 +148,7 @@ def _usual_strides(shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def _opened(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
+def _open_parcel(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
     leaves = []
     for dtype, shape, octets in written:
         # Memory that torch aligns: sums may depend on where a row of numbers begins.

@@ -62,7 +62,7 @@ class RowStore:
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> str | None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
         reason = self._no_room(size)
-        if reason is not None and self._others():
+        if reason is not None and self._bytes_of_others():
             # What a finished run held may only wait for Python to see that nobody can reach it.
             gc.collect()
             reason = self._no_room(size)
@@ -78,9 +78,9 @@ class RowStore:
         return None
 
     def _no_room(self, size: int) -> str | None:
-        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._others())
+        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._bytes_of_others())
 
-    def _others(self) -> int:
+    def _bytes_of_others(self) -> int:
         """Return the bytes that other data sets hold in the same place."""
         return sum(
             held.bytes

@@ -37,7 +37,7 @@ class ChangeWatch:
         """
         found = self.find_rebinding()
         if found is None and (self._contents or self._members or self._slots):
-            return self._rewritten()
+            return self._find_rewritten()
         return found
 
     def find_rebinding(self) -> str | None:
@@ -53,7 +53,7 @@ class ChangeWatch:
                 return "a tensor"
         return None
 
-    def _rewritten(self) -> str | None:
+    def _find_rewritten(self) -> str | None:
         for path, container, copy in self._contents:
             if container != copy:
                 return path

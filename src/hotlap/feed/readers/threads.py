@@ -134,7 +134,7 @@ class ReaderThreads:
         batch = self.stages.make_batch(positions, joined)
         return batch, global_rng.generator_that_advanced(states) is not None
 
-    def _finished(self, positions: torch.Tensor, joined: Any) -> tuple[Any, bool]:
+    def _make_batch(self, positions: torch.Tensor, joined: Any) -> tuple[Any, bool]:
         return self.stages.make_batch(positions, joined), False
 
     def _check(self, positions: torch.Tensor) -> None:
@@ -167,7 +167,7 @@ class ReaderThreads:
 
         def submit(positions: torch.Tensor) -> "Future[Any]":
             # What is kept is looked after by one thread, which reads what is missing with all.
-            return self.pool.submit(self._finished, positions, read(positions))
+            return self.pool.submit(self._make_batch, positions, read(positions))
 
         return submit
 

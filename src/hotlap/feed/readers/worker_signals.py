@@ -38,11 +38,11 @@ def leave_signals_to_parent() -> None:
     """
     signal.set_wakeup_fd(-1)
     for number in _NUMBERS:
-        signal.signal(number, _end_next_time if number == signal.SIGTERM else _nothing)
+        signal.signal(number, _end_next_time if number == signal.SIGTERM else _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _NUMBERS)
 
 
-def _nothing(number: int, frame: object) -> None:
+def _do_nothing(number: int, frame: object) -> None:
     del number, frame
 
 

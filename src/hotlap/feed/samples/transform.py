@@ -147,13 +147,13 @@ class Stages:
         if self.transform is not None:
             if isinstance(joined, UnstackedSamples):
                 # A transform may write to what it is given, and the data set may keep that.
-                given = map(_copied, joined.samples)
+                given = map(_copy_sample, joined.samples)
             else:
                 given = uncollate(self._kind, joined)
             generator = torch.Generator()
             batch = self.collate(
                 [
-                    self._transformed(p, each, generator)
+                    self._transform_sample(p, each, generator)
                     for p, each in zip(wanted, given, strict=True)
                 ]
             )
@@ -167,7 +167,7 @@ class Stages:
                 "batch_transform", error, f"{wanted[0]} to {wanted[-1]}"
             ) from error
 
-    def _transformed(self, position: int, sample: Any, generator: torch.Generator) -> Any:
+    def _transform_sample(self, position: int, sample: Any, generator: torch.Generator) -> Any:
         assert self.transform is not None
         seed = derive_seed(self.samples.seed, self.samples.epoch, position, _OF_SAMPLES)
         try:
@@ -191,25 +191,25 @@ class Stages:
         )
 
 
-def _copied(sample: Any) -> Any:
+def _copy_sample(sample: Any) -> Any:
     """Return a sample whose tensors and arrays have memory of their own, laid out as it was."""
     kind = type(sample)
     if kind in _NEVER_CHANGE:
         return sample
     if kind is tuple:
         return tuple(
-            [part.clone() if type(part) is torch.Tensor else _copied(part) for part in sample]
+            [part.clone() if type(part) is torch.Tensor else _copy_sample(part) for part in sample]
         )
     if isinstance(sample, torch.Tensor):
         return sample.clone()
     if kind is np.ndarray:
         return sample.copy(order="K")
     if kind is dict:
-        return {key: _copied(part) for key, part in sample.items()}
+        return {key: _copy_sample(part) for key, part in sample.items()}
     if kind is list:
-        return [_copied(part) for part in sample]
+        return [_copy_sample(part) for part in sample]
     if isinstance(sample, tuple) and hasattr(kind, "_fields"):
-        return kind(*[_copied(part) for part in sample])
+        return kind(*[_copy_sample(part) for part in sample])
     return sample
 
 

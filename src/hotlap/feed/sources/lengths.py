@@ -54,7 +54,7 @@ class LengthSource(Source):
         self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
         given = self._read_in_background(number, first)
         if given is None:
-            given = self._each(self._reader(), steps[first:])
+            given = self._read_steps(self._reader(), steps[first:])
         return given if self.transfer is None else self.transfer(given)
 
     def steps(self, epoch: int) -> list[Sequence[torch.Tensor]]:

@@ -117,7 +117,7 @@ class Source:
         Random states are afterwards others.
         """
         self.samples.epoch = 0
-        joined = self._collated(self.samples, positions.tolist())
+        joined = self._collate(self.samples, positions.tolist())
         if self.stages.is_empty:
             return joined
         with self.stages.guard_generators():
@@ -143,8 +143,8 @@ class Source:
         read = self._reader()
         serve = getattr(read, "serve", None)
         if serve is not None and self.micro == self.batch:
-            return self._served(serve, order)
-        return self._each(read, self._split(order))
+            return self._serve_steps(serve, order)
+        return self._read_steps(read, self._split(order))
 
     def _reader(self) -> Read:
         read = self.apply_wraps(self._read)
@@ -156,7 +156,7 @@ class Source:
             read = wrap(self.dataset, read)
         return read
 
-    def _each(
+    def _read_steps(
         self, read: Read, steps: Sequence[Sequence[torch.Tensor]]
     ) -> Iterator[list[tuple[int, Any]]]:
         for micros in steps:
@@ -164,7 +164,7 @@ class Source:
             self._put_back()
             yield step
 
-    def _served(
+    def _serve_steps(
         self, serve: Callable[[torch.Tensor, int], Iterator[Any]], order: torch.Tensor
     ) -> Iterator[list[tuple[int, Any]]]:
         size, left = self.batch, len(order)
@@ -185,10 +185,10 @@ class Source:
         samples = self.samples
         states = global_rng.global_random_states()
         if samples.draws:
-            batch = self._collated(samples, wanted)
+            batch = self._collate(samples, wanted)
             global_rng.restore(states)
             return batch
-        batch = self._collated(self._together or self.dataset, wanted)
+        batch = self._collate(self._together or self.dataset, wanted)
         if global_rng.generator_that_advanced(states) is None:
             return batch
         # From now on every sample has a random state of its own, this batch's included. Whoever
@@ -196,9 +196,9 @@ class Source:
         samples.draws = True
         if is_step:
             self._undrawn = states
-        return self._collated(samples, wanted)
+        return self._collate(samples, wanted)
 
-    def _collated(self, dataset: Any, wanted: Sequence[int]) -> Any:
+    def _collate(self, dataset: Any, wanted: Sequence[int]) -> Any:
         try:
             if dataset is self._together:
                 samples = dataset.read(wanted)

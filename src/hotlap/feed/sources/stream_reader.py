@@ -90,14 +90,14 @@ class StreamReader:
         if self.collate is default_collate or self.transform is not None:
             joined = self.stages.join(samples)
         else:
-            with self._under(positions[0], _OF_COLLATION):
+            with self._seed_generators(positions[0], _OF_COLLATION):
                 joined = self.stages.join(samples)
         if self.stages.is_empty:
             return joined
         with self.stages.guard_generators():
             return self.stages.make_batch(positions, joined)
 
-    def _under(self, *numbers: int) -> global_rng.SeededGenerators:
+    def _seed_generators(self, *numbers: int) -> global_rng.SeededGenerators:
         """Return a context manager that seeds the generators for a part of the work."""
         return global_rng.SeededGenerators(
             derive_seed(self.seed, self.epoch, *numbers), puts_back=self.protects
@@ -151,7 +151,7 @@ class StreamReader:
         dataset = copy.copy(self.dataset)
         iterator: Iterator[Any] | None = None
         for number in count():
-            with self._under(number):
+            with self._seed_generators(number):
                 if iterator is None:
                     iterator = self._begin(dataset)
                 block = list(islice(iterator, BLOCK))

@@ -78,18 +78,18 @@ class PinnedFeed:
                         step = None
                     is_open = step is not None
                     if step is not None:
-                        under_way.append(self._sent(step, thread))
+                        under_way.append(self._start_copy(step, thread))
                 if not under_way:
                     return
-                yield self._received(under_way.popleft())
+                yield self._receive(under_way.popleft())
 
-    def _sent(self, step: Step, thread: ThreadPoolExecutor) -> Future[_Sent] | _Sent:
+    def _start_copy(self, step: Step, thread: ThreadPoolExecutor) -> Future[_Sent] | _Sent:
         if not _is_on_host(step):
             return _Sent(step)
         self._number += 1
         return thread.submit(self._send, step, self._buffers[self._number % self.ahead])
 
-    def _received(self, sent: Future[_Sent] | _Sent | Exception) -> Step:
+    def _receive(self, sent: Future[_Sent] | _Sent | Exception) -> Step:
         if isinstance(sent, Exception):
             raise sent
         done = sent.result() if isinstance(sent, Future) else sent
@@ -102,7 +102,7 @@ class PinnedFeed:
     def _send(self, step: Step, buffer: _Buffer) -> _Sent:
         """Copy a step into the buffer and on to the device. Runs in the thread."""
         device = self.device
-        fits = self._make_room(buffer, _needed(step))
+        fits = self._make_room(buffer, _needed_bytes(step))
         if fits:
             self.pinned_steps += 1
         else:
@@ -124,7 +124,7 @@ class PinnedFeed:
                 here = buffer.memory[offset : offset + size].view(tensor.dtype)
                 here = here.as_strided(tensor.size(), tensor.stride())
                 here.copy_(tensor)
-                offset += _padded(size)
+                offset += _round_up(size)
                 device.copy(there, here)
             else:
                 there.copy_(tensor)
@@ -172,14 +172,14 @@ def _is_on_host(step: Step) -> bool:
     return any(tensor.device.type == "cpu" for _, batch in step for tensor in tensors(batch))
 
 
-def _needed(step: Step) -> int:
+def _needed_bytes(step: Step) -> int:
     sent = (t for _, batch in step for t in tensors(batch) if _can_be_sent(t))
-    return sum(_padded(_bytes(tensor)) for tensor in sent)
+    return sum(_round_up(_bytes(tensor)) for tensor in sent)
 
 
 def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _padded(size: int) -> int:
+def _round_up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED

@@ -42,8 +42,9 @@ def _own() -> Any:
     return module
 
 
-def task(*, model: str = "") -> hotlap.Task:
-    given = {"model": model} if model else {}
+def task(*, model: str = "", evaluate_every: int = 0) -> hotlap.Task:
+    options = {"model": model, "evaluate_every": evaluate_every}
+    given = {name: value for name, value in options.items() if value}
     made = _own().task(**given)
     changed: dict[str, Any] = {"epochs": None, "steps": STEPS}
     if ALSO == "skipped":

@@ -97,6 +97,18 @@ def test_a_bound_that_gains_nothing_rules_out() -> None:
     assert "identical runs differ" in printed(found)
 
 
+def test_what_noise_hides_is_not_called_free_of_cost() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    noisy = trials(15.0, workers=15.0, replay=9.0)
+    for name, ms in (("plain", 10.0), ("plain again", 22.0)):
+        noisy.race.arms[name].turns_ms[:] = [ms] * 10
+    assert noisy.race.floor > 0.8
+    found = conclude(known(trace), nominate(trace), (), noisy)
+    assert found.findings == () == found.ruled_out
+    assert "undecided: " in found.suspects[0].why
+    assert "no measurable cost" not in printed(found)
+
+
 def test_what_the_budget_did_not_reach_is_not_called_impossible_to_measure() -> None:
     trace = trace_of(12.0, 0.2, 0.8)
     (suspect,) = conclude(known(trace), nominate(trace), (), trials(15.0)).suspects

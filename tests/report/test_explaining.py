@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, PlanError, UnknownName
 from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
 from hotlap.report.beliefs import BELIEFS
@@ -23,7 +24,12 @@ FILE = PlanFile(
 
 def test_every_name_of_the_list_has_a_page_of_its_kind() -> None:
     listed = explain(None).text
-    for kind, names in (("technique", ORDER), ("finding", rules_registry()), ("belief", BELIEFS)):
+    for kind, names in (
+        ("technique", ORDER),
+        ("finding", rules_registry()),
+        ("belief", BELIEFS),
+        ("intervention", INTERVENTIONS),
+    ):
         for name in names:
             page = explain(name)
             assert (page.name, page.kind) == (name, kind)

@@ -14,6 +14,15 @@ def test_what_does_not_fit_is_not_begun() -> None:
     assert budget.not_reached == ["a verdict (about 120 s, 100 s left)"]
 
 
+def test_it_names_the_budget_that_would_do() -> None:
+    budget = Budget(120)
+    assert budget.option == "--budget 2m"
+    assert budget.ask(50) == "--budget 3m"
+    assert budget.ask(10) == "--budget 3m"
+    assert not budget.affords("a proof", 400)
+    assert budget.option == "--budget 7m"
+
+
 def test_what_clearly_slowed_the_run_down_is_not_tried_again() -> None:
     gained = Candidate("resident", {}, Numerics.EXACT)
     hidden = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)

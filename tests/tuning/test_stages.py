@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,12 @@ def test_the_races_end_when_the_budget_does_and_when_something_has_gained(
     final, before = stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
     assert (final, before) == (None, noisy)
     assert "resident" in tuner.budget.not_reached[0]
-    assert "could not tell" in tuner.notes.rows(["resident"])[0]["why"]
+    assert "use --budget" in tuner.notes.rows(["resident"])[0]["why"]
+    # What is kept for proofs is raced with, as long as there is nothing to prove.
+    tuner = faked.tuner(seconds=1000.0)
+    tuner.time_plan = replace(tuner.time_plan, second_until=0.0, arm_s=100.0, prove_s=900.0)
+    final, _ = stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
+    assert final is not None
     tuner = faked.tuner()
     final, _ = stages._later_races(tuner, faked.watched(), [RESIDENT_ALONE], noisy)
     assert len(tuner.trials) == stages._MOST_RACES - 1
@@ -257,7 +263,7 @@ def test_without_time_for_a_proof_nothing_is_proven_and_it_says_so() -> None:
     tuner = faked.tuner(seconds=5)
     final = faked.raced({RESIDENT: 1.5})
     assert proofs.prove(tuner, final, final) == []
-    assert "no time was left to prove resident" in tuner.notes.unproven
+    assert "no time was left to prove it: use --budget" in tuner.notes.unproven
 
 
 def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more() -> None:

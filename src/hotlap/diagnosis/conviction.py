@@ -15,6 +15,10 @@ _NO_PLAN = "depends on the remedy"
 """Numerics of a finding whose remedy is an edit of the script."""
 
 
+_WORTH_CALLING = 0.05
+"""What looks faster by more than this share is not called free of cost."""
+
+
 @dataclass(frozen=True)
 class Tried:
     """One plan, and what came of it."""
@@ -83,12 +87,13 @@ def conclude(
         finding = _convict(nomination, remedies, bound, mean, trials.race.floor, known.is_recipe)
         if finding is not None:
             findings.append(finding)
-        elif any(tried.ratio is not None for tried in (*remedies, bound) if tried):
-            words = _in_words([*remedies, *([bound] if bound is not None else [])])
-            ruled_out.append(
-                f"{nomination.rule} at {nomination.where}: {words}; identical runs differ by up "
-                f"to {trials.race.floor:.1%}"
-            )
+            continue
+        tried = [*remedies, *([bound] if bound is not None else [])]
+        words = f"{_in_words(tried)}; identical runs differ by up to {trials.race.floor:.1%}"
+        if any(_is_hidden(one) for one in tried):
+            suspects.append(suspect(nomination, f"undecided: {words}"))
+        elif any(one.ratio is not None for one in tried):
+            ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")
         else:
             suspects.append(suspect(nomination, _in_words(remedies) or _why_untried(nomination)))
     return replace(
@@ -99,6 +104,12 @@ def conclude(
         suspects=tuple(suspects),
         floor=trials.race.floor,
     )
+
+
+def _is_hidden(tried: Tried) -> bool:
+    """True if something looks faster, by less than identical runs differ."""
+    ratio = tried.ratio
+    return ratio is not None and ratio.low > 1 and ratio.median > 1 + _WORTH_CALLING
 
 
 def _why_untried(nomination: Nomination) -> str:

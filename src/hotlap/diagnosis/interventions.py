@@ -87,3 +87,14 @@ FREE_STEP = Technique(
     candidates=lambda: (),
 )
 """Shows what a step would take with an optimizer that costs nothing."""
+
+
+PAGES = {
+    REPLAY.name: "Serves the first batch of each size again and again, so that reading data costs "
+    "nothing. A diagnosis races it against the plain script to measure what waiting for data "
+    "costs. No plan can hold it: it would change what is learned.",
+    FREE_STEP.name: "Lets the optimizer find no gradients, so that its update costs nothing. A "
+    "diagnosis races it against the plain script to measure what the update costs. No plan can "
+    "hold it: nothing would be learned.",
+}
+"""Name of an intervention -> what `hotlap explain` says of it."""

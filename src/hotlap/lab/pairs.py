@@ -133,7 +133,9 @@ def race(
         done, orders = 0, random.Random(seed)
         while done < most and _take_round(live, twins, steps, plain_ms, done, orders):
             done += 1
-            progress(f"round {done} of {rounds}" if done <= rounds else f"round {done}")
+            progress(
+                f"round {done} of {rounds}" if done <= rounds else f"round {done} of at most {most}"
+            )
             if deadline is not None and done >= _LEAST_ROUNDS and time.monotonic() > deadline:
                 break
             if done >= rounds and settled(_outcome(live, twins, done, steps)):

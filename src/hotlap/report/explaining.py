@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from hotlap import errors
+from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan import PlanFile
 from hotlap.plan.outside import is_from_outside, load_object
@@ -24,7 +25,7 @@ class Page:
 
     name: str
     kind: str
-    """`technique`, `finding`, `belief`, `error`, `verdicts`, `plan` or `list`."""
+    """`technique`, `finding`, `belief`, `intervention`, `error`, `verdicts`, `plan` or `list`."""
     text: str
 
     def shown(self, width: int) -> str:
@@ -52,6 +53,9 @@ def explain(name: str | None) -> Page:
         return _from_outside(name)
     if name in BELIEFS:
         return Page(name, "belief", f"{name} (belief)\n\n{BELIEFS[name]}")
+    if name in INTERVENTIONS:
+        text = f"{name} (intervention)\n\n{INTERVENTIONS[name]}"
+        return Page(name, "intervention", text)
     if name == "verdicts":
         return Page(name, "verdicts", f"verdicts\n\n{VERDICTS}")
     if name in _errors():
@@ -60,7 +64,9 @@ def explain(name: str | None) -> Page:
     if name.endswith(".toml") or Path(name).is_file():
         return Page(name, "plan", _plan(Path(name)))
     raise UnknownName(
-        unknown_name(name, [*ORDER, *rules, *BELIEFS, "verdicts", *_errors()], "name")
+        unknown_name(
+            name, [*ORDER, *rules, *BELIEFS, *INTERVENTIONS, "verdicts", *_errors()], "name"
+        )
     )
 
 
@@ -70,6 +76,7 @@ def _overview() -> str:
             "Techniques:  " + ", ".join(ORDER),
             "Findings:    " + ", ".join(rules_registry()),
             "Beliefs:     " + ", ".join(BELIEFS),
+            "Measuring:   " + ", ".join(INTERVENTIONS),
             "Errors:      " + ", ".join(_errors()),
             "Proofs:      verdicts",
             "Also the path of a plan file.",

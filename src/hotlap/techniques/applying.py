@@ -95,7 +95,7 @@ class Applied:
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])
         others = [proof for proof in found if proof is not main and proof.state != main.state]
-        also = "".join(f"; elsewhere {proof.state}: {proof.why}" for proof in others)
+        also = "".join(f"; elsewhere in the script: {proof.state}, {proof.why}" for proof in others)
         return Proof(main.state, main.why + also)
 
 

@@ -1,5 +1,6 @@
 """Seconds of a tuning, and what each part of it is expected to need."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
     not_reached: list[str] = field(default_factory=list)
     """What was left out because it would not have fitted, in words."""
+    short_s: float = 0.0
+    """Seconds that are known to be missing."""
 
     @property
     def spent(self) -> float:
@@ -29,9 +32,20 @@ class Budget:
         """Return the moment, as `time.monotonic()` counts, at which only `keep_s` are left."""
         return self.started + self.seconds - keep_s
 
+    def ask(self, needed_s: float) -> str:
+        """Note that `needed_s` more would be of use, and return the option that gives them."""
+        self.short_s = max(self.short_s, needed_s)
+        return self.option
+
+    @property
+    def option(self) -> str:
+        """The `--budget` that would do, as far as is known; whole minutes."""
+        return f"--budget {math.ceil((self.seconds + self.short_s) / 60)}m"
+
     def affords(self, what: str, needed_s: float) -> bool:
         """True if `needed_s` fit; else `what` is noted as not reached."""
         if self.left >= needed_s:
             return True
+        self.ask(needed_s - self.left)
         self.not_reached.append(f"{what} (about {needed_s:.0f} s, {max(0, self.left):.0f} s left)")
         return False

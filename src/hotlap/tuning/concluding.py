@@ -190,10 +190,16 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
     if open_:
         top = max(open_, key=lambda row: row.speedup.median if row.speedup else 0.0)
         assert top.speedup is not None
-        reasons.append(
-            f"{top.plan} gave {figures(top.speedup)}, which neither shows a gain nor rules one "
-            f"out; identical runs differ by up to {tuner.floor:.1%} here"
-        )
+        if top.speedup.low > 1 + tuner.floor:
+            reasons.append(
+                f"{top.plan} gave {figures(top.speedup)} in a race, which another race did not "
+                f"confirm; use {tuner.budget.option}, or a machine with fewer other processes"
+            )
+        else:
+            reasons.append(
+                f"{top.plan} gave {figures(top.speedup)}, which neither shows a gain nor rules one "
+                f"out; identical runs differ by up to {tuner.floor:.1%} here"
+            )
     elif tried and tuner.floor > WORTH_CALLING:
         reasons.append(f"identical runs differ by up to {tuner.floor:.1%} here")
     untried = tuner.notes.untried

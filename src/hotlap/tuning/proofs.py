@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from hotlap.errors import HotlapError
 from hotlap.lab.pairs import Race
 from hotlap.lab.proving import Prover
+from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
@@ -26,7 +27,7 @@ def prove(tuner: Tuner, final: Race, before: Race) -> list[ProvenPlan]:
     horizon = tuner.time_plan.horizon
     # The plain run twice, and one plan.
     if not tuner.budget.affords(f"the proof of {names[0]}", 3 * tuner.time_plan.prove_s):
-        tuner.notes.unproven = f"no time was left to prove {names[0]}"
+        tuner.notes.unproven = _no_time(tuner, names[0], final)
         return []
     prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.time_plan.fill_ahead)
     tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
@@ -37,6 +38,13 @@ def prove(tuner: Tuner, final: Race, before: Race) -> list[ProvenPlan]:
         if rung is not None:
             rungs.append(rung)
     return rungs
+
+
+def _no_time(tuner: Tuner, name: str, final: Race) -> str:
+    return (
+        f"{name} gave {figures(final.ratio(name))}, and no time was left to prove it: use "
+        f"{tuner.budget.option}"
+    )
 
 
 def prove_tier(
@@ -68,7 +76,7 @@ def prove_tier(
         is_narrow = tier == "statistical"
         needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
         if not tuner.budget.affords(f"a verdict on {name}", needed_s):
-            tuner.notes.unproven = f"no time was left to prove {name}"
+            tuner.notes.unproven = _no_time(tuner, name, final)
             return None
         tuner.progress(f"proving {name}")
         try:

@@ -141,14 +141,12 @@ def _first_race(
     if count < len(candidates):
         missing = len(candidates) - count
         more_s = (missing if count else missing + len(TWINS)) * tuner.time_plan.arm_s
-        tuner.notes.note_untried(
-            candidates[count:],
-            f"the budget is too short, by about {more_s / _RACING_SHARE:.0f} s for all that "
-            "are missing",
-        )
+        option = tuner.budget.ask(more_s / _RACING_SHARE)
+        tuner.notes.note_untried(candidates[count:], f"the budget is too short: use {option}")
     if not count:
         return None
-    tuner.progress(f"{count} techniques alone, in turns with {tuner.plain}")
+    plural = "s" * (count != 1)
+    tuner.progress(f"race 1: {count} technique{plural} alone, in turns with {tuner.plain}")
     arms = [
         Arm(candidate.name, candidate.plan(), tuner.lab, is_awaited=position < hinted)
         for position, candidate in enumerate(candidates[:count])
@@ -241,11 +239,14 @@ def _later_races(
     for number in range(2, _MOST_RACES + 1):
         fits = _arms_that_fit(tuner, _until(tuner))
         if plans and not fits:
+            needed_s = (len(TWINS) + 1.1) * tuner.time_plan.arm_s + 3 * tuner.time_plan.prove_s
+            option = tuner.budget.ask(needed_s - tuner.budget.left)
             tuner.budget.not_reached.append(f"another race of {', '.join(plans)}")
-            tuner.notes.note_unconfirmed(plans.values())
+            tuner.notes.note_unconfirmed(plans.values(), option)
         if not plans or not fits:
             break
-        tuner.progress(f"{len(plans)} plans, in turns with {tuner.plain}")
+        plural = "s" * (len(plans) != 1)
+        tuner.progress(f"race {number}: {len(plans)} plan{plural}, in turns with {tuner.plain}")
         arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()][:fits]
         before = final or first
         final = _race(tuner, seen, arms, until=_until(tuner), number=number, floor=before.floor)
@@ -268,10 +269,13 @@ def _looks_faster(race: Race, name: str) -> bool:
 
 
 def _until(tuner: Tuner) -> float:
-    """Return when the next race ends: as planned, or later if one plan could still be proven."""
+    """Return when the next race ends: as planned, or later if it would not take place otherwise.
+
+    What is kept for proofs is of no use while nothing has been found that could be proven.
+    """
     planned = tuner.time_plan
     least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
-    if planned.second_until >= least or least > tuner.budget.deadline(3 * planned.prove_s):
+    if planned.second_until >= least or least > tuner.budget.deadline(0.0):
         return planned.second_until
     return least
 

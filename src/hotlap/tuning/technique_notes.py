@@ -57,10 +57,16 @@ class Notes:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
 
-    def note_unconfirmed(self, plans: Iterable[Plan]) -> None:
-        """Note that plans looked faster, and that no other race could tell whether they are."""
+    def note_unconfirmed(self, plans: Iterable[Plan], option: str) -> None:
+        """Note that plans looked faster, and that no other race could tell whether they are.
+
+        Args:
+            plans: the plans.
+            option: the `--budget` that would do.
+        """
         for name in {name for plan in plans for name in plan.techniques}:
-            self._rows[name]["why"] += "; could not tell: the budget left no other race"
+            words = f"; undecided: the budget had no time for a second race: use {option}"
+            self._rows[name]["why"] += words
 
     def note_failed_proof(self, plan: Plan, name: str, tier: str, evidence: str) -> None:
         """Note that a plan was faster, and not proven to learn the same."""

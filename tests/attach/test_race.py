@@ -86,18 +86,18 @@ def optimizer() -> torch.optim.Optimizer:
 
 def test_with_two_optimizers_a_step_is_one_of_each() -> None:
     playing, first, second = role(), optimizer(), optimizer()
-    ended = [playing._ends_iteration(one) for _ in range(4) for one in (first, second)]
+    ended = [playing._ends.ends(one) for _ in range(4) for one in (first, second)]
     assert ended == [True, False] * 4
 
 
 def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -> None:
     playing, first = role(), optimizer()
-    assert playing._ends_iteration(first)
+    assert playing._ends.ends(first)
     del first
     gc.collect()
     kept = optimizer()
-    assert playing._ends_iteration(kept)
+    assert playing._ends.ends(kept)
     later = optimizer()
-    ended = [playing._ends_iteration(later) for _ in range(30)]
+    ended = [playing._ends.ends(later) for _ in range(30)]
     assert not ended[0]
     assert all(ended[race._REPLACED_AFTER :])

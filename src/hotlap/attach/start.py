@@ -25,6 +25,7 @@ def _parts(session: Session) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
     if session.config.role == "run":
         return []
+    from hotlap.attach.roles.duel import Duel
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.race import TakeTurns
@@ -32,6 +33,8 @@ def _parts(session: Session) -> list[Part]:
     from hotlap.attach.roles.verify import Verify
     from hotlap.trace.recorder import Limits
 
+    if session.config.role == "duel":
+        return [Duel(session)]
     if session.config.role == "race":
         return [TakeTurns(session)]
     if session.config.role == "observe":

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ class Turns:
         started: when the process was started, as `time.monotonic()` counts.
         proofs: what took effect so far.
         stop: ends this process.
+        begin: called with the message that a turn begins with, outside all timing.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class Turns:
         started: float,
         proofs: Callable[[], list[dict[str, str]]],
         stop: Callable[[], None],
+        begin: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
         self._channel, self._started = channel, started
-        self._proofs, self._stop = proofs, stop
+        self._proofs, self._stop, self._begin = proofs, stop, begin
         self.is_open = False
         """True once the gate has been passed."""
         self._left = 0
@@ -43,11 +46,11 @@ class Turns:
         """When each counted step ended; empty where steps are queued on a device."""
         self._is_queued = False
 
-    def gate(self) -> None:
-        """Say that everything is ready, and wait for the first turn."""
+    def gate(self, **more: Any) -> None:
+        """Say that everything is ready, and `more`, and wait for the first turn."""
         self.is_open = True
         setup_s = time.monotonic() - self._started
-        self._channel.send("ready", setup_s=setup_s, threads=torch.get_num_threads())
+        self._channel.send("ready", setup_s=setup_s, threads=torch.get_num_threads(), **more)
         self._wait()
 
     def step_done(self) -> None:
@@ -85,6 +88,7 @@ class Turns:
         if message is None or message["kind"] == "stop":
             self._stop()
             return
+        self._begin(message)
         self._left = message["steps"]
         self._skip = message["skip"]
         self._counted = message["steps"] - message["skip"]

@@ -23,7 +23,8 @@ class TrialRow:
 
     plan: Plan
     race: int
-    """1: alone; 2: in combination; more: once more, in fresh processes."""
+    """0: alone, in one process with the plain script; 1: alone; 2: in combination; more: once more,
+    in fresh processes."""
     speedup: Ratio | None
     ms: Spread | None
     note: str = ""

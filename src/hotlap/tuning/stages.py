@@ -20,6 +20,7 @@ from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import LOOKS_FASTER, Candidate, combinations, nominate, promising
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.hints import Hint, put_first
+from hotlap.tuning.live_candidates import order_by_duel
 from hotlap.tuning.proofs import prove
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import TrialRow, Tuning
@@ -118,6 +119,7 @@ def _tune(tuner: Tuner) -> Tuning:
     candidates, hinted, tuner.unhinted = put_first(
         candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
     )
+    candidates = order_by_duel(tuner, seen, candidates, hinted)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow)
     first = _first_race(tuner, seen, candidates, hinted)

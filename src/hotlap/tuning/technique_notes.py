@@ -57,6 +57,11 @@ class Notes:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
 
+    def note_slower(self, candidate: Candidate, gave: str) -> None:
+        """Note that a candidate was clearly slower where it was switched in a live process."""
+        words = f"{candidate.name} in one process with the plain script: {gave}"
+        self._note(candidate.technique, "no_effect", words)
+
     def note_unconfirmed(self, plans: Iterable[Plan], option: str) -> None:
         """Note that plans looked faster, and that no other race could tell whether they are.
 

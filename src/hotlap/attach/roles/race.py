@@ -20,8 +20,7 @@ class TakeTurns(Part):
     def __init__(self, session: Session) -> None:
         started = session.config.options["started"]
         self._turns = Turns(session.channel, started, session.plan.proofs, session.stop)
-        self._first: weakref.ref[Any] | None = None
-        self._others = 0
+        self._ends = LoopEnds()
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         del loader, iterator
@@ -29,13 +28,21 @@ class TakeTurns(Part):
             self._turns.gate()
 
     def step_done(self, optimizer: Any) -> None:
-        ends_iteration = self._ends_iteration(optimizer)
+        ends_iteration = self._ends.ends(optimizer)
         if not self._turns.is_open:
             self._turns.gate()
         elif ends_iteration:
             self._turns.step_done()
 
-    def _ends_iteration(self, optimizer: Any) -> bool:
+
+class LoopEnds:
+    """Tells which of a script's optimizer steps ends an iteration of its loop."""
+
+    def __init__(self) -> None:
+        self._first: weakref.ref[Any] | None = None
+        self._others = 0
+
+    def ends(self, optimizer: Any) -> bool:
         """True at a step of the first optimizer: with several, a step is one of each of them.
 
         A script that makes a new optimizer now and then goes on with the new one.

@@ -196,15 +196,33 @@ def test_what_was_hinted_at_is_raced_whatever_the_budget_and_the_rest_is_not_tri
 ) -> None:
     races[:] = [({RESIDENT: 1.6}, 0.0)]
     tuner = faked.tuner(seconds=0.001, hints=[Hint(RESIDENT, 1.78, 1.7, 1.8)])
-    first = stages._first_race(tuner, faked.watched(), [RESIDENT_ALONE, FUSED_ALONE], hinted=1)
+    first = stages._first_races(tuner, faked.watched(), [RESIDENT_ALONE, FUSED_ALONE], hinted=1)
     assert first is not None
     assert "resident" in first.arms
     states = {row["name"]: row["state"] for row in tuner.notes.rows(tuner.known)}
     assert states == {"resident": "no_effect", "optimizer": "not_tried"}
     assert list(tuner.notes.untried) == ["optimizer(implementation=fused)"]
     unhinted = faked.tuner(seconds=0.001)
-    assert stages._first_race(unhinted, faked.watched(), [RESIDENT_ALONE], hinted=0) is None
+    assert stages._first_races(unhinted, faked.watched(), [RESIDENT_ALONE], hinted=0) is None
     assert unhinted.notes.rows(["resident"])[0]["state"] == "not_tried"
+
+
+def test_where_the_first_candidates_gain_nothing_the_next_ones_are_raced(races: list[Any]) -> None:
+    tuner = faked.tuner(seconds=1000.0)
+    # Of the time before the proofs one candidate would get a race.
+    late = replace(tuner.time_plan, arm_s=100.0)
+    tuner.time_plan = replace(late, first_until=time.monotonic() + 410.0, second_until=0.0)
+    candidates = [RESIDENT_ALONE, FUSED_ALONE]
+    races[:] = [({RESIDENT: 1.0}, 0.0), ({FUSED: 1.0}, 0.0)]
+    last = stages._first_races(tuner, faked.watched(), candidates, hinted=0)
+    assert last is not None and tuner.notes.untried == {}
+    assert [row.plan for row in tuner.trials] == [RESIDENT, FUSED]
+    # What looks faster is not delayed by what may be.
+    tuner.trials.clear()
+    races[:] = [({RESIDENT: 1.5}, 0.0), ({FUSED: 1.0}, 0.0)]
+    stages._first_races(tuner, faked.watched(), candidates, hinted=0)
+    assert [row.plan for row in tuner.trials] == [RESIDENT]
+    assert list(tuner.notes.untried) == [FUSED_ALONE.name]
 
 
 def test_hints_come_first_also_where_they_are_no_candidate_and_else_say_why() -> None:

@@ -122,7 +122,7 @@ def _tune(tuner: Tuner) -> Tuning:
     candidates = order_by_duel(tuner, seen, candidates, hinted)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow)
-    first = _first_race(tuner, seen, candidates, hinted)
+    first = _first_races(tuner, seen, candidates, hinted)
     final, rungs = None, []
     if first is not None:
         final, before = _later_races(tuner, seen, candidates, first)
@@ -130,32 +130,56 @@ def _tune(tuner: Tuner) -> Tuning:
     return conclude(tuner, seen, final or first, rungs)
 
 
-def _first_race(
+def _first_races(
     tuner: Tuner, seen: Observation, candidates: Sequence[Candidate], hinted: int
 ) -> Race | None:
-    """Race every candidate alone against the plain run, the first `hinted` in any case."""
-    if not candidates:
-        return None
-    fits = _arms_that_fit(tuner, tuner.time_plan.first_until)
+    """Race every candidate alone against the plain run, as many as fit at a time.
+
+    Where none of them looks faster, the next ones are raced with what was kept for proofs.
+
+    Returns:
+        The race in which something looked faster, else the last one; None if none took place.
+    """
+    left, race, until = list(candidates), None, tuner.time_plan.first_until
+    while left:
+        count = _count(tuner, len(left), until, hinted if race is None else 0)
+        if not count:
+            break
+        race = _first_race(tuner, seen, left[:count], until, hinted if race is None else 0)
+        hinted, left = 0, left[count:]
+        if any(_looks_faster(race, name) for name in race.arms if name not in race.twins):
+            break
+        until = _until(tuner)
+        if not _arms_that_fit(tuner, until):
+            until = tuner.budget.deadline(0.0)
+    if left:
+        more_s = (len(left) + len(TWINS)) * tuner.time_plan.arm_s
+        option = tuner.budget.ask(more_s / _RACING_SHARE)
+        tuner.notes.note_untried(left, f"the budget is too short: use {option}")
+    return race
+
+
+def _count(tuner: Tuner, left: int, until: float, hinted: int) -> int:
+    """Return how many candidates to race next."""
     # One at least, if the budget allows for it at all: it may be all that was asked for.
     least = min(1, _arms_that_fit(tuner, tuner.budget.deadline(0.0)))
-    count = min(len(candidates), max(fits, least, hinted))
-    if count < len(candidates):
-        missing = len(candidates) - count
-        more_s = (missing if count else missing + len(TWINS)) * tuner.time_plan.arm_s
-        option = tuner.budget.ask(more_s / _RACING_SHARE)
-        tuner.notes.note_untried(candidates[count:], f"the budget is too short: use {option}")
-    if not count:
-        return None
-    plural = "s" * (count != 1)
-    tuner.progress(f"race 1: {count} technique{plural} alone, in turns with {tuner.plain}")
+    return min(left, max(_arms_that_fit(tuner, until), least, hinted))
+
+
+def _first_race(
+    tuner: Tuner, seen: Observation, candidates: Sequence[Candidate], until: float, hinted: int
+) -> Race:
+    plural = "s" * (len(candidates) != 1)
+    tuner.progress(
+        f"race 1: {len(candidates)} technique{plural} alone, in turns with {tuner.plain}"
+    )
     arms = [
         Arm(candidate.name, candidate.plan(), tuner.lab, is_awaited=position < hinted)
-        for position, candidate in enumerate(candidates[:count])
+        for position, candidate in enumerate(candidates)
     ]
-    result = _race(tuner, seen, arms, until=tuner.time_plan.first_until, number=1)
+    result = _race(tuner, seen, arms, until=until, number=1)
     tuner.floor = result.floor
-    for candidate, arm in zip(candidates, arms, strict=False):
+    for candidate, arm in zip(candidates, arms, strict=True):
         tuner.notes.note_race(candidate, arm, result)
     return result
 

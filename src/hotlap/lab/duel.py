@@ -28,8 +28,6 @@ _INTERVAL = 200.0
 _PLACEBO = "placebo"
 _TURN_MS = 60.0
 _STEPS = (6, 40)
-_SKIPPED = 2
-"""Steps after a switch that do not count."""
 _READY_S = 180.0
 _SLOW = 20.0
 _SLOW_S = 5.0
@@ -58,11 +56,6 @@ class Duel:
     rounds: int
     seconds: float
 
-    @property
-    def is_void(self) -> bool:
-        """True if the plain script seems to differ from itself."""
-        return self.placebo is not None and not 1 / (1 + WORTH) < self.placebo.median < 1 + WORTH
-
 
 def evidence(count: int, positive: int) -> float:
     """Return how many times likelier that many positive differences are under a gain.
@@ -78,7 +71,10 @@ def evidence(count: int, positive: int) -> float:
 
 
 def ratio_of(differences: Sequence[float]) -> Ratio:
-    """Return the Hodges-Lehmann estimate of exp(difference), and an interval that is always valid.
+    """Return the Hodges-Lehmann estimate of exp(difference), and an interval around it.
+
+    From ten rounds on the interval may be looked at after every round: it is wrong with a chance of
+    at most 1 in 100. With fewer it is the range of what was seen.
 
     Args:
         differences: log of plain over plan, one a round.
@@ -101,6 +97,7 @@ def duel(
     step_ms: float,
     seconds: float,
     steps: int | None = None,
+    settle: int = 2,
     age: int = 20,
     seed: int = 1,
     progress: Callable[[str], None] = lambda _: None,
@@ -113,6 +110,7 @@ def duel(
         step_ms: what a plain step takes.
         seconds: how long turns are taken, counted from the first; looked at after each round.
         steps: that the script has, if known.
+        settle: steps after a switch that do not count.
         age: steps before the first turn.
         seed: of the order.
         progress: called with a short text.
@@ -124,7 +122,7 @@ def duel(
     trial = lab.start("duel", plans=[dict(plan.techniques) for plan in plans], age=age)
     try:
         failed = trial.message(["ready"], _READY_S)["failed"]
-        turns = _Turns(trial, step_ms, None if steps is None else steps - age)
+        turns = _Turns(trial, step_ms, settle, None if steps is None else steps - age)
         found = _Found(plans, {int(number): why for number, why in failed.items()})
         progress(f"{len(plans)} plans in one process, switched every {turns.steps} steps")
         generator, rounds = random.Random(seed), 0
@@ -144,22 +142,23 @@ class _Turns:
     Args:
         trial: at its gate.
         step_ms: what a plain step takes.
+        settle: steps after a switch that do not count.
         left: steps that the script has left, None if that is not known.
     """
 
-    def __init__(self, trial: Trial, step_ms: float, left: int | None) -> None:
-        self._trial, self._step_ms, self._left = trial, step_ms, left
+    def __init__(self, trial: Trial, step_ms: float, settle: int, left: int | None) -> None:
+        self._trial, self._step_ms, self._settle, self._left = trial, step_ms, settle, left
         least, most = _STEPS
         self.steps = min(most, max(least, round(_TURN_MS / step_ms)))
 
     def fits(self, turns: int) -> bool:
         """True if the script has steps for so many turns."""
-        return self._left is None or self._left > turns * (self.steps + _SKIPPED)
+        return self._left is None or self._left > turns * (self.steps + self._settle)
 
     def take(self, plan: int | None) -> float | None:
         """Return the median ms of a step under a plan, None if the script has ended."""
-        count = self.steps + _SKIPPED
-        self._trial.send("turn", steps=count, skip=_SKIPPED, plan=plan)
+        count = self.steps + self._settle
+        self._trial.send("turn", steps=count, skip=self._settle, plan=plan)
         wait_s = _SLOW_S + _SLOW * count * self._step_ms / 1e3
         try:
             message = self._trial.message(["turn"], wait_s)

@@ -45,6 +45,7 @@ def order_by_duel(
             step_ms=seen.trace.step_ms()["median"],
             seconds=seconds,
             steps=seen.trace.facts.planned_steps,
+            settle=max(_settle(tuner, candidate) for candidate in live),
         )
     except HotlapError as error:
         tuner.progress(f"they could not be raced in one process: {str(error).splitlines()[0]}")
@@ -56,6 +57,11 @@ def _is_live(tuner: Tuner, candidate: Candidate) -> bool:
     technique = tuner.known[candidate.technique]
     seam = technique.seam_of(technique.options(candidate.options))
     return technique.live is not None and seam in _SEAMS
+
+
+def _settle(tuner: Tuner, candidate: Candidate) -> int:
+    technique = tuner.known[candidate.technique]
+    return 0 if technique.live is None else technique.live.settle
 
 
 def _reorder(

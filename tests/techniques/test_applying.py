@@ -75,7 +75,7 @@ def test_what_may_have_changed_something_is_told_first() -> None:
     for targets in ([WELL, late], [late, WELL]):
         state, why = proven("taking", *targets)
         assert state == "refused" and DIFFERS in why
-        assert "elsewhere applied: it ran 3 times" in why
+        assert "elsewhere in the script: applied, it ran 3 times" in why
 
 
 @pytest.mark.parametrize(

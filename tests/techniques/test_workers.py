@@ -134,4 +134,5 @@ def test_what_was_seen_too_late_is_not_hidden_by_a_larger_data_set() -> None:
     technique = replace(TECHNIQUE, proof=lambda target, _: found[target.notes["name"]])
     applied.chosen = [(technique, OPTIONS)]
     (row,) = applied.proofs()
-    assert row["state"] == "refused" and row["why"] == f"late: {DIFFERS}; elsewhere applied: fine"
+    why = f"late: {DIFFERS}; elsewhere in the script: applied, fine"
+    assert row["state"] == "refused" and row["why"] == why

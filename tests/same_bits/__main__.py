@@ -25,7 +25,7 @@ from safetensors import safe_open
 
 from hotlap.host import Host
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
-from tests.same_bits.cases import ROOT, STEPS, Case, cases
+from tests.same_bits.cases import ROOT, Case, cases
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 600
@@ -118,7 +118,7 @@ def _run(case: Case) -> dict[str, Any]:
 
 def _script(case: Case, folder: Path, plan: Sequence[str]) -> dict[str, Any]:
     out = folder / "digest"
-    inside = [str(STEPS), str(out), str(case.folder / "plain.py"), *case.arguments]
+    inside = [str(case.steps), str(out), str(case.folder / "plain.py"), *case.arguments]
     # In a folder of its own: what one run saves there, the next one would resume from.
     done = _hotlap(["run", *plan, str(_HERE / "script.py"), *inside], folder)
     said = _STATE.findall(done.stderr)
@@ -128,12 +128,12 @@ def _script(case: Case, folder: Path, plan: Sequence[str]) -> dict[str, Any]:
 
 def _recipe(case: Case, folder: Path, plan: Sequence[str]) -> dict[str, Any]:
     also = case.kind if case.kind != "recipe" else ""
-    inside = {"STEPS": str(STEPS), "FOLDER": str(case.folder), "ALSO": also}
-    saves = ["--keep", "5", "--save-every", f"{STEPS // 2}steps"]
+    inside = {"STEPS": str(case.steps), "FOLDER": str(case.folder), "ALSO": also}
+    saves = ["--keep", "5", "--save-every", f"{case.steps // 2}steps"]
     words = ["train", "--json", *plan, str(_HERE / "recipe.py"), *saves, *case.arguments]
     done = _hotlap([*words, "--run-dir", str(folder / "run")], case.folder, inside)
     if done.returncode == 0 and also == "resumed":
-        for last in (folder / "run" / "ckpt").glob(f"step-*{STEPS}"):
+        for last in (folder / "run" / "ckpt").glob(f"step-*{case.steps}"):
             shutil.rmtree(last)
         words += ["--run-dir", str(folder / "run"), "--resume", "auto"]
         done = _hotlap(words, case.folder, inside)

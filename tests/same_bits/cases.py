@@ -8,6 +8,12 @@ from hotlap.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 STEPS = 200
+_FEW_STEPS = 40
+_SLOW = {
+    "script": ("sequences",),
+    "recipe": ("sequences", "gpt", "jpeg", "fashion_cnn"),
+}
+"""Kind of a run -> examples that take fewer steps: with all of them it would take hours."""
 
 EXAMPLES = {
     "fashion_mlp": ("fashion_mnist", ("--model", "mlp"), ("--epochs", "20")),
@@ -84,6 +90,11 @@ class Case:
     @property
     def folder(self) -> Path:
         return ROOT / "examples" / EXAMPLES[self.example][0]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run, or fewer if the example ends before."""
+        return _FEW_STEPS if self.example in _SLOW.get(self.kind, ()) else STEPS
 
     @property
     def arguments(self) -> tuple[str, ...]:

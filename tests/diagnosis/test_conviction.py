@@ -105,7 +105,7 @@ def test_what_noise_hides_is_not_called_free_of_cost() -> None:
     assert noisy.race.floor > 0.8
     found = conclude(known(trace), nominate(trace), (), noisy)
     assert found.findings == () == found.ruled_out
-    assert "undecided: " in found.suspects[0].why
+    assert "Undecided: " in found.suspects[0].why
     assert "no measurable cost" not in printed(found)
 
 
@@ -144,7 +144,7 @@ def test_a_loader_that_is_a_stream_is_suspected() -> None:
     found = conclude(known(trace), [nomination], (), trials(15.0, replay=3.0))
     (suspect,) = found.suspects
     assert suspect.at_most_ms == 12.0
-    assert "Suspected, not measured: slow_data at a.py:11" in printed(found)
+    assert "Suspected: slow_data at a.py:11" in printed(found)
 
 
 def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:

@@ -75,7 +75,7 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
     assert "Opportunity: threads count = 1 saves 0.70 ms a step (0.50 to 0.90)." in text
     assert "Checked, no measurable cost: slow_optimizer at train.py:33." in text
     assert (
-        "Suspected, not measured: slow_data at train.py:30: at most 6.00 ms a step a stream. "
+        "Suspected: slow_data at train.py:30: at most 6.00 ms a step a stream. "
         "Not measured: no technique can. Remedy: read ahead."
     ) in text
     assert "Steps were recognised by optimizer.step (confidence high)." in text

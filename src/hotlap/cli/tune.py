@@ -70,7 +70,10 @@ def tune(
         found = search(lab, host, budget_s=budget, accept=accept, only=only or None, progress=say)
     if found.gained:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
+        given = "auto" if out is None else str(path)
         said = f"Plan {found.plan.hash} written to {path}."
+        if script.step_owner != "engine":
+            said += f" To use it: hotlap run --plan {given} {target}"
     else:
         said = "No plan file was written: a run without one uses exact techniques only."
         if path.exists():

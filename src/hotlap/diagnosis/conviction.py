@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity, Suspect
+from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
 from hotlap.lab.arm import Arm
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
@@ -91,7 +91,7 @@ def conclude(
         tried = [*remedies, *([bound] if bound is not None else [])]
         words = f"{_in_words(tried)}; identical runs differ by up to {trials.race.floor:.1%}"
         if any(_is_hidden(one) for one in tried):
-            suspects.append(suspect(nomination, f"undecided: {words}"))
+            suspects.append(suspect(nomination, f"{UNDECIDED}{words}"))
         elif any(one.ratio is not None for one in tried):
             ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")
         else:

@@ -11,6 +11,10 @@ _LARGE = 0.1
 _LINES = 3
 
 
+UNDECIDED = "Undecided: "
+"""How the reason of a suspect begins that was measured, without a result."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One cause, convicted: trying a remedy, or its bound, took this much off a step."""

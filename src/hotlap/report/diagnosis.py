@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
 from hotlap.report.terminal import printable
 
 _BAR = 40
@@ -67,6 +67,7 @@ def _lines(diagnosis: Diagnosis, console: Console) -> None:
 
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.findings:
+        _opportunities(diagnosis, console)
         console.print(f"\n{_nothing_found(diagnosis)}")
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
@@ -76,14 +77,19 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
         )
         console.print(f"   {printable(finding.evidence)}.")
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
+    if diagnosis.findings:
+        _opportunities(diagnosis, console)
+    for line in diagnosis.ruled_out:
+        console.print(f"\nChecked, no measurable cost: {printable(line)}.")
+
+
+def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.opportunities:
         options = ", ".join(f"{key} = {value}" for key, value in row.options.items())
         console.print(
             f"\nOpportunity: {row.technique} {options} saves {row.saves_ms:.2f} ms a step "
             f"({row.low:.2f} to {row.high:.2f}). Numerics: {row.numerics}."
         )
-    for line in diagnosis.ruled_out:
-        console.print(f"\nChecked, no measurable cost: {printable(line)}.")
 
 
 def _nothing_found(diagnosis: Diagnosis) -> str:
@@ -97,9 +103,10 @@ def _nothing_found(diagnosis: Diagnosis) -> str:
 def _not_measured(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.suspects:
         console.print(
-            f"\nSuspected, not measured: {row.rule} at {printable(row.where)}: at most "
+            f"\nSuspected: {row.rule} at {printable(row.where)}: at most "
             f"{row.at_most_ms:.2f} ms a step"
         )
         console.print(f"   {printable(row.evidence)}.")
-        console.print(f"   Not measured: {printable(row.why)}.")
+        prefix = "" if row.why.startswith(UNDECIDED) else "Not measured: "
+        console.print(f"   {prefix}{printable(row.why)}.")
         console.print(f"   Remedy: {printable(row.remedy)}.")

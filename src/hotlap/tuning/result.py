@@ -11,7 +11,8 @@ from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer
 
-_EVIDENCE_KEPT = 600
+_EVIDENCE_KEPT = 4000
+"""Letters of a verdict's evidence that a plan file holds."""
 OUTCOMES = ("gain", "nothing_to_gain", "could_not_tell", "not_proven")
 """`nothing_to_gain` rests on measurements that rule out a gain worth having; `could_not_tell` is
 said where they do not, `not_proven` where what was faster may not learn the same."""

@@ -109,6 +109,18 @@ def test_what_has_the_same_shapes_is_no_average(kind: str) -> None:
     assert follow(kind) == []
 
 
+def test_an_object_that_answers_for_its_class_ends_no_script() -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("outside of its context")
+
+    kept = [Proxy(), Proxy()]
+    model = own_class()(nn.Linear(2, 2))
+    assert Averages().update_begins([model], set()) == []
+    assert len(kept) == 2
+
+
 def test_a_container_that_the_script_drops_is_forgotten() -> None:
     model = own_class()(nn.Linear(4, 4))
     averages = Averages()

@@ -60,6 +60,13 @@ def test_a_noisy_placebo_takes_small_effects_back(monkeypatch: pytest.MonkeyPatc
     assert ordered(monkeypatch, *rows, placebo=noisy) == [ONE, RESIDENT, FOREACH, FUSED]
 
 
+def test_what_few_turns_show_as_slower_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = faked.tuner()
+    rows = [decided(candidate, "undecided", 0.5, 0.7) for candidate in (FOREACH, FUSED, ONE)]
+    assert ordered(monkeypatch, *rows, tuner=tuner) == ALL
+    assert tuner.trials == []
+
+
 def test_hinted_candidates_stay_and_a_failed_duel_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -22,8 +22,8 @@ from hotlap.plan import Plan
 WORTH = 0.01
 """The least gain that is decided on."""
 EVIDENCE = 100.0
-"""How many times likelier the turns must be under a gain than under none, for one plan among one:
-the chance of a false decision is at most its inverse, however often one looks."""
+"""How many times likelier the turns must be under a gain than under none, times the number of
+plans: the chance of any false decision is at most its inverse, however often one looks."""
 _INTERVAL = 200.0
 _PLACEBO = "placebo"
 _TURN_MS = 60.0

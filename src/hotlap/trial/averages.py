@@ -1,4 +1,4 @@
-"""Follows averaged copies of a model (EMA, SWA) and digests them at every update."""
+"""Follows averaged copies of a model (EMA, SWA): how far each update moves them to the weights."""
 
 import gc
 import sys
@@ -140,7 +140,8 @@ def _containers_of(root: Any) -> list[tuple[Any, list[Any], list[str]]]:
         elif (
             type(candidate) is not list
             or not candidate
-            or not isinstance(candidate[0], torch.Tensor)
+            # Not isinstance, see above.
+            or not issubclass(type(candidate[0]), torch.Tensor)
         ):
             continue
         for weights in (named, learned):

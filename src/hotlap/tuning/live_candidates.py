@@ -75,12 +75,13 @@ def _reorder(
     last: list[Candidate] = []
     for candidate in live:
         decision = by_name[candidate.name]
-        if decision.ratio is None or decision.state == "failed":
+        # A few turns may all have been disturbed: nothing is put back without evidence.
+        if decision.ratio is None or decision.state != "not_faster":
             continue
         if decision.ratio.high < 1 / (1 + noise):
             tuner.notes.note_slower(candidate, figures(decision.ratio))
             tuner.trials.append(TrialRow(candidate.plan(), 0, decision.ratio, None))
-        elif decision.state == "not_faster":
+        else:
             last.append(candidate)
     dropped = {row.plan.hash for row in tuner.trials if row.race == 0}
     kept = [c for c in rest if c.plan().hash not in dropped]

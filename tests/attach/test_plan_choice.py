@@ -201,3 +201,12 @@ def test_a_technique_from_outside_is_known_where_it_is_named_and_by_its_own_clai
     assert chosen(tmp_path, text, techniques=named).plan == Plan({"safe": {}, "risky": {}})
     with pytest.raises(PlanError, match="'risky' is not known"):
         chosen(tmp_path, text, techniques=named[:1])
+
+
+def test_without_a_plan_one_is_told_of_the_tuned_one(tmp_path: Path) -> None:
+    script = Script(path="train.py", cwd=str(tmp_path))
+    assert "--plan auto" not in choose(script, None, cpu="", torch="").line
+    plan_path(script).write_text("schema = 1\n")
+    found = choose(script, None, cpu="", torch="")
+    assert found.plan == EXACT_PLAN
+    assert f"'{plan_path(script)}' exists: use it with `--plan auto`" in found.line

@@ -263,7 +263,7 @@ def test_a_plan_file_is_replaced_as_a_whole_and_never_written_over(
 
 def test_in_words_text_is_told_from_numbers_and_from_truth() -> None:
     values = {"a": "2", "b": 2, "c": "true", "d": True, "e": "fused", "f": "", "g": 0.5}
-    words = 'x (a = "2", b = 2, c = "true", d = true, e = fused, f = "", g = 0.5)'
+    words = 'x(a="2", b=2, c="true", d=true, e=fused, f="", g=0.5)'
     assert str(Plan({"x": values, "resident": {}})) == f"resident, {words}"
     assert str(Plan()) == "(plain)"
 

@@ -55,6 +55,7 @@ def test_a_gain_is_told_with_its_interval_the_noise_and_its_verdict() -> None:
     assert "2.31x (2.20 to 2.41) steady: 4.00 -> 1.73 ms per step" in text
     assert "24 paired turns, noise floor 3.4%" in text
     assert "The whole run of 12,000 steps: 100 s -> 61 s predicted, set-up included" in text
+    assert "Verdict: rounding over 343 steps, details below." in text
     assert "Verdict: rounding over 343 steps. fed the same over 343 steps." in text
     assert "exact 1.50x (1.40 to 1.60) resident" in text
     assert "resident applied 2.00x (1.90 to 2.10)" in text

@@ -73,8 +73,8 @@ def test_one_rule_looks_at_each_kind_of_loader(loader: LoaderFacts, rule: str) -
 def test_an_optimizer_without_another_implementation_has_a_bound_and_no_remedy() -> None:
     (found,) = rules.nominate(trace(optimizer=4.0))
     assert [str(plan) for plan in found.remedies] == [
-        "optimizer (implementation = fused)",
-        "optimizer (implementation = foreach)",
+        "optimizer(implementation=fused)",
+        "optimizer(implementation=foreach)",
     ]
     for other in (replace(ADAM, sparse=True), replace(ADAM, implementation="custom")):
         (found,) = rules.nominate(trace(optimizer=4.0, optimizers=(other,)))

@@ -63,7 +63,10 @@ def choose(
     if is_off():
         return PlanChoice(Plan(), "HOTLAP_OFF is set: running plain")
     if wanted is None:
-        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, "exact techniques only, no plan was given"))
+        words = "exact techniques only, no plan was given"
+        if plan_path(script).exists():
+            words += f"; '{plan_path(script)}' exists: use it with `--plan auto`"
+        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, words))
     path = plan_path(script) if wanted == "auto" else Path(wanted)
     if wanted == "auto" and not path.exists():
         # Tuning writes no file where nothing is gained.

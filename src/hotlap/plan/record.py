@@ -73,21 +73,21 @@ class Plan:
         """Return one line for each thing to do to make `other` of this plan; none if equal.
 
         >>> Plan({"resident": {}}).diff(Plan({"threads": {"count": 2}}))
-        ('- resident', '+ threads (count = 2)')
+        ('- resident', '+ threads(count=2)')
         """
         mine, theirs = self.techniques, other.techniques
         lines: list[str] = []
         for name in sorted(mine.keys() | theirs.keys()):
             if name not in theirs:
-                lines.append(f"- {name}{_in_words(mine[name])}")
+                lines.append(f"- {in_words(name, mine[name])}")
             elif name not in mine:
-                lines.append(f"+ {name}{_in_words(theirs[name])}")
+                lines.append(f"+ {in_words(name, theirs[name])}")
             else:
                 lines.extend(_changed_options(name, mine[name], theirs[name]))
         return tuple(lines)
 
     def __str__(self) -> str:
-        parts = [f"{name}{_in_words(options)}" for name, options in self.techniques.items()]
+        parts = [in_words(name, options) for name, options in self.techniques.items()]
         return ", ".join(parts) or "(plain)"
 
     def __repr__(self) -> str:
@@ -128,10 +128,10 @@ def _check_value(value: Any, what: str) -> None:
         )
 
 
-def _in_words(options: Mapping[str, Option]) -> str:
-    if not options:
-        return ""
-    return f" ({', '.join(f'{key} = {_word(value)}' for key, value in sorted(options.items()))})"
+def in_words(name: str, options: Mapping[str, Option]) -> str:
+    """Return a technique with its options, as in `threads(count=2)`."""
+    words = ", ".join(f"{key}={_word(value)}" for key, value in sorted(options.items()))
+    return f"{name}({words})" if words else name
 
 
 def _word(value: Option) -> str:

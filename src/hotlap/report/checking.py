@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from hotlap.lab.statistics import figures
-from hotlap.lab.verdict import Verdict
 from hotlap.report.terminal import printable
+from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.checking import PlanCheck, PlanComparison
 
 
@@ -31,23 +31,6 @@ def page_of_checked(checked: PlanCheck, console: Console) -> None:
         words = f"{figures(checked.speedup)}, noise floor {checked.floor:.1%}"
         console.print(f"Gains: {_yes(checked.gains)}; {words}.")
     page_of_verdict(checked.verdict, console)
-
-
-def page_of_verdict(verdict: Verdict, console: Console) -> None:
-    """Print a verdict with each of its checks, what it covers and what it says nothing of."""
-    console.print(f"\nVerdict: {verdict.tier} over {verdict.horizon_steps} steps.")
-    for check in verdict.checks:
-        state = check.state.replace("_", " ")
-        console.print(f"  {check.name} {state}: {printable(check.evidence)}")
-    covered = [f"{name} {value}" for name, value in verdict.covers.items() if value is not None]
-    console.print(f"Covers: {', '.join(covered)}.")
-    if verdict.limits:
-        console.print("The smallest changes that would have been detected:")
-        for limit in verdict.limits:
-            console.print(f"  {limit}")
-    console.print("Not checked:")
-    for line in verdict.not_checked:
-        console.print(f"  {printable(line)}")
 
 
 def _techniques(rows: Sequence[Mapping[str, str]], console: Console) -> None:

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
+from hotlap.plan.record import in_words
 from hotlap.report.terminal import printable
 
 _BAR = 40
@@ -85,9 +86,8 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
 
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.opportunities:
-        options = ", ".join(f"{key} = {value}" for key, value in row.options.items())
         console.print(
-            f"\nOpportunity: {row.technique} {options} saves {row.saves_ms:.2f} ms a step "
+            f"\nOpportunity: {in_words(row.technique, row.options)} saves {row.saves_ms:.2f} ms a step "
             f"({row.low:.2f} to {row.high:.2f}). Numerics: {row.numerics}."
         )
 

@@ -5,6 +5,7 @@ from rich.table import Table
 
 from hotlap.lab.statistics import figures
 from hotlap.report.terminal import printable
+from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.result import Tuning
 
 _NOTHING = {
@@ -26,6 +27,8 @@ def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
     _hints(tuning, console)
     _proven_plans(tuning, console)
     _techniques(tuning, console, every=every)
+    if tuning.gained:
+        page_of_verdict(tuning.verdict, console)
     if tuning.not_reached:
         console.print("\nNot reached within the budget:")
         for line in tuning.not_reached:
@@ -52,10 +55,8 @@ def _headline(tuning: Tuning, console: Console) -> None:
         )
     else:
         console.print(f"The whole run: not predicted, {whole['baseline'].covers}.")
-    console.print(
-        f"Verdict: {tuning.verdict.tier} over {tuning.verdict.horizon_steps} steps. "
-        f"{printable(tuning.verdict.evidence)}."
-    )
+    verdict = tuning.verdict
+    console.print(f"Verdict: {verdict.tier} over {verdict.horizon_steps} steps, details below.")
 
 
 def _hints(tuning: Tuning, console: Console) -> None:

@@ -1,5 +1,10 @@
 """The lines of a verdict, and `hotlap explain verdicts`."""
 
+from rich.console import Console
+
+from hotlap.lab.verdict import Verdict
+from hotlap.report.terminal import printable
+
 VERDICTS = """A verdict says whether a run learns the same under a plan as without it.
 
 `exact`: batches, losses, weights, buffers and evaluation outputs were bit-equal to the plain run's
@@ -59,3 +64,21 @@ is shifted.
 
 A verdict names its horizon in steps, which parts of the run were within it, the smallest change of
 each kind that would have been detected on this run, and what was not checked."""
+
+
+def page_of_verdict(verdict: Verdict, console: Console) -> None:
+    """Print a verdict with each of its checks, what it covers and what it says nothing of."""
+    words = "" if verdict.checks else f" {printable(verdict.evidence)}."
+    console.print(f"\nVerdict: {verdict.tier} over {verdict.horizon_steps} steps.{words}")
+    for check in verdict.checks:
+        state = check.state.replace("_", " ")
+        console.print(f"  {check.name} {state}: {printable(check.evidence)}")
+    covered = [f"{name} {value}" for name, value in verdict.covers.items() if value is not None]
+    console.print(f"Covers: {', '.join(covered)}.")
+    if verdict.limits:
+        console.print("The smallest changes that would have been detected:")
+        for limit in verdict.limits:
+            console.print(f"  {limit}")
+    console.print("Not checked:")
+    for line in verdict.not_checked:
+        console.print(f"  {printable(line)}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
+from hotlap.plan.record import in_words
 from hotlap.rules import Nomination
 from hotlap.task import TaskFacts
 from hotlap.techniques import Numerics, Technique
@@ -32,8 +33,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """The technique with its options, as in `threads(count=1)`."""
-        words = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.technique}({words})" if words else self.technique
+        return in_words(self.technique, self.options)
 
     def plan(self) -> Plan:
         return Plan({self.technique: dict(self.options)})

@@ -1,13 +1,18 @@
-"""Plans are switched in the process that trains; what cannot be switched is said."""
+"""Techniques are switched in the process that trains; what cannot be switched is said."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.attach import seams
-from hotlap.attach.live import LivePlans
+from hotlap.attach.live import LiveTechniques
+
+FUSED = {"optimizer": {"implementation": "fused"}}
 
 
 class Own(torch.optim.Optimizer):
@@ -19,39 +24,102 @@ class Own(torch.optim.Optimizer):
 
 
 @pytest.fixture
-def optimizer(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.optim.Optimizer]:
-    made = torch.optim.Adam([torch.ones(3, requires_grad=True)])
-    monkeypatch.setattr(seams, "known_optimizers", lambda: [made])
-    yield made
+def optimizers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    known: list[Any] = []
+    monkeypatch.setattr(seams, "known_optimizers", lambda: list(known))
+    yield known
 
 
-def test_plans_are_switched_one_after_another(optimizer: torch.optim.Optimizer) -> None:
-    del optimizer
+def test_techniques_of_the_process_are_switched_one_after_another() -> None:
     threads = torch.get_num_threads()
-    plans = LivePlans(
-        [
-            {"threads": {"count": threads + 1}, "garbage_collector": {}},
-            {"threads": {"count": threads + 2}},
-        ]
-    )
-    plans.prepare()
-    assert plans.failed == {} and torch.get_num_threads() == threads and gc.isenabled()
+    counts = [{"threads": {"count": threads + number}} for number in (1, 2)]
+    live = LiveTechniques([*counts, {"garbage_collector": {}}])
+    live.prepare()
+    assert live.failed() == {} and torch.get_num_threads() == threads and gc.isenabled()
     try:
-        plans.use(0)
+        live.use([0, 2])
         assert torch.get_num_threads() == threads + 1 and not gc.isenabled()
-        plans.use(1)
+        live.use([1])
         assert torch.get_num_threads() == threads + 2 and gc.isenabled()
     finally:
-        plans.use(None)
+        live.use([])
     assert torch.get_num_threads() == threads and gc.isenabled()
 
 
-def test_a_plan_that_cannot_be_switched_leaves_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_optimizer_takes_its_steps_as_it_is_switched() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    live = LiveTechniques([FUSED, {"optimizer": {"implementation": "foreach"}}])
+    live.prepare()
+    seen: list[tuple[Any, Any]] = []
+    for wanted in ([], [0], [1], []):
+        live.use(wanted)
+        weight.grad = torch.ones(3)
+        live.step_begins(optimizer)
+        optimizer.register_step_pre_hook(lambda o, *_: seen.append(_chosen(o)))
+        optimizer.step()
+        live.step_ends()
+        optimizer._optimizer_step_pre_hooks.popitem()
+    assert live.failed() == {}
+    assert seen == [(None, None), (False, True), (True, False), (None, None)]
+
+
+def _chosen(optimizer: Any) -> tuple[Any, Any]:
+    (group,) = optimizer.param_groups
+    return group["foreach"], group["fused"]
+
+
+def test_a_technique_that_cannot_be_switched_leaves_the_others() -> None:
     own = Own([torch.ones(3, requires_grad=True)])
-    monkeypatch.setattr(seams, "known_optimizers", lambda: [own])
-    plans = LivePlans([{"optimizer": {"implementation": "fused"}}, {"garbage_collector": {}}])
-    plans.prepare()
-    assert list(plans.failed) == [0] and "Own" in plans.failed[0]
-    assert list(LivePlans([]).failed) == []
+    live = LiveTechniques(
+        [FUSED, {"threads": {"count": torch.get_num_threads()}}, {"resident": {}}]
+    )
+    live.prepare()
+    live.step_begins(own)
+    failed = live.failed()
+    assert list(failed) == [0, 2] and "Own" in failed[0] and "no feed" in failed[2]
+
+
+def test_samples_are_served_from_memory_only_while_that_is_on() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=4)
+    live = LiveTechniques([{"resident": {}}])
+
+    def epoch(wanted: Sequence[int]) -> list[Any]:
+        live.use(wanted)
+        live.iterator_wanted(loader)
+        iterator = iter(loader)
+        live.iterator_made(loader, iterator)
+        return [batch[0].tolist() for batch in iterator]
+
+    def served() -> int:
+        ((_, _, target),) = live._parts[0].targets()
+        return target.notes["resident"].served
+
+    plain = epoch([])
+    assert live.failed() == {} and served() == 0
+    assert epoch([0]) == plain and served() == 16
+    assert epoch([]) == plain and served() == 16
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_layout_of_weights_and_state_goes_there_and_back(
+    optimizers: list[Any], layout: Any
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)).to(memory_format=layout)
+    optimizers.append(optimizer := torch.optim.Adam(model.parameters()))
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+    live = LiveTechniques([{"channels_last": {}}])
+    live.prepare()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    live.root_found(model)
+    weight = model[0].weight
+    assert weight.is_contiguous(memory_format=layout)
+    live.use([0])
+    state = optimizer.state[weight]
+    for tensor in (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
+    live.use([])
+    for tensor in (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]):
+        assert tensor.is_contiguous(memory_format=layout)
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())

@@ -1,9 +1,9 @@
-"""Live techniques for `napping.py`: one that saves its nap, and one that does nothing."""
+"""Live techniques for `napping.py`: some of which change its nap."""
 
 import os
 from typing import Any
 
-from hotlap.techniques import Numerics, ProcessTarget, Proof, Technique
+from hotlap.techniques import Numerics, ProcessTarget, Proof, Refusal, Technique
 from hotlap.techniques.record import Live
 
 NAP_MS = "NAP_MS"
@@ -40,3 +40,21 @@ def _technique(name: str, ms: str) -> Technique:
 SHORT = _technique("short", "2")
 IDLE = _technique("idle", "")
 LONG = _technique("long", "9")
+
+
+def _refuse(target: ProcessTarget) -> ProcessTarget:
+    def switch() -> Any:
+        raise Refusal("never here")
+
+    target.switch = switch
+    return target
+
+
+REFUSING = Technique(
+    name="refusing",
+    seam="process",
+    numerics=lambda: Numerics.EXACT,
+    apply=_refuse,
+    proof=lambda: Proof("applied", "it never is"),
+    live=Live(lambda target, options: None, lambda target, options: None),
+)

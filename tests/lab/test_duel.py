@@ -1,41 +1,89 @@
-"""Plans are switched in one live process, and what is faster is told from what is not."""
+"""Techniques are switched in one live process; what is faster is told from what is not."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count as count_up
 from math import comb, log
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.lab.duel import Duel, duel, evidence, ratio_of
+from hotlap.lab.duel import Duel, _Found, _Turn, evidence, ratio_of
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
 HERE = Path(__file__).parent
-TECHNIQUES = tuple(f"tests.lab.nap_techniques:{name}" for name in ("SHORT", "IDLE", "LONG"))
+TECHNIQUES = tuple(
+    f"tests.lab.nap_techniques:{name}" for name in ("SHORT", "IDLE", "LONG", "REFUSING")
+)
 
 
-def run(steps: int, *names: str, seconds: float = 6.0) -> Duel:
+@contextmanager
+def live(monkeypatch: pytest.MonkeyPatch, steps: int, *names: str) -> Iterator[Duel]:
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parents[1]))
     script = Script(path="napping.py", args=(str(steps),), cwd=str(HERE))
     plans = [Plan({name: {}}) for name in names]
-    with Lab(script, techniques=TECHNIQUES) as lab:
-        return duel(lab, plans, step_ms=4.5, seconds=seconds, steps=steps, age=5)
+    with (
+        Lab(script, techniques=TECHNIQUES) as lab,
+        Duel(lab, plans, step_ms=4.5, steps=steps, age=5) as duel,
+    ):
+        yield duel
 
 
 def test_a_planted_gain_is_found_and_idleness_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parents[1]))
-    found = run(20_000, "short", "idle", "long")
-    short, idle, long = found.decisions
-    assert short.state == "faster" and short.ratio is not None and short.ratio.low > 1.2
-    assert idle.state != "faster"
-    assert long.state == "not_faster" and long.ratio is not None and long.ratio.high < 0.8
-    assert found.placebo is not None and found.placebo.pairs == found.rounds
+    with live(monkeypatch, 20_000, "short", "idle", "long", "refusing") as duel:
+        assert list(duel.failed) == [3] and "never here" in duel.failed[3]
+        race = duel.race([(0,), (1,), (2,), (3,)], seconds=6.0)
+        short, idle, long, refusing = race.decisions
+        assert short.state == "faster" and short.ratio is not None and short.ratio.low > 1.2
+        assert idle.state != "faster"
+        assert long.state == "not_faster" and long.ratio is not None and long.ratio.high < 0.8
+        assert refusing.state == "failed" and refusing.ratio is None
+        assert race.placebo is not None and race.placebo.pairs == race.rounds
+        # What was a gain alone is the base now, and what is slow is slow beside it, too.
+        second = duel.race([(0, 1), (0, 2)], base=(0,), seconds=4.0)
+        assert second.of((0, 1)).state != "faster"
+        assert second.of((0, 2)).state == "not_faster"
 
 
 def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parents[1]))
-    found = run(120, "short")
-    assert 0 < found.rounds < 5
-    assert found.decisions[0].state == "undecided"
+    with live(monkeypatch, 120, "short") as duel:
+        race = duel.race([(0,)], seconds=6.0)
+    assert 0 < race.rounds < 5
+    assert race.decisions[0].state == "undecided"
+
+
+def found(monkeypatch: pytest.MonkeyPatch, ms: Callable[[Any, int], _Turn]) -> Any:
+    """Race one technique where each turn takes what `ms` says of what is on and of its number."""
+    duel = Duel(cast("Any", None), [Plan({"idle": {}})], step_ms=4.0)
+    turns = count_up()
+    monkeypatch.setattr(duel._turns, "take", lambda on: ms(on, next(turns)))
+    return duel, duel.race([(0,)], seconds=1e9)
+
+
+def test_a_gain_by_medians_alone_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ms(on: Any, turn: int) -> _Turn:
+        noise = 1 + 0.001 * (turn % 7)
+        return _Turn(2.0 * noise, 4.0 * noise) if on else _Turn(4.0 * noise, 4.0 * noise)
+
+    _, race = found(monkeypatch, ms)
+    (decision,) = race.decisions
+    assert decision.state == "undecided" and "by the means of turns" in decision.why
+    # Control: the means agree.
+    _, race = found(monkeypatch, lambda on, _: _Turn(2.0, 2.0) if on else _Turn(4.0, 4.0))
+    assert race.decisions[0].state == "faster"
+
+
+def test_a_base_that_differs_from_itself_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    duel, race = found(monkeypatch, lambda on, _: _Turn(2.0, 2.0) if on else _Turn(4.0, 4.0))
+    assert race.decisions[0].state == "faster"
+    steps = duel.steps_per_turn
+    monkeypatch.setattr(_Found, "is_void", property(lambda self: self.rounds > 0))
+    (decision,) = duel.race([(0,)], seconds=1e9).decisions
+    assert decision.state == "undecided" and "differed from itself" in decision.why
+    assert duel.steps_per_turn == 2 * steps
 
 
 def test_evidence_grows_with_agreement_and_is_a_fair_bet() -> None:

@@ -107,6 +107,7 @@ def tuner(
         second_until=now + 0.6 * seconds,
         watch_s=2,
         arm_s=arm_s,
+        confirm_s=arm_s,
         prove_s=3,
         prove_narrow_s=6,
     )

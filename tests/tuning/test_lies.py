@@ -12,7 +12,7 @@ from hotlap.lab import pairs
 from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.tuning import stages, time_plan
+from hotlap.tuning import racing, stages, time_plan
 from hotlap.tuning.result import Tuning
 from tests.tuning import lies
 
@@ -59,10 +59,10 @@ def in_favour(monkeypatch: pytest.MonkeyPatch) -> None:
             arm.turns_ms[:] = arm.means_ms[:] = [ms] * len(arm.turns_ms)
         return found
 
-    monkeypatch.setattr(stages, "race", race)
+    monkeypatch.setattr(racing, "race", race)
     # The figures are given, so the race may be short, and the proof need not be longer than a lie.
-    monkeypatch.setattr(stages, "_ROUNDS", (2, 2))
-    monkeypatch.setattr(stages, "TURN_S", 0.05)
+    monkeypatch.setattr(racing, "_ROUNDS", (2, 2))
+    monkeypatch.setattr(racing, "TURN_S", 0.05)
     monkeypatch.setattr(time_plan, "_MOST_HORIZON", 120)
 
 

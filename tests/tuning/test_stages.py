@@ -17,7 +17,7 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
-from hotlap.tuning import proofs, stages
+from hotlap.tuning import proofs, racing, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.hints import Hint, put_first
 from hotlap.tuning.proofs import prove_tier
@@ -147,7 +147,7 @@ def races(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made
 
     held: list[int] = []
-    monkeypatch.setattr(stages, "race", race)
+    monkeypatch.setattr(racing, "race", race)
     return given
 
 
@@ -305,9 +305,9 @@ def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more()
 def test_a_race_goes_on_only_while_turns_may_tell_more() -> None:
     wide = faked.raced({RESIDENT: 1.1}, wobble=0.3)
     assert wide.ratio("resident").low < 1.02
-    assert stages._more_may_tell(wide, 0.0)
-    assert not stages._more_may_tell(wide, 0.2)
-    assert not stages._more_may_tell(faked.raced({RESIDENT: 1.5}), 0.0)
-    assert not stages._more_may_tell(faked.raced({RESIDENT: 1.0}), 0.0)
+    assert racing._more_may_tell(wide, 0.0)
+    assert not racing._more_may_tell(wide, 0.2)
+    assert not racing._more_may_tell(faked.raced({RESIDENT: 1.5}), 0.0)
+    assert not racing._more_may_tell(faked.raced({RESIDENT: 1.0}), 0.0)
     wide.arms["resident"].techniques[0]["state"] = "no_effect"
-    assert not stages._more_may_tell(wide, 0.0)
+    assert not racing._more_may_tell(wide, 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 from hotlap.attach import seams
 from hotlap.device import switches
 from hotlap.plan import Plan
-from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget
+from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
 from hotlap.trace.identity import IdentityTable
 
@@ -108,10 +108,14 @@ class PlanInProcess:
         for work in stepped.target.each_step:
             work(optimizer)
 
-    def step_ends(self) -> None:
-        """End what was recorded of the step, and let the techniques of the process follow it."""
+    def step_ends(self, *, follow: bool = True) -> None:
+        """End what was recorded of the step, and let the techniques of the process follow it.
+
+        Args:
+            follow: False while they are switched off.
+        """
         self._stop_recording()
-        for work in self._after_step:
+        for work in self._after_step if follow else ():
             work()
 
     def _stop_recording(self) -> None:
@@ -129,6 +133,10 @@ class PlanInProcess:
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
         return self._applied.proofs()
+
+    def targets(self) -> list[tuple[Technique, Any, Any]]:
+        """Return (technique, options, target) of all that was applied so far, in their order."""
+        return self._applied.targets()
 
 
 def _give_back_collate(loader: Any) -> None:

@@ -1,78 +1,118 @@
-"""`LivePlans`: plans that are switched between two steps of a process that trains."""
+"""`LiveTechniques`: techniques that are switched between two steps of a process that trains."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotlap.attach import seams
-from hotlap.device import switches
-from hotlap.techniques import OptimizerTarget, ProcessTarget, Refusal, Technique, registry
+from hotlap.attach.apply import PlanInProcess
+from hotlap.plan import Plan
 
 log = logging.getLogger("hotlap")
 
 
-class LivePlans:
-    """Plans of techniques that say how they are switched (`Technique.live`).
+class LiveTechniques:
+    """Techniques that say how they are switched (`Technique.live`), each prepared and off.
+
+    A session hears the script, and tells this as it would tell a `PlanInProcess`.
 
     Args:
-        plans: technique -> options, for each plan.
+        plans: technique -> options, one technique in each.
         extra: techniques from outside, as `module:NAME`.
     """
 
     def __init__(
         self, plans: Sequence[Mapping[str, Mapping[str, Any]]], extra: tuple[str, ...] = ()
     ) -> None:
-        known = registry(extra)
-        self._plans = [
-            [(known[name], known[name].options(values)) for name, values in plan.items()]
-            for plan in plans
-        ]
-        self._targets: list[list[tuple[Technique, Any, Any]]] = [[] for _ in plans]
-        self._on: int | None = None
-        self.failed: dict[int, str] = {}
-        """Number of a plan -> why it cannot be switched here."""
+        # A plan of its own for each: two of them may be the same technique with other options.
+        self._parts = [PlanInProcess(Plan(plan), extra=extra, fill_ahead=True) for plan in plans]
+        # The others hear nothing of steps: what listens is paid for in every step of every plan.
+        self._on_optimizers = [n for n, part in enumerate(self._parts) if part.wants("optimizer")]
+        self._targets = [0] * len(self._parts)
+        self._on: tuple[int, ...] = ()
+        self._failed: dict[int, str] = {}
+
+    def wants(self, seam: str) -> bool:
+        """True if one of the techniques acts at that seam."""
+        return any(part.wants(seam) for part in self._parts)
+
+    def start(self) -> None:
+        """Do nothing: what is on before `prepare` would be there from the script's start."""
 
     def prepare(self) -> None:
-        """Let every technique act on its targets, and switch it off again."""
-        for number, plan in enumerate(self._plans):
-            try:
-                for technique, options in plan:
-                    self._prepare(number, technique, options)
-            except Exception as error:
-                # The script's own optimizer may do anything; the other plans can still be raced.
-                words = str(error) if isinstance(error, Refusal) else repr(error)
-                self.failed[number] = words.splitlines()[0]
-                log.info("plan %d is not raced: %s", number, words)
-            self._switch_off(number)
+        """Prepare the techniques of the process, once the script has set its own switches."""
+        for number, part in enumerate(self._parts):
+            part.start()
+            self._switch(number, on=False)
 
-    def _prepare(self, number: int, technique: Technique, options: Any) -> None:
-        for target in _targets(technique.seam_of(options)):
-            technique.apply(target, options)
-            switch = getattr(target, "switch", None)
-            if switch is not None:
-                switch()
-            self._targets[number].append((technique, target, options))
+    def iterator_wanted(self, loader: Any) -> None:
+        """Prepare the feed techniques for a data set that is seen for the first time."""
+        for number, part in enumerate(self._parts):
+            part.iterator_wanted(loader)
+            self._switch_new(number)
 
-    def use(self, number: int | None) -> None:
-        """Switch to a plan; None is the plain script. Called between two steps."""
-        if number == self._on:
-            return
-        if self._on is not None:
-            self._switch_off(self._on)
-        self._on = number
-        for technique, target, options in self._targets[number] if number is not None else ():
-            assert technique.live is not None
-            technique.live.on(target, options)
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        """Put the techniques' fetch around the iterator's."""
+        for part in self._parts:
+            part.iterator_made(loader, iterator)
 
-    def _switch_off(self, number: int) -> None:
-        for technique, target, options in reversed(self._targets[number]):
-            assert technique.live is not None
-            technique.live.off(target, options)
+    def root_found(self, module: Any) -> None:
+        """Prepare the model techniques before a trained module's first forward."""
+        for number, part in enumerate(self._parts):
+            part.root_found(module)
+            self._switch_new(number)
 
+    def step_begins(self, optimizer: Any) -> None:
+        """Prepare the optimizer techniques at an optimizer's first step."""
+        for number in self._on_optimizers:
+            self._parts[number].step_begins(optimizer)
+            self._switch_new(number)
 
-def _targets(seam: str) -> list[Any]:
-    if seam == "process":
-        return [ProcessTarget({}, "cuda" if switches.has_cuda() else "cpu")]
-    if seam == "optimizer":
-        return [OptimizerTarget(optimizer) for optimizer in seams.known_optimizers()]
-    raise Refusal(f"the seam {seam} cannot be switched in a live process. Use a race of processes")
+    def step_ends(self) -> None:
+        """Let the techniques that are on follow the step."""
+        for number in {*self._on_optimizers, *self._on}:
+            self._parts[number].step_ends(follow=number in self._on)
+
+    def step_failed(self, optimizer: Any) -> None:
+        """Leave an optimizer whose step has raised as the script knows it."""
+        for part in self._parts:
+            part.step_failed(optimizer)
+
+    def proofs(self) -> list[dict[str, str]]:
+        """Return nothing: what a mixture of plans has done proves none of them."""
+        return []
+
+    def failed(self) -> dict[int, str]:
+        """Return the number of each technique that cannot be switched here -> why."""
+        found = dict(self._failed)
+        for number, part in enumerate(self._parts):
+            (proof,) = part.proofs()
+            if proof["state"] == "refused" or not part.targets():
+                found.setdefault(number, proof["why"])
+        return found
+
+    def use(self, wanted: Sequence[int]) -> None:
+        """Switch on the techniques with these numbers and the others off, between two steps."""
+        before, self._on = self._on, tuple(wanted)
+        for number in reversed(before):
+            if number not in self._on:
+                self._switch(number, on=False)
+        for number in self._on:
+            if number not in before:
+                self._switch(number, on=True)
+
+    def _switch_new(self, number: int) -> None:
+        """Switch what was just prepared: techniques act on a target as they are applied to it."""
+        count = len(self._parts[number].targets())
+        if count != self._targets[number]:
+            self._targets[number] = count
+            self._switch(number, on=number in self._on)
+
+    def _switch(self, number: int, *, on: bool) -> None:
+        try:
+            for technique, options, target in self._parts[number].targets():
+                assert technique.live is not None
+                (technique.live.on if on else technique.live.off)(target, options)
+        except Exception as error:
+            # The script's own objects may do anything; the other plans can still be raced.
+            self._failed[number] = f"{type(error).__name__}: {error}".splitlines()[0]
+            log.info("technique %d cannot be switched", number, exc_info=True)

@@ -12,6 +12,7 @@ import torch
 from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.live import LiveTechniques
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seeds import shift_seeds
 from hotlap.plan import Plan
@@ -33,8 +34,8 @@ def _parts(session: Session) -> list[Part]:
     from hotlap.attach.roles.verify import Verify
     from hotlap.trace.recorder import Limits
 
-    if session.config.role == "duel":
-        return [Duel(session)]
+    if isinstance(session.plan, LiveTechniques):
+        return [Duel(session, session.plan)]
     if session.config.role == "race":
         return [TakeTurns(session)]
     if session.config.role == "observe":
@@ -72,7 +73,10 @@ def _start(config: Config, channel: Channel) -> None:
         _seed(config.inject_seed + config.shift_seeds)
     if config.shift_seeds:
         shift_seeds(config.shift_seeds)
-    in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
+    if config.role == "duel":
+        in_process = LiveTechniques(config.options["plans"], extra=config.techniques)
+    else:
+        in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
     session = Session(config, channel, in_process)
     session.play(*_parts(session))
     seams.install(session)

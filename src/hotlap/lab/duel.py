@@ -7,7 +7,7 @@ none. Only times are taken from a duel; what it trains is a mixture.
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import comb, exp, log
@@ -25,7 +25,7 @@ EVIDENCE = 100.0
 """How many times likelier the turns must be under a gain than under none, times the number of
 plans: the chance of any false decision is at most its inverse, however often one looks."""
 _INTERVAL = 200.0
-_PLACEBO = "placebo"
+_PLACEBO = None
 _TURN_MS = 60.0
 _STEPS = (6, 40)
 _READY_S = 180.0
@@ -34,27 +34,37 @@ _SLOW_S = 5.0
 State = Literal["faster", "not_faster", "undecided", "failed"]
 
 
+Combination = tuple[int, ...]
+"""Numbers of the techniques that are on together; none for the plain script."""
+
+
 @dataclass(frozen=True)
 class Decision:
-    """What a duel says of one plan."""
+    """What a race says of one combination."""
 
-    plan: Plan
+    on: Combination
     state: State
     ratio: Ratio | None = None
-    """Plain over plan by the medians of turns, None if it took no turn."""
+    """Base over this one by the medians of turns, None if it took no turn."""
     why: str = ""
-    """Why it failed."""
+    """Why it failed, or is not decided."""
 
 
 @dataclass(frozen=True)
-class Duel:
-    """What a duel says of its plans."""
+class Race:
+    """What a race of combinations in one process says."""
 
     decisions: tuple[Decision, ...]
     placebo: Ratio | None
-    """The plain script against itself."""
+    """The base against itself."""
     rounds: int
     seconds: float
+    is_over: bool = False
+    """True if the script has ended, or its process cannot be used any more."""
+
+    def of(self, on: Combination) -> Decision:
+        """Return what it says of that combination."""
+        return next(each for each in self.decisions if each.on == on)
 
 
 def evidence(count: int, positive: int) -> float:
@@ -77,7 +87,7 @@ def ratio_of(differences: Sequence[float]) -> Ratio:
     at most 1 in 100. With fewer it is the range of what was seen.
 
     Args:
-        differences: log of plain over plan, one a round.
+        differences: log of base over the other, one a round.
     """
     means = [(a + b) / 2 for a, b in combinations_with_replacement(differences, 2)]
     ordered, count = sorted(differences), len(differences)
@@ -90,64 +100,139 @@ def ratio_of(differences: Sequence[float]) -> Ratio:
     return Ratio(exp(median(means)), exp(low), exp(high), count)
 
 
-def duel(
-    lab: Lab,
-    plans: Sequence[Plan],
-    *,
-    step_ms: float,
-    seconds: float,
-    steps: int | None = None,
-    settle: int = 2,
-    age: int = 20,
-    seed: int = 1,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Duel:
-    """Race plans in one process, in an order that is drawn again in each round.
+class Duel:
+    """A live process whose techniques are switched between its steps.
+
+    A context manager: entering it starts the process and waits for its first turn.
 
     Args:
         lab: starts the process.
-        plans: of techniques that can be switched live.
+        techniques: plans of one technique each, which can be switched live.
         step_ms: what a plain step takes.
-        seconds: how long turns are taken, counted from the first; looked at after each round.
         steps: that the script has, if known.
         settle: steps after a switch that do not count.
         age: steps before the first turn.
-        seed: of the order.
-        progress: called with a short text.
+        ready_s: how long the first turn is waited for.
+        seed: of the order of turns.
 
     Raises:
         TrialError: the script did not come to its first turn.
     """
-    began = time.monotonic()
-    trial = lab.start("duel", plans=[dict(plan.techniques) for plan in plans], age=age)
-    try:
-        failed = trial.message(["ready"], _READY_S)["failed"]
-        turns = _Turns(trial, step_ms, settle, None if steps is None else steps - age)
-        found = _Found(plans, {int(number): why for number, why in failed.items()})
-        progress(f"{len(plans)} plans in one process, switched every {turns.steps} steps")
-        generator, rounds = random.Random(seed), 0
-        deadline = time.monotonic() + seconds
-        while found.open and turns.fits(len(found.open) + 2) and time.monotonic() < deadline:
-            if not _round(turns, found, generator):
+
+    def __init__(
+        self,
+        lab: Lab,
+        techniques: Sequence[Plan],
+        *,
+        step_ms: float,
+        steps: int | None = None,
+        settle: int = 2,
+        age: int = 20,
+        ready_s: float = _READY_S,
+        seed: int = 1,
+    ) -> None:
+        self._lab, self._techniques, self._age, self._ready_s = lab, techniques, age, ready_s
+        self._turns = _Turns(step_ms, settle, None if steps is None else steps - age)
+        self._generator = random.Random(seed)
+        self.failed: dict[int, str] = {}
+        """Number of a technique that cannot be switched here -> why."""
+
+    def __enter__(self) -> "Duel":
+        plans = [plan.techniques for plan in self._techniques]
+        trial = self._lab.start("duel", plans=plans, age=self._age)
+        self._turns.trial = trial
+        try:
+            failed = trial.message(["ready"], self._ready_s)["failed"]
+        except BaseException:
+            trial.kill()
+            raise
+        self.failed = {int(number): why for number, why in failed.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        assert self._turns.trial is not None
+        self._turns.trial.kill()
+
+    @property
+    def steps_per_turn(self) -> int:
+        return self._turns.steps
+
+    def race(
+        self,
+        arms: Sequence[Combination],
+        *,
+        base: Combination = (),
+        seconds: float,
+        least_rounds: int = 0,
+    ) -> Race:
+        """Take turns until every combination is decided, or the time is over.
+
+        A base that differs from itself makes all of it void: it is raced again in turns of twice
+        the length, and what still differs leaves everything undecided.
+
+        Args:
+            arms: to be compared with the base, in an order that is drawn again in each round.
+            base: what they are compared with.
+            seconds: how long turns are taken; looked at after each round.
+            least_rounds: go on so long even if all are decided, for the intervals.
+        """
+        began = time.monotonic()
+        found = self._race(arms, base, began, seconds, least_rounds)
+        if found.is_void and not found.is_over:
+            self._turns.lengthen()
+            found = self._race(arms, base, time.monotonic(), seconds, least_rounds)
+        return found.race(time.monotonic() - began)
+
+    def _race(
+        self,
+        arms: Sequence[Combination],
+        base: Combination,
+        began: float,
+        seconds: float,
+        least_rounds: int,
+    ) -> "_Found":
+        found = _Found(arms, self.failed)
+        while not found.is_over and (found.open or found.rounds < least_rounds):
+            wanted = found.open if found.rounds >= least_rounds else found.running
+            if not self._turns.fits(len(wanted) + 2) or time.monotonic() - began > seconds:
                 break
-            rounds += 1
-    finally:
-        trial.kill()
-    return Duel(found.decisions(), found.placebo(), rounds, time.monotonic() - began)
+            self._take_round(found, base, wanted)
+        return found
+
+    def _take_round(self, found: "_Found", base: Combination, arms: Sequence[Combination]) -> None:
+        """Take a turn of the base, of its placebo and of each arm."""
+        order: list[Combination | None] = [base, None, *arms]
+        self._generator.shuffle(order)
+        taken: dict[Combination | None, _Turn] = {}
+        for on in order:
+            turn = self._turns.take(base if on is None else on)
+            if turn is None:
+                found.end(on if on != base else None)
+                return
+            taken[on] = turn
+        found.add(taken.pop(base), taken)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Ms of a step."""
+
+    median_ms: float
+    mean_ms: float
 
 
 class _Turns:
     """The turns of one process.
 
     Args:
-        trial: at its gate.
         step_ms: what a plain step takes.
         settle: steps after a switch that do not count.
         left: steps that the script has left, None if that is not known.
     """
 
-    def __init__(self, trial: Trial, step_ms: float, settle: int, left: int | None) -> None:
-        self._trial, self._step_ms, self._settle, self._left = trial, step_ms, settle, left
+    def __init__(self, step_ms: float, settle: int, left: int | None) -> None:
+        self.trial: Trial | None = None
+        self._step_ms, self._settle, self._left = step_ms, settle, left
         least, most = _STEPS
         self.steps = min(most, max(least, round(_TURN_MS / step_ms)))
 
@@ -155,82 +240,99 @@ class _Turns:
         """True if the script has steps for so many turns."""
         return self._left is None or self._left > turns * (self.steps + self._settle)
 
-    def take(self, plan: int | None) -> float | None:
-        """Return the median ms of a step under a plan, None if the script has ended."""
+    def lengthen(self) -> None:
+        """Let each turn be twice as long from now on."""
+        self.steps *= 2
+
+    def take(self, on: Combination) -> _Turn | None:
+        """Return what a step took with these techniques, None if the script has ended."""
+        assert self.trial is not None
         count = self.steps + self._settle
-        self._trial.send("turn", steps=count, skip=self._settle, plan=plan)
+        self.trial.send("turn", steps=count, skip=self._settle, on=list(on))
         wait_s = _SLOW_S + _SLOW * count * self._step_ms / 1e3
         try:
-            message = self._trial.message(["turn"], wait_s)
+            message = self.trial.message(["turn"], wait_s)
         except TrialError as error:
             if error.reason in ("ended_early", "timeout", "crashed"):
                 return None
             raise
         if self._left is not None:
             self._left -= count
-        return message["median_ms"]
+        return _Turn(message["median_ms"], message["ms"] / self.steps)
 
 
 class _Found:
-    """The differences of each plan so far."""
+    """The differences of each combination so far."""
 
-    def __init__(self, plans: Sequence[Plan], failed: Mapping[int, str]) -> None:
-        self._plans, self._failed = plans, dict(failed)
-        self.open = [number for number in range(len(plans)) if number not in failed]
-        self._logs: dict[int | str, list[float]] = {}
-        self._states: dict[int, State] = {}
+    def __init__(self, arms: Sequence[Combination], failed: Mapping[int, str]) -> None:
+        self._arms = arms
+        self._failed = {
+            on: next(failed[number] for number in on if number in failed)
+            for on in arms
+            if not failed.keys().isdisjoint(on)
+        }
+        self.running = [on for on in arms if on not in self._failed]
+        self.open = list(self.running)
+        self.is_over = False
+        self.rounds = 0
+        self._logs: dict[Combination | None, list[float]] = {}
+        self._means: dict[Combination | None, list[float]] = {}
+        self._states: dict[Combination, State] = {}
 
-    def add(self, base_ms: float, others: Mapping[int | str, float]) -> None:
+    @property
+    def is_void(self) -> bool:
+        """True if the base differs from itself."""
+        logs = self._logs.get(_PLACEBO, [])
+        above = sum(each > 0 for each in logs)
+        return max(evidence(len(logs), k) for k in (above, len(logs) - above)) >= _INTERVAL
+
+    def add(self, base: _Turn, others: Mapping[Combination | None, _Turn]) -> None:
         """Add a round, and decide what it decides."""
-        for name, ms in others.items():
-            self._logs.setdefault(name, []).append(log(base_ms / ms))
-        wanted = EVIDENCE * max(1, len(self._plans) - len(self._failed))
-        for number in list(self.open):
-            logs = self._logs[number]
+        self.rounds += 1
+        for on, turn in others.items():
+            self._logs.setdefault(on, []).append(log(base.median_ms / turn.median_ms))
+            self._means.setdefault(on, []).append(log(base.mean_ms / turn.mean_ms))
+        wanted = EVIDENCE * max(1, len(self.running))
+        for on in list(self.open):
+            logs = self._logs[on]
             above = sum(each > log(1 + WORTH) for each in logs)
-            for state, count in (("faster", above), ("not_faster", len(logs) - above)):
-                if evidence(len(logs), count) >= wanted:
-                    self._states[number] = state  # pyright: ignore[reportArgumentType]
-                    self.open.remove(number)
+            if evidence(len(logs), above) >= wanted:
+                self._states[on] = "faster"
+            elif evidence(len(logs), len(logs) - above) >= wanted:
+                self._states[on] = "not_faster"
+            if on in self._states:
+                self.open.remove(on)
 
-    def fail(self, name: int | str | None, why: str) -> None:
-        """Note that the process ended, or hung, in a turn of that plan."""
-        if isinstance(name, int):
-            self._failed[name] = why
-            self.open.remove(name)
+    def end(self, on: Combination | None) -> None:
+        """Note that the process ended, or hung, in a turn of that combination."""
+        self.is_over = True
+        if on is not None:
+            self._failed[on] = "the script ended, or hung, in its turn"
+            self._states.pop(on, None)
+        self.open.clear()
 
-    def decisions(self) -> tuple[Decision, ...]:
-        """Return what is known of each plan."""
-        found = []
-        for number, plan in enumerate(self._plans):
-            logs = self._logs.get(number)
-            ratio = ratio_of(logs) if logs else None
-            if number in self._failed:
-                found.append(Decision(plan, "failed", ratio, self._failed[number]))
-            else:
-                found.append(Decision(plan, self._states.get(number, "undecided"), ratio))
-        return tuple(found)
+    def race(self, seconds: float) -> Race:
+        """Return what is known."""
+        placebo = self._logs.get(_PLACEBO)
+        return Race(
+            tuple(self._decision(on) for on in self._arms),
+            ratio_of(placebo) if placebo else None,
+            self.rounds,
+            seconds,
+            self.is_over,
+        )
 
-    def placebo(self) -> Ratio | None:
-        logs = self._logs.get(_PLACEBO)
-        return ratio_of(logs) if logs else None
-
-
-def _round(turns: _Turns, found: _Found, generator: random.Random) -> bool:
-    """Take a turn of the plain script, of its placebo and of each open plan; False at the end."""
-    order: list[int | str | None] = [None, _PLACEBO, *found.open]
-    generator.shuffle(order)
-    taken: dict[int | str, float] = {}
-    base_ms = None
-    for name in order:
-        ms = turns.take(name if isinstance(name, int) else None)
-        if ms is None:
-            found.fail(name, "the script ended, or hung, in its turn")
-            return False
-        if name is None:
-            base_ms = ms
-        else:
-            taken[name] = ms
-    assert base_ms is not None
-    found.add(base_ms, taken)
-    return True
+    def _decision(self, on: Combination) -> Decision:
+        logs = self._logs.get(on)
+        ratio = ratio_of(logs) if logs else None
+        if on in self._failed:
+            return Decision(on, "failed", ratio, self._failed[on])
+        state, why = self._states.get(on, "undecided"), ""
+        if self.is_void:
+            state, why = "undecided", "the same plan differed from itself"
+        elif state == "faster":
+            by_means = ratio_of(self._means[on]).median
+            if by_means < 1 + WORTH:
+                # What lengthens few steps hides from medians: a collector, a reader that stalls.
+                state, why = "undecided", f"{by_means:.2f}x by the means of turns"
+        return Decision(on, state, ratio, why)

@@ -87,8 +87,9 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:
     for row in diagnosis.opportunities:
         console.print(
-            f"\nOpportunity: {in_words(row.technique, row.options)} saves {row.saves_ms:.2f} ms a step "
-            f"({row.low:.2f} to {row.high:.2f}). Numerics: {row.numerics}."
+            f"\nOpportunity: {in_words(row.technique, row.options)} saves "
+            f"{row.saves_ms:.2f} ms a step ({row.low:.2f} to {row.high:.2f}). "
+            f"Numerics: {row.numerics}."
         )
 
 

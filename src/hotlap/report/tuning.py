@@ -46,6 +46,11 @@ def _headline(tuning: Tuning, console: Console) -> None:
         f"{figures(tuning.speedup)} steady: {base.median:.2f} -> {best.median:.2f} ms per step, "
         f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
     )
+    if tuning.live is not None and tuning.fresh is not None:
+        console.print(
+            f"Switched on and off in one process: {figures(tuning.live)}; in fresh processes: "
+            f"{figures(tuning.fresh)}."
+        )
     whole = tuning.whole_run
     before, after = whole["baseline"].seconds, whole["best"].seconds
     if before is not None and after is not None:

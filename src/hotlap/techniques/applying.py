@@ -73,6 +73,14 @@ class Applied:
         else:
             self._targets[technique.name].append(target)
 
+    def targets(self) -> list[tuple[Technique, Any, Any]]:
+        """Return (technique, options, target) of all that was applied so far."""
+        return [
+            (technique, options, target)
+            for technique, options in self.chosen
+            for target in self._targets[technique.name]
+        ]
+
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
         rows = []

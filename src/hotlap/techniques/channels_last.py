@@ -10,10 +10,12 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         PyTorch tutorial on memory formats; torch.nn.Module.to documentation.
 """
 
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from hotlap.task import TaskFacts
-from hotlap.techniques.record import ModelTarget, Numerics, Proof, Refusal, Technique
+from hotlap.techniques.record import Live, ModelTarget, Numerics, Proof, Refusal, Technique
 
 _NO_CONVOLUTION = "the model has no 2-D convolution; expected: at least one `Conv2d`"
 
@@ -30,16 +32,9 @@ def apply(target: ModelTarget) -> ModelTarget:
     convolutions = [m for m in target.module.modules() if isinstance(m, torch.nn.Conv2d)]
     if not convolutions:
         raise Refusal(_NO_CONVOLUTION)
-    target.module.to(memory_format=torch.channels_last)
-    # State that a checkpoint brought in keeps the old layout, and fused kernels walk memory, not
-    # strides: parameter and state must lie alike.
-    for optimizer in target.optimizers:
-        for parameter, state in optimizer.state.items():
-            if isinstance(parameter, torch.Tensor) and parameter.dim() == 4:
-                for key, value in state.items():
-                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                        state[key] = value.contiguous(memory_format=torch.channels_last)
     notes = target.notes
+    layout = notes["channels_last"] = _Layout(target.module, target.optimizers)
+    layout.convert()
 
     def look(module: Any, args: Any, output: Any) -> None:
         del module, args
@@ -48,6 +43,80 @@ def apply(target: ModelTarget) -> ModelTarget:
 
     handle = convolutions[-1].register_forward_hook(look)
     return target
+
+
+class _Layout:
+    """The layout of a model's 4-D tensors, and of its optimizers' state beside them.
+
+    Args:
+        module: the model, which it does not keep alive.
+        optimizers: those that train it, neither.
+    """
+
+    def __init__(self, module: Any, optimizers: Sequence[Any]) -> None:
+        self._module = weakref.ref(module)
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        # One that the script stores channels last already is left alone by `restore`.
+        self._converted = {
+            name for name, tensor in _images(module) if not _is_channels_last(tensor)
+        }
+
+    def convert(self) -> None:
+        """Store them channels last."""
+        import torch
+
+        module = self._module()
+        if module is not None:
+            module.to(memory_format=torch.channels_last)
+            self._place_state(torch.channels_last, [tensor for _, tensor in _images(module)])
+
+    def restore(self) -> None:
+        """Store what `convert` changed as it was."""
+        import torch
+
+        module = self._module()
+        if module is None:
+            return
+        converted = [tensor for name, tensor in _images(module) if name in self._converted]
+        for tensor in converted:
+            if _is_channels_last(tensor):
+                tensor.data = tensor.data.contiguous()
+                if tensor.grad is not None:
+                    tensor.grad = tensor.grad.contiguous()
+        self._place_state(torch.contiguous_format, converted)
+
+    def _place_state(self, layout: Any, tensors: Sequence[Any]) -> None:
+        # State that a checkpoint brought in keeps the old layout, and fused kernels walk memory,
+        # not strides: parameter and state must lie alike.
+        own = {id(tensor) for tensor in tensors}
+        for optimizer in (each for ref in self._optimizers if (each := ref()) is not None):
+            for parameter, state in optimizer.state.items():
+                if id(parameter) in own:
+                    for key, value in state.items():
+                        if hasattr(value, "shape") and value.shape == parameter.shape:
+                            state[key] = value.contiguous(memory_format=layout)
+
+
+def _images(module: Any) -> list[tuple[str, Any]]:
+    """Return the parameters and buffers that `to` converts, by name."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return [(name, tensor) for name, tensor in tensors if tensor.dim() == 4]
+
+
+def _is_channels_last(tensor: Any) -> bool:
+    import torch
+
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _switch_on(target: ModelTarget, options: Any) -> None:
+    del options
+    target.notes["channels_last"].convert()
+
+
+def _switch_off(target: ModelTarget, options: Any) -> None:
+    del options
+    target.notes["channels_last"].restore()
 
 
 def proof(target: ModelTarget) -> Proof:
@@ -68,4 +137,5 @@ TECHNIQUE = Technique(
     proof=proof,
     memory_format="channels_last",
     is_opportunity=True,
+    live=Live(_switch_on, _switch_off),
 )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts, is_stream
-from hotlap.techniques.record import FeedTarget, Memory, Numerics, Proof, Refusal, Technique
+from hotlap.techniques.record import FeedTarget, Live, Memory, Numerics, Proof, Refusal, Technique
 
 _COLLATE = (
     "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
@@ -140,6 +140,16 @@ def _why_none_was_served(rows: Any) -> str:
     return f"{read}; no sample was read twice: one epoch only, or other samples in each epoch"
 
 
+def _switch_on(target: FeedTarget, options: Options) -> None:
+    del options
+    target.notes["resident"].is_on = True
+
+
+def _switch_off(target: FeedTarget, options: Options) -> None:
+    del options
+    target.notes["resident"].is_on = False
+
+
 TECHNIQUE = Technique(
     name="resident",
     seam="feed",
@@ -149,4 +159,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     memory=Memory(keeps_dataset=True),
+    live=Live(_switch_on, _switch_off),
 )

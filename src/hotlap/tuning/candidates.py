@@ -143,7 +143,7 @@ def combinations(
         variants += [
             [*[c for c in base if c.technique != extra.technique], extra]
             for extra in hidden
-            if base and not _excludes(base, extra)
+            if base and not excludes(base, extra)
         ]
         variants += [[c for c in base if c is not out] for out in base if len(base) > 1]
     for variant in variants:
@@ -158,7 +158,8 @@ def promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
     return sorted(faster, key=lambda c: singles[c].median, reverse=True)
 
 
-def _excludes(base: Sequence[Candidate], extra: Candidate) -> bool:
+def excludes(base: Sequence[Candidate], extra: Candidate) -> bool:
+    """True if one of them cannot be in one plan with that candidate."""
     return any(c.technique in extra.excludes or extra.technique in c.excludes for c in base)
 
 
@@ -166,7 +167,7 @@ def _best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
     chosen: list[Candidate] = []
     for candidate in candidates:
         taken = any(c.technique == candidate.technique for c in chosen)
-        if not taken and not _excludes(chosen, candidate):
+        if not taken and not excludes(chosen, candidate):
             chosen.append(candidate)
     return chosen
 

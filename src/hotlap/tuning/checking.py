@@ -15,7 +15,7 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.techniques import registry
-from hotlap.tuning.stages import TWINS
+from hotlap.tuning.racing import TWINS
 from hotlap.tuning.time_plan import TURN_S
 
 _ROUNDS = 7

@@ -69,6 +69,8 @@ def conclude(
         plan=plan,
         verdict=verdict,
         speedup=ratio,
+        live=best.live if best is not None else None,
+        fresh=best.fresh if best is not None else None,
         speedup_by_means=by_means,
         baseline_ms=baseline,
         best_ms=best_ms,

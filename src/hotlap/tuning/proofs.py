@@ -13,15 +13,15 @@ from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.tuner import ACCEPT, Tuner
 
 
-def prove(tuner: Tuner, final: Race, before: Race) -> list[ProvenPlan]:
+def prove(tuner: Tuner, final: Race, before: Race | None = None) -> list[ProvenPlan]:
     """Give verdicts to the fastest plan of each tier, and to the next one where it fails.
 
     Args:
         tuner: what the tuning shares.
         final: the last race.
-        before: the race before it.
+        before: the race before it, if there was one.
     """
-    names = fastest_first(final, tuner.floor, before)
+    names = fastest_first(final, tuner.floor, before, tuner.live)
     if not names:
         return []
     horizon = tuner.time_plan.horizon
@@ -84,6 +84,9 @@ def prove_tier(
         except HotlapError as error:
             verdict = Verdict("unproven", str(error).splitlines()[0], 0)
         if TIERS.index(verdict.tier) <= TIERS.index(tier):
-            return ProvenPlan(verdict.tier, plan, final.ratio(name), verdict)
+            fresh, live = final.ratio(name), tuner.live.get(plan)
+            # Fresh processes confirm a live gain that they are too noisy to measure.
+            speedup = live if live and not final.gains(name, tuner.floor) else fresh
+            return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh)
         tuner.notes.note_failed_proof(plan, name, verdict.tier, verdict.evidence)
     return None

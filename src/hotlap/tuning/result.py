@@ -24,8 +24,8 @@ class TrialRow:
 
     plan: Plan
     race: int
-    """0: alone, in one process with the plain script; 1: alone; 2: in combination; more: once more,
-    in fresh processes."""
+    """0: in one live process with the plain script; in fresh processes: 1, alone; 2, in
+    combination; more, once more."""
     speedup: Ratio | None
     ms: Spread | None
     note: str = ""
@@ -43,6 +43,10 @@ class ProvenPlan:
     plan: Plan
     speedup: Ratio
     verdict: Verdict
+    live: Ratio | None = None
+    """What it gained in one live process, where it could be switched on and off."""
+    fresh: Ratio | None = None
+    """What it gained in fresh processes."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,12 @@ class Tuning:
     plan: Plan
     verdict: Verdict
     speedup: Ratio
-    """By the medians of steps."""
+    """By the medians of steps: in fresh processes, or in one live process where the fresh ones
+    confirm the gain and are too noisy to give its size."""
+    live: Ratio | None
+    """In one live process, None if it could not be switched there."""
+    fresh: Ratio | None
+    """In fresh processes, None if nothing was gained."""
     speedup_by_means: float | None
     """The same by the means, None if nothing was gained."""
     baseline_ms: Spread
@@ -110,6 +119,8 @@ class Tuning:
             "best_ms": asdict(self.best_ms),
             "speedup": asdict(self.speedup),
             "speedup_by_means": self.speedup_by_means,
+            "speedup_live": None if self.live is None else asdict(self.live),
+            "speedup_fresh": None if self.fresh is None else asdict(self.fresh),
             "noise_floor": self.floor,
             "whole_run": {
                 "baseline_s": self.whole_run["baseline"].seconds,

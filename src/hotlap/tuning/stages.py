@@ -1,7 +1,6 @@
 """The stages of a tuning: observe, nominate, race, combine, race again, prove, predict."""
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,29 @@ from hotlap import rules
 from hotlap.errors import UsageError, unknown_name
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation, watch
-from hotlap.lab.pairs import Race, race
+from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Technique, registry
 from hotlap.tuning.budget import Budget
-from hotlap.tuning.candidates import LOOKS_FASTER, Candidate, combinations, nominate, promising
+from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
 from hotlap.tuning.concluding import conclude
+from hotlap.tuning.confirming import confirm
 from hotlap.tuning.hints import Hint, put_first
-from hotlap.tuning.live_candidates import order_by_duel
+from hotlap.tuning.live_races import race_live
 from hotlap.tuning.proofs import prove
+from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.result import TrialRow, Tuning
-from hotlap.tuning.time_plan import TURN_S, plan_time
+from hotlap.tuning.result import Tuning
+from hotlap.tuning.time_plan import plan_time
 from hotlap.tuning.tuner import ACCEPT, WEAKEST, Progress, Tuner
 
-TWINS = ("plain", "plain again", "plain once more")
 _OBSERVE_SHARE = 0.2
 _MOST_PLANS = 6
 _RACING_SHARE = 0.2
 """About what share of a budget the first race gets."""
-_ROUNDS = (7, 12)
-"""Turns of each arm in the first race, and in later ones, which decide."""
-_MORE_ROUNDS = 2
-"""How many times as many there may be where more turns may tell more."""
 _MOST_RACES = 4
 _MOST_UNDECIDED = 3
 
@@ -119,9 +115,18 @@ def _tune(tuner: Tuner) -> Tuning:
     candidates, hinted, tuner.unhinted = put_first(
         candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
     )
-    candidates = order_by_duel(tuner, seen, candidates, hinted)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
-    tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow)
+    live = race_live(tuner, seen, candidates)
+    plans = len(live.finalists) if live is not None and live.finalists else None
+    tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow, plans=plans)
+    if live is not None and live.finalists:
+        tuner.live = live.finalists
+        final = confirm(tuner, seen, live)
+        rungs = prove(tuner, final) if final else []
+        return conclude(tuner, seen, final, rungs)
+    if live is not None:
+        hinted = sum(candidate in live.rest for candidate in candidates[:hinted])
+        candidates = list(live.rest)
     first = _first_races(tuner, seen, candidates, hinted)
     final, rungs = None, []
     if first is not None:
@@ -147,10 +152,10 @@ def _first_races(
             break
         race = _first_race(tuner, seen, left[:count], until, hinted if race is None else 0)
         hinted, left = 0, left[count:]
-        if any(_looks_faster(race, name) for name in race.arms if name not in race.twins):
+        if any(looks_faster(race, name) for name in race.arms if name not in race.twins):
             break
-        until = _until(tuner)
-        if not _arms_that_fit(tuner, until):
+        until = until_next(tuner)
+        if not arms_that_fit(tuner, until):
             until = tuner.budget.deadline(0.0)
     if left:
         more_s = (len(left) + len(TWINS)) * tuner.time_plan.arm_s
@@ -162,8 +167,8 @@ def _first_races(
 def _count(tuner: Tuner, left: int, until: float, hinted: int) -> int:
     """Return how many candidates to race next."""
     # One at least, if the budget allows for it at all: it may be all that was asked for.
-    least = min(1, _arms_that_fit(tuner, tuner.budget.deadline(0.0)))
-    return min(left, max(_arms_that_fit(tuner, until), least, hinted))
+    least = min(1, arms_that_fit(tuner, tuner.budget.deadline(0.0)))
+    return min(left, max(arms_that_fit(tuner, until), least, hinted))
 
 
 def _first_race(
@@ -177,78 +182,11 @@ def _first_race(
         Arm(candidate.name, candidate.plan(), tuner.lab, is_awaited=position < hinted)
         for position, candidate in enumerate(candidates)
     ]
-    result = _race(tuner, seen, arms, until=until, number=1)
+    result = race_plans(tuner, seen, arms, until=until, number=1)
     tuner.floor = result.floor
     for candidate, arm in zip(candidates, arms, strict=True):
         tuner.notes.note_race(candidate, arm, result)
     return result
-
-
-def _arms_that_fit(tuner: Tuner, until: float) -> int:
-    """Return how many arms beside the twins can start and take some turns until then."""
-    return max(0, int((until - time.monotonic()) / tuner.time_plan.arm_s) - len(TWINS))
-
-
-def _race(
-    tuner: Tuner,
-    seen: Observation,
-    arms: Sequence[Arm],
-    *,
-    until: float,
-    number: int,
-    floor: float = 0.0,
-) -> Race:
-    """Race the arms against the plain run.
-
-    Args:
-        tuner: what the tuning shares.
-        seen: the watched plain run.
-        arms: the plans.
-        until: when to stop.
-        number: of the race, from 1.
-        floor: that of the race before, which a gain must exceed as well.
-    """
-    plain = [Arm(name, Plan({}), tuner.lab) for name in TWINS]
-    rounds = _ROUNDS[number > 1]
-    result = race(
-        [*plain, *arms],
-        twins=TWINS,
-        rounds=rounds,
-        most_rounds=_MORE_ROUNDS * rounds,
-        settled=lambda so_far: not _more_may_tell(so_far, floor),
-        seed=number,
-        turn_s=TURN_S,
-        deadline=until,
-        # A recipe is trained for as long as there are turns.
-        planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
-        step_ms=seen.trace.step_ms()["median"],
-        progress=tuner.progress,
-    )
-    for arm in arms:
-        done = arm.name in result.arms
-        tuner.trials.append(
-            TrialRow(
-                arm.plan,
-                number,
-                result.ratio(arm.name) if done else None,
-                result.spread(arm.name) if done else None,
-                arm.failed or "",
-                result.ratio_of_means(arm.name) if done else None,
-                done and result.took_effect(arm.name),
-            )
-        )
-    return result
-
-
-def _more_may_tell(so_far: Race, floor: float) -> bool:
-    """True if something looks faster than `floor`, and more turns may show that it is."""
-    names = [name for name in so_far.arms if name not in so_far.twins]
-    return any(
-        _looks_faster(so_far, name)
-        and so_far.ratio(name).median > 1 + floor
-        and not so_far.gains(name, max(floor, so_far.floor))
-        for name in names
-    )
 
 
 def _later_races(
@@ -263,7 +201,7 @@ def _later_races(
     plans = _second_plans(tuner, candidates, first)
     before, final = first, None
     for number in range(2, _MOST_RACES + 1):
-        fits = _arms_that_fit(tuner, _until(tuner))
+        fits = arms_that_fit(tuner, until_next(tuner))
         if plans and not fits:
             needed_s = (len(TWINS) + 1.1) * tuner.time_plan.arm_s + 3 * tuner.time_plan.prove_s
             option = tuner.budget.ask(needed_s - tuner.budget.left)
@@ -275,7 +213,9 @@ def _later_races(
         tuner.progress(f"race {number}: {len(plans)} plan{plural}, in turns with {tuner.plain}")
         arms = [Arm(name, plan, tuner.lab) for name, plan in plans.items()][:fits]
         before = final or first
-        final = _race(tuner, seen, arms, until=_until(tuner), number=number, floor=before.floor)
+        final = race_plans(
+            tuner, seen, arms, until=until_next(tuner), number=number, floor=before.floor
+        )
         tuner.floor = max(before.floor, final.floor)
         plans = _still_open(final, before, tuner.floor)
     return final, before
@@ -285,25 +225,9 @@ def _still_open(last: Race, before: Race, floor: float) -> dict[str, Plan]:
     """Return what another race may decide, by name; nothing if something has gained already."""
     if fastest_first(last, floor, before):
         return {}
-    names = [name for name in last.arms if name not in last.twins and _looks_faster(last, name)]
+    names = [name for name in last.arms if name not in last.twins and looks_faster(last, name)]
     names.sort(key=lambda name: last.ratio(name).median, reverse=True)
     return {name: last.arms[name].plan for name in names[:_MOST_UNDECIDED]}
-
-
-def _looks_faster(race: Race, name: str) -> bool:
-    return race.took_effect(name) and race.ratio(name).median > LOOKS_FASTER
-
-
-def _until(tuner: Tuner) -> float:
-    """Return when the next race ends: as planned, or later if it would not take place otherwise.
-
-    What is kept for proofs is of no use while nothing has been found that could be proven.
-    """
-    planned = tuner.time_plan
-    least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
-    if planned.second_until >= least or least > tuner.budget.deadline(0.0):
-        return planned.second_until
-    return least
 
 
 def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) -> Mapping[str, Plan]:
@@ -314,7 +238,7 @@ def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) ->
     if not gains and not promising(effective):
         return {}
     return combinations(
-        effective, gains, limit=max(1, min(_MOST_PLANS, _arms_that_fit(tuner, _until(tuner))))
+        effective, gains, limit=max(1, min(_MOST_PLANS, arms_that_fit(tuner, until_next(tuner))))
     )
 
 

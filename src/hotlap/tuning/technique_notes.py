@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from hotlap.lab.arm import Arm
+from hotlap.lab.duel import Decision
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import figures
 from hotlap.plan import Plan
@@ -57,10 +58,24 @@ class Notes:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
 
-    def note_slower(self, candidate: Candidate, gave: str) -> None:
-        """Note that a candidate was clearly slower where it was switched in a live process."""
-        words = f"{candidate.name} in one process with the plain script: {gave}"
-        self._note(candidate.technique, "no_effect", words)
+    def note_live(self, candidate: Candidate, decision: Decision) -> None:
+        """Note what came out for a candidate that was switched on and off in a live process."""
+        if decision.ratio is None:
+            state = "refused" if decision.state == "failed" else "not_tried"
+            self._note(candidate.technique, state, decision.why or "no turn of it was finished")
+            return
+        ratio = decision.ratio
+        words = f"{candidate.name} alone, in one process: {figures(ratio)}"
+        if decision.state == "undecided":
+            words += f", undecided{decision.why and f': {decision.why}'}"
+        elif decision.state == "not_faster":
+            words += ", no gain"
+        self._note(candidate.technique, "no_effect", words, speed=ratio.median)
+
+    def note_replaced(self, candidate: Candidate, by: Plan) -> None:
+        """Note a candidate that cannot be in one plan with what was found to be faster."""
+        words = f"{candidate.name}: not tried, it cannot be combined with {by}"
+        self._note(candidate.technique, "not_tried", words)
 
     def note_unconfirmed(self, plans: Iterable[Plan], option: str) -> None:
         """Note that plans looked faster, and that no other race could tell whether they are.

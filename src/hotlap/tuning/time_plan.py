@@ -9,6 +9,9 @@ from hotlap.tuning.budget import Budget
 
 TURN_S = 0.6
 """A turn of the plain script. Shorter ones are mostly cold caches."""
+CONFIRM_TURN_S = 0.3
+"""The same where a gain is only confirmed."""
+_STARTS_BEFORE_WATCHING = 12
 _PROVE_SHARE = 0.35
 _PROVE_NARROW_SHARE = 0.5
 _REPEATED = 5
@@ -43,31 +46,41 @@ class TimePlan:
     """Seconds kept for watching the tuned plan from its very start."""
     arm_s: float
     """Seconds that one more arm takes in a race, for its start and the fewest turns."""
+    confirm_s: float
+    """The same where the race only confirms what is known from one live process."""
     prove_s: float
     """Seconds that one more plan's proof takes."""
     prove_narrow_s: float
     """The same where the plan computes in a narrower format."""
 
 
-def plan_time(trace: Trace, budget: Budget, *, narrow: bool = False) -> TimePlan:
+def plan_time(
+    trace: Trace, budget: Budget, *, narrow: bool = False, plans: int | None = None
+) -> TimePlan:
     """Share out what is left of the budget.
 
     Args:
         trace: the plain run.
         budget: what is left of it is shared out.
         narrow: True if a plan with narrower formats may have to be proven.
+        plans: how many have to be proven, if that is known.
     """
     setup = trace.setup_s + 1.0
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
     watch_s = min(_WATCH_SHARE * budget.left, setup + 1.0 + 1.7 * _period_s(trace))
+    if budget.left < _STARTS_BEFORE_WATCHING * setup:
+        # Then the plan's whole run is predicted from the plain run's.
+        watch_s = 0.0
     # Many steps are repeated for these, and other seeds trained from, the plain run's as well.
     seeds_s = setup + (LEAST_SEEDS - 1) * SEED_STEPS * step
     more_s = setup + _REPEATED * NARROW_SAMPLES * step + seeds_s
     share = _PROVE_NARROW_SHARE if narrow else _PROVE_SHARE
     narrow_s = more_s + seeds_s if narrow else 0.0
-    fits = (share * budget.left - 5 * setup - narrow_s) / (3.4 * step)
+    # The plain run twice, two at a time, and each plan.
+    starts, runs = 2 + (plans or 3), 1.9 + (plans or 3) / 2
+    fits = (share * budget.left - starts * setup - narrow_s) / (runs * step)
     horizon, fill_ahead = _horizon(trace, fits)
-    prove_all = 5 * setup + 3.4 * horizon * step + narrow_s
+    prove_all = starts * setup + runs * horizon * step + narrow_s
     second_until = budget.deadline(prove_all + watch_s)
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
@@ -79,6 +92,7 @@ def plan_time(trace: Trace, budget: Budget, *, narrow: bool = False) -> TimePlan
         second_until=second_until,
         watch_s=watch_s,
         arm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * turn,
+        confirm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * max(CONFIRM_TURN_S, 3 * step),
         prove_s=setup + horizon * step,
         prove_narrow_s=setup + horizon * step + more_s,
     )

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.hints import Hint
@@ -37,6 +39,8 @@ class Tuner:
     notes: Notes = field(default_factory=Notes)
     unhinted: dict[str, str] = field(default_factory=dict)
     """Plan of a hint -> why it is no candidate."""
+    live: Mapping[Plan, Ratio] = field(default_factory=dict)
+    """What plans gained in one live process, to be confirmed in fresh ones."""
     floor: float = 0.0
     time_plan: TimePlan = field(init=False)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hotlap.attach.live import LivePlans
+from hotlap.attach.live import LiveTechniques
 from hotlap.attach.roles.race import LoopEnds
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.turns import Turns
@@ -13,14 +13,15 @@ class Duel(Part):
 
     Args:
         session: what it is a part of. Its options: `started`, when the process was started;
-            `plans`, those to switch between; `age`, steps before the gate.
+            `age`, steps before the gate.
+        live: the techniques; a turn names those that are on by their numbers.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, live: LiveTechniques) -> None:
         options = session.config.options
-        self._live = LivePlans(options["plans"], session.config.techniques)
+        self._live = live
         self._turns = Turns(
-            session.channel, options["started"], list, session.stop, begin=self._begin
+            session.channel, options["started"], live.proofs, session.stop, begin=self._begin
         )
         self._ends = LoopEnds()
         self._left = options["age"]
@@ -34,7 +35,8 @@ class Duel(Part):
         self._left -= 1
         if self._left <= 0:
             self._live.prepare()
-            self._turns.gate(failed={str(n): why for n, why in self._live.failed.items()})
+            failed = {str(number): why for number, why in self._live.failed().items()}
+            self._turns.gate(failed=failed)
 
     def _begin(self, message: dict[str, Any]) -> None:
-        self._live.use(message["plan"])
+        self._live.use(message["on"])

@@ -8,6 +8,7 @@ from typing import Any
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import Listener
+from hotlap.attach.live import LiveTechniques
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
 
@@ -36,10 +37,12 @@ class Session(Listener):
     Args:
         config: what the process was told.
         channel: to whoever started it.
-        plan: what is applied.
+        plan: what is applied, or switched on and off.
     """
 
-    def __init__(self, config: Config, channel: Channel, plan: PlanInProcess) -> None:
+    def __init__(
+        self, config: Config, channel: Channel, plan: PlanInProcess | LiveTechniques
+    ) -> None:
         self.config = config
         self.channel = channel
         self.plan = plan

@@ -66,6 +66,8 @@ class ResidentRows:
         """Batches served from memory."""
         self.read_batches = 0
         self.refused: str | None = None
+        self.is_on = True
+        """False while batches are read as if nobody kept the samples, see `Technique.live`."""
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
         self._forget()
@@ -125,7 +127,7 @@ class ResidentRows:
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return the collated batch of the sampler's `indices`."""
-        if self.refused is not None:
+        if self.refused is not None or not self.is_on:
             return read(indices)
         if self._reach.watched.find_change() is not None:
             self._own(self._look_in_between, dataset, read)

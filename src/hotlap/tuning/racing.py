@@ -1,0 +1,116 @@
+"""Races of plans against the plain run, in fresh processes, as far as the budget goes."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from hotlap.lab.arm import Arm
+from hotlap.lab.observing import Observation
+from hotlap.lab.pairs import Race, race
+from hotlap.plan import Plan
+from hotlap.tuning.candidates import LOOKS_FASTER
+from hotlap.tuning.result import TrialRow
+from hotlap.tuning.time_plan import TURN_S
+from hotlap.tuning.tuner import Tuner
+
+TWINS = ("plain", "plain again", "plain once more")
+_ROUNDS = (7, 12)
+"""Turns of each arm in the first race, and in later ones, which decide."""
+_MORE_ROUNDS = 2
+"""How many times as many there may be where more turns may tell more."""
+
+
+def race_plans(
+    tuner: Tuner,
+    seen: Observation,
+    arms: Sequence[Arm],
+    *,
+    until: float,
+    number: int,
+    floor: float = 0.0,
+    rounds: int | None = None,
+    turn_s: float | None = None,
+    is_settled: Callable[[Race], bool] | None = None,
+) -> Race:
+    """Race the arms against the plain run.
+
+    Args:
+        tuner: what the tuning shares.
+        seen: the watched plain run.
+        arms: the plans.
+        until: when to stop.
+        number: of the race, from 1.
+        floor: that of the race before, which a gain must exceed as well.
+        rounds: turns of each arm, what is usual for that race if None.
+        turn_s: seconds of a turn, what is usual if None.
+        is_settled: True if more turns would tell nothing more; where nothing looks faster, or what
+            does is shown to be, if None.
+    """
+    plain = [Arm(name, Plan({}), tuner.lab) for name in TWINS]
+    rounds = rounds or _ROUNDS[number > 1]
+    result = race(
+        [*plain, *arms],
+        twins=TWINS,
+        rounds=rounds,
+        most_rounds=_MORE_ROUNDS * rounds,
+        settled=is_settled or (lambda so_far: not _more_may_tell(so_far, floor)),
+        seed=number,
+        turn_s=turn_s or TURN_S,
+        deadline=until,
+        # A recipe is trained for as long as there are turns.
+        planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
+        step_ms=seen.trace.step_ms()["median"],
+        progress=tuner.progress,
+    )
+    for arm in arms:
+        done = arm.name in result.arms
+        tuner.trials.append(
+            TrialRow(
+                arm.plan,
+                number,
+                result.ratio(arm.name) if done else None,
+                result.spread(arm.name) if done else None,
+                arm.failed or "",
+                result.ratio_of_means(arm.name) if done else None,
+                done and result.took_effect(arm.name),
+            )
+        )
+    return result
+
+
+def _more_may_tell(so_far: Race, floor: float) -> bool:
+    """True if something looks faster than `floor`, and more turns may show that it is."""
+    names = [name for name in so_far.arms if name not in so_far.twins]
+    return any(
+        looks_faster(so_far, name)
+        and so_far.ratio(name).median > 1 + floor
+        and not so_far.gains(name, max(floor, so_far.floor))
+        for name in names
+    )
+
+
+def arms_that_fit(tuner: Tuner, until: float, arm_s: float | None = None) -> int:
+    """Return how many arms beside the twins can start and take some turns until then.
+
+    Args:
+        tuner: what the tuning shares.
+        until: when the race ends.
+        arm_s: seconds that each takes, those of a race that decides if None.
+    """
+    each_s = tuner.time_plan.arm_s if arm_s is None else arm_s
+    return max(0, int((until - time.monotonic()) / each_s) - len(TWINS))
+
+
+def until_next(tuner: Tuner) -> float:
+    """Return when the next race ends: as planned, or later if it would not take place otherwise.
+
+    What is kept for proofs is of no use while nothing has been found that could be proven.
+    """
+    planned = tuner.time_plan
+    least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
+    if planned.second_until >= least or least > tuner.budget.deadline(0.0):
+        return planned.second_until
+    return least
+
+
+def looks_faster(race: Race, name: str) -> bool:
+    return race.took_effect(name) and race.ratio(name).median > LOOKS_FASTER

@@ -1,0 +1,181 @@
+"""Live candidates are raced and combined in one process; what gained there is confirmed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from hotlap.errors import TrialError
+from hotlap.lab.arm import Arm
+from hotlap.lab.duel import Combination, Decision, Race, State
+from hotlap.lab.statistics import Ratio
+from hotlap.plan import Plan
+from hotlap.techniques import Numerics
+from hotlap.tuning import live_races, racing
+from hotlap.tuning.candidates import Candidate
+from hotlap.tuning.confirming import confirm
+from hotlap.tuning.live_races import LiveRaces, race_live
+from hotlap.tuning.ranking import fastest_first
+from tests.tuning import faked
+
+RESIDENT = Candidate("resident", {}, Numerics.EXACT)
+WORKERS = Candidate("workers", {"count": 2}, Numerics.EXACT)
+FOREACH = Candidate("optimizer", {"implementation": "foreach"}, Numerics.ROUNDING)
+FUSED = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+ONE = Candidate("threads", {"count": 1}, Numerics.ROUNDING)
+HEAP = Candidate("host_allocator", {}, Numerics.EXACT)
+ALL = [RESIDENT, FOREACH, WORKERS, FUSED, ONE]
+LIVE = [RESIDENT, FOREACH, FUSED, ONE]
+"""As they are numbered in the process."""
+
+
+class Process:
+    """A live process in which each combination takes so many ms a step."""
+
+    ms: Mapping[Combination, float]
+    failed: Mapping[int, str]
+
+    def __init__(self, lab: Any, techniques: Sequence[Plan], **options: Any) -> None:
+        del lab
+        assert list(techniques) == [candidate.plan() for candidate in LIVE]
+        self.options = options
+        self.raced: list[tuple[Combination, list[Combination]]] = []
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def race(self, arms: Sequence[Combination], *, base: Combination = (), **options: Any) -> Race:
+        del options
+        self.raced.append((base, list(arms)))
+        decisions = [self._decision(on, self.ms[base] / self.ms.get(on, 4.0)) for on in arms]
+        return Race(tuple(decisions), Ratio(1.0, 0.99, 1.01, 12), 12, 1.0)
+
+    def _decision(self, on: Combination, ratio: float) -> Decision:
+        for number in on:
+            if number in self.failed:
+                return Decision(on, "failed", None, self.failed[number])
+        state: State = "faster" if ratio > 1.015 else "not_faster"
+        return Decision(on, state, Ratio(ratio, ratio - 0.01, ratio + 0.01, 12))
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> type[Process]:
+    Process.ms, Process.failed = {(): 4.0}, {}
+    monkeypatch.setattr(live_races, "Duel", Process)
+    return Process
+
+
+def found(tuner: Any = None) -> LiveRaces:
+    races = race_live(tuner or faked.tuner(), faked.watched(), ALL)
+    assert races is not None
+    return races
+
+
+def test_the_fastest_is_taken_and_whatever_makes_it_faster_is_added(
+    process: type[Process],
+) -> None:
+    # Fused alone hides behind the feed; foreach is faster alone, and not in combination.
+    process.ms = {(): 4.0, (0,): 2.0, (1,): 3.8, (2,): 3.97, (0, 1): 1.98, (0, 2): 1.6}
+    process.ms |= {(3,): 6.0, (0, 3): 1.0, (0, 2, 3): 1.0}
+    tuner = faked.tuner()
+    races = found(tuner)
+    both = RESIDENT.plan().with_technique("optimizer", implementation="fused")
+    assert list(races.finalists) == [both, RESIDENT.plan()]
+    assert races.finalists[both].median == pytest.approx(4.0 / 1.6)
+    assert races.rest == [WORKERS]
+    rows = {str(row.plan): row.speedup.median for row in tuner.trials if row.speedup}
+    assert rows[str(both)] == pytest.approx(2.5) and {row.race for row in tuner.trials} == {0}
+    # What slows the run down by a third alone is not tried in combination, though it would gain.
+    assert rows["threads(count=1)"] == pytest.approx(0.667, abs=0.01)
+    assert "no gain" in tuner.notes.rows(["threads"])[0]["why"]
+
+
+def test_what_became_useless_is_taken_out(process: type[Process]) -> None:
+    process.ms = {(): 4.0, (3,): 3.0, (0,): 3.5, (0, 3): 2.0, (0, 1): 3.4, (0, 2): 3.4}
+    process.ms |= {(0, 1, 3): 1.5, (0, 2, 3): 1.9, (0,): 3.5, (1, 3): 1.0, (2, 3): 2.9}
+    assert (
+        str(next(iter(found().finalists))) == "optimizer(implementation=foreach), threads(count=1)"
+    )
+
+
+def test_nothing_is_confirmed_where_nothing_gains_and_what_is_refused_is_said(
+    process: type[Process],
+) -> None:
+    process.failed = {0: "reading a sample draws from torch"}
+    tuner = faked.tuner()
+    races = found(tuner)
+    assert not races.finalists and races.rest == [WORKERS]
+    (row,) = tuner.notes.rows(["resident"])
+    assert (row["state"], row["why"]) == ("refused", "reading a sample draws from torch")
+
+
+def test_a_process_that_cannot_be_raced_leaves_all_to_fresh_ones(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    # A budget that hardly suffices for anything else is not spent here.
+    assert race_live(faked.tuner(seconds=5), faked.watched(), ALL) is None
+    assert race_live(faked.tuner(), faked.watched(), [WORKERS]) is None
+
+    def fails(self: Process) -> Any:
+        raise TrialError("it crashed", reason="crashed")
+
+    monkeypatch.setattr(process, "__enter__", fails)
+    assert race_live(faked.tuner(), faked.watched(), ALL) is None
+
+
+def confirmed(
+    monkeypatch: pytest.MonkeyPatch, *fresh: tuple[float, float], seconds: float = 1000.0
+) -> tuple[Any, Any]:
+    """Confirm 1.2x of `resident`, where fresh processes give such speeds, twins so far apart."""
+    given = list(fresh)
+
+    def race(arms: Sequence[Arm], **options: Any) -> Any:
+        del options
+        speed, apart = given.pop(0) if len(given) > 1 else given[0]
+        plans = [arm.plan for arm in arms if arm.plan]
+        made = faked.raced(dict.fromkeys(plans, speed), apart=apart)
+        arms_of = {str(arm.plan): made.arms[faked.name_of(arm.plan)] for arm in arms if arm.plan}
+        for name, arm in arms_of.items():
+            arm.name = name
+        twins = {name: made.arms[name] for name in made.twins}
+        return type(made)({**twins, **arms_of}, made.twins, made.rounds, made.steps_per_turn)
+
+    monkeypatch.setattr(racing, "race", race)
+    tuner = faked.tuner(seconds)
+    tuner.live = {RESIDENT.plan(): Ratio(1.2, 1.19, 1.21, 12)}
+    races = LiveRaces(tuner.live, [WORKERS, HEAP])
+    return tuner, confirm(tuner, faked.watched(), races)
+
+
+def test_half_of_a_live_gain_in_fresh_processes_confirms_it_however_noisy_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuner, final = confirmed(monkeypatch, (1.12, 0.3))
+    assert tuner.floor > 0.3
+    assert fastest_first(final, tuner.floor, live=tuner.live) == ["resident"]
+    assert fastest_first(final, tuner.floor) == []
+    assert [str(row.plan) for row in tuner.trials] == ["resident", "host_allocator, resident"]
+    (row,) = tuner.notes.rows(["workers"])
+    assert row["why"] == "workers(count=2): not tried, it cannot be combined with resident"
+
+
+def test_less_than_half_of_it_is_raced_once_more_and_is_no_gain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuner, final = confirmed(monkeypatch, (1.05, 0.3), (1.05, 0.3))
+    assert [row.race for row in tuner.trials] == [2, 2, 3]
+    assert fastest_first(final, tuner.floor, live=tuner.live) == []
+    tuner, final = confirmed(monkeypatch, (1.05, 0.3), (1.15, 0.3))
+    assert fastest_first(final, tuner.floor, live=tuner.live) == ["resident"]
+
+
+def test_where_there_is_no_time_to_confirm_a_budget_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuner, final = confirmed(monkeypatch, (1.2, 0.0), seconds=10.0)
+    assert final is None and tuner.trials == []
+    assert "fresh processes of resident" in tuner.budget.not_reached[0]
+    assert tuner.notes.untried["host_allocator"].endswith(tuner.budget.option)

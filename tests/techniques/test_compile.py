@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,3 +148,20 @@ def test_who_records_the_first_forward_does_not_keep_it_from_being_compiled(
     done = train({}, Attending, attention={"kernel": "products"})
     states = {row["name"]: row["state"] for row in done.techniques}
     assert states == {"attention": "applied", "compile": "applied"}, done.techniques
+
+
+def test_code_of_another_attention_is_not_taken_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from torch._dynamo.utils import counters
+
+    def hits(**beside: Any) -> int:
+        before = counters["aot_autograd"]["autograd_cache_hit"]
+        train({}, Attending, **beside)
+        return counters["aot_autograd"]["autograd_cache_hit"] - before
+
+    # A cache with nothing in it.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    products = {"attention": {"kernel": "products"}}
+    assert [hits(**products), hits(), hits(), hits(**products)] == [0, 0, 1, 1]
+    assert torch.compiler.config.cache_key_tag == ""

@@ -76,6 +76,23 @@ def intercept_attention(device: str, attend: Callable[..., Any]) -> Callable[[],
     return library.clear
 
 
+def separate_compiled_code(kernel: str) -> Callable[[], None]:
+    """Keep code compiled from now on apart in torch's caches, and return what undoes it.
+
+    The caches are keyed by the traced graph, in which attention is one call whatever computes it:
+    another run would be given the code of this one, and the other way round.
+    """
+    from torch.compiler import config
+
+    before = config.cache_key_tag
+    config.cache_key_tag = f"{before} hotlap attention {kernel}"
+
+    def undo() -> None:
+        config.cache_key_tag = before
+
+    return undo
+
+
 def _torchs_own(*args: Any, **kwargs: Any) -> Any:
     import torch
 

@@ -63,6 +63,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         is_compiled,
         prefer_kernel,
         replacement,
+        separate_compiled_code,
     )
 
     module, kernel = target.module, options.kernel
@@ -80,6 +81,7 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     # Whichever comes first: the end of the run, or of the model in a run that was broken off.
     restore = weakref.finalize(module, intercept_attention(device, attend))
     target.ended.append(restore)
+    target.ended.append(weakref.finalize(module, separate_compiled_code(kernel)))
     if kernel in NOT_TORCHS:
         seen.watch(module, ended=lambda: None)
     else:

@@ -35,6 +35,7 @@ NAMES = (
     # Its modules; attention, recomputed blocks, and a last layer that is put off.
     PrivateName("torch.nn", "Module.__call__"),
     PrivateName("torch", "_fused_sdp_choice"),
+    PrivateName("torch", "ops.aten.scaled_dot_product_attention.default._dispatch_cache"),
     PrivateName("torch._C", "_current_graph_task_id"),
     PrivateName("torch", "Tensor._make_wrapper_subclass"),
     # Steps without numbers, for estimates.

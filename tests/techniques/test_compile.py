@@ -12,6 +12,7 @@ from torch import nn
 import hotlap
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Refusal, StepTarget, get
+from hotlap.techniques.attending import FirstForward, intercept_attention, replacement
 from hotlap.techniques.compile import find_repeated_blocks
 from tests.engine.test_conformance import Images
 
@@ -165,3 +166,19 @@ def test_code_of_another_attention_is_not_taken_from_the_cache(
     products = {"attention": {"kernel": "products"}}
     assert [hits(**products), hits(), hits(), hits(**products)] == [0, 0, 1, 1]
     assert torch.compiler.config.cache_key_tag == ""
+
+
+def test_gradients_reach_every_layer_after_a_run_with_another_attention() -> None:
+    def gradient() -> Any:
+        model = Attending()
+        compiled = torch.compile(lambda x: model(x), backend="aot_eager")
+        compiled(torch.randn(2, 1, 8, 8)).sum().backward()
+        torch._dynamo.reset()
+        return model.inner.weight.grad
+
+    seen = FirstForward("products")
+    undo = intercept_attention("cpu", replacement("products", seen))
+    assert gradient() is not None and seen.served
+    undo()
+    served = seen.served
+    assert gradient() is not None and seen.served == served

@@ -72,8 +72,25 @@ def intercept_attention(device: str, attend: Callable[..., Any]) -> Callable[[],
         warnings.simplefilter("ignore", UserWarning)
         for dispatch_key in (f"Autograd{device.upper()}", device.upper()):
             library[0].impl("scaled_dot_product_attention", attend, dispatch_key)
-    # What was registered lives as long as its library.
-    return library.clear
+    _forget_dispatch()
+
+    def undo() -> None:
+        # What was registered lives as long as its library.
+        library.clear()
+        _forget_dispatch()
+
+    return undo
+
+
+def _forget_dispatch() -> None:
+    """Let torch look up again which kernel serves attention while it traces.
+
+    It keeps what it has found for each key, also what is no longer registered: a graph that was
+    compiled after a run with another kernel had no gradients before its attention (torch 2.13).
+    """
+    import torch
+
+    torch.ops.aten.scaled_dot_product_attention.default._dispatch_cache.clear()
 
 
 def separate_compiled_code(kernel: str) -> Callable[[], None]:

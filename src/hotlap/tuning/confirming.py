@@ -47,7 +47,8 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         final = race_plans(
             tuner,
             seen,
-            [Arm(str(plan), plan, tuner.lab) for plan in raced],
+            # A finalist may take long to start: that it gains is known.
+            [Arm(str(p), p, tuner.lab, is_awaited=p in live.finalists) for p in raced],
             until=until,
             number=number,
             rounds=_ROUNDS,

@@ -13,13 +13,13 @@ from hotlap.tuning.candidates import LOOKS_FASTER, Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.tuner import Tuner
 
-_SHARE = 0.18
+_SHARE = 0.3
 """Of the budget, for turns."""
 _SECONDS = 30.0
 """That turns take at the most, beside the start of the process."""
-_SHARE_ALONE = 0.5
+_SHARE_ALONE = 0.55
 """Of that time, for each technique alone."""
-_SHARE_COMBINED = 0.35
+_SHARE_COMBINED = 0.3
 """Of that time, for what is added to the fastest one."""
 _FINAL_ROUNDS = 12
 _FINAL_S = 3.0
@@ -100,7 +100,14 @@ class _Races:
         alone = self._race_alone()
         rest = [c for c in candidates if c not in alone or _is_open(alone[c])]
         chosen = self._combine(alone)
-        finalists = self._confirm(chosen) if chosen else {}
+        if len(chosen) > 1:
+            finalists = self._against_plain(chosen)
+        else:
+            finalists = {
+                self._live[number].plan(): ratio
+                for number in chosen
+                if (ratio := alone[self._live[number]].ratio) is not None
+            }
         return LiveRaces(finalists, rest)
 
     def _race_alone(self) -> dict[Candidate, Decision]:
@@ -151,7 +158,7 @@ class _Races:
         same = any(each.technique == candidate.technique for each in others)
         return not same and not excludes(others, candidate)
 
-    def _confirm(self, chosen: Combination) -> dict[Plan, Ratio]:
+    def _against_plain(self, chosen: Combination) -> dict[Plan, Ratio]:
         """Return the chosen combination, and what is exact of it, with what they gain."""
         exact = tuple(n for n in chosen if self._live[n].numerics is Numerics.EXACT)
         arms = [chosen, *([exact] if exact and exact != chosen else [])]
@@ -164,8 +171,7 @@ class _Races:
             if decision.state == "faster" and decision.ratio is not None:
                 plan = combine([self._live[number] for number in decision.on])
                 found[plan] = decision.ratio
-                if len(decision.on) > 1:
-                    self._tuner.trials.append(TrialRow(plan, 0, decision.ratio, None))
+                self._tuner.trials.append(TrialRow(plan, 0, decision.ratio, None))
         return found
 
 

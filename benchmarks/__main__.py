@@ -24,6 +24,7 @@ NAMES = {
     "flat": "one flat buffer for all parameters against many tensors, Adam",
     "truths": "honest techniques on loops of many kinds: does a verdict call one a change?",
     "lies": "techniques that change what is learned: does a verdict let one through?",
+    "power": "a gain of known size: how soon is it found, in one live process and in fresh ones?",
     "honest": "duels of identical runs, and tunings that may only use what does nothing",
 }
 

@@ -105,21 +105,40 @@ def test_samples_are_served_from_memory_only_while_that_is_on() -> None:
 def test_the_layout_of_weights_and_state_goes_there_and_back(
     optimizers: list[Any], layout: Any
 ) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)).to(memory_format=layout)
+    # Kernels of 1 x 1 and of one channel are contiguous in both layouts.
+    layers = (nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 3, groups=4))
+    model = nn.Sequential(*layers).to(memory_format=layout)
     optimizers.append(optimizer := torch.optim.Adam(model.parameters()))
     model(torch.randn(2, 3, 8, 8)).sum().backward()
     optimizer.step()
     live = LiveTechniques([{"channels_last": {}}])
     live.prepare()
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    strides = [parameter.stride() for parameter in model.parameters()]
     live.root_found(model)
     weight = model[0].weight
-    assert weight.is_contiguous(memory_format=layout)
+    assert [parameter.stride() for parameter in model.parameters()] == strides
     live.use([0])
+    assert [parameter.stride() for parameter in model.parameters()] != strides or layout != (
+        torch.contiguous_format
+    )
     state = optimizer.state[weight]
     for tensor in (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]):
         assert tensor.is_contiguous(memory_format=torch.channels_last)
     live.use([])
     for tensor in (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]):
         assert tensor.is_contiguous(memory_format=layout)
+    assert [parameter.stride() for parameter in model.parameters()] == strides
     assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_model_of_which_only_a_part_can_be_converted_stays_as_it_is(
+    optimizers: list[Any],
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3))
+    optimizers.append(torch.optim.Adam(model.parameters()))
+    strides = [parameter.stride() for parameter in model.parameters()]
+    live = LiveTechniques([{"channels_last": {}}])
+    live.root_found(model)
+    assert list(live.failed()) == [0]
+    assert [parameter.stride() for parameter in model.parameters()] == strides

@@ -179,3 +179,27 @@ def test_where_there_is_no_time_to_confirm_a_budget_is_named(
     assert final is None and tuner.trials == []
     assert "fresh processes of resident" in tuner.budget.not_reached[0]
     assert tuner.notes.untried["host_allocator"].endswith(tuner.budget.option)
+
+
+def test_steps_too_slow_to_decide_anything_are_left_to_fresh_processes(
+    process: type[Process],
+) -> None:
+    assert race_live(faked.tuner(), faked.watched(step_ms=4.0), ALL) is not None
+    assert race_live(faked.tuner(), faked.watched(step_ms=400.0), ALL) is None
+
+
+def test_what_gains_alone_is_kept_where_the_combination_is_not_decided(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (0, 2): 1.5}
+    race = process.race
+
+    def undecided(self: Any, arms: Any, **options: Any) -> Race:
+        found = race(self, arms, **options)
+        if len(arms) == 2 and not options.get("base"):
+            rows = [Decision(row.on, "undecided", row.ratio) for row in found.decisions]
+            return Race(tuple(rows), found.placebo, 3, 1.0)
+        return found
+
+    monkeypatch.setattr(process, "race", undecided)
+    assert list(found().finalists) == [RESIDENT.plan()]

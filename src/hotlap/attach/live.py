@@ -41,6 +41,8 @@ class LiveTechniques:
     def prepare(self) -> None:
         """Prepare the techniques of the process, once the script has set its own switches."""
         for number, part in enumerate(self._parts):
+            # A data set that is made later would be read whole in the middle of a turn.
+            part.fill_ahead = False
             part.start()
             self._switch(number, on=False)
 
@@ -69,12 +71,13 @@ class LiveTechniques:
 
     def step_ends(self) -> None:
         """Let the techniques that are on follow the step."""
-        for number in {*self._on_optimizers, *self._on}:
+        # What recorded operators last is ended first.
+        for number in sorted({*self._on_optimizers, *self._on}, reverse=True):
             self._parts[number].step_ends(follow=number in self._on)
 
     def step_failed(self, optimizer: Any) -> None:
         """Leave an optimizer whose step has raised as the script knows it."""
-        for part in self._parts:
+        for part in reversed(self._parts):
             part.step_failed(optimizer)
 
     def proofs(self) -> list[dict[str, str]]:

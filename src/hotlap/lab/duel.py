@@ -30,7 +30,8 @@ _TURN_MS = 60.0
 _STEPS = (6, 40)
 _READY_S = 180.0
 _SLOW = 20.0
-_SLOW_S = 5.0
+_SLOW_S = 30.0
+"""What a turn may take beside its steps: evaluation at an epoch's end, a checkpoint, compiling."""
 State = Literal["faster", "not_faster", "undecided", "failed"]
 
 
@@ -98,6 +99,19 @@ def ratio_of(differences: Sequence[float]) -> Ratio:
     at = max(0, count - inside - 1)
     low, high = ordered[at], ordered[count - 1 - at]
     return Ratio(exp(median(means)), exp(low), exp(high), count)
+
+
+def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
+    """Return the least seconds in which so many arms can be decided, all rounds agreeing."""
+    rounds = 1
+    while evidence(rounds, rounds) < EVIDENCE * arms:
+        rounds += 1
+    return rounds * (arms + 2) * (_steps_of_turn(step_ms) + settle) * step_ms / 1e3
+
+
+def _steps_of_turn(step_ms: float) -> int:
+    least, most = _STEPS
+    return min(most, max(least, round(_TURN_MS / step_ms)))
 
 
 class Duel:
@@ -180,7 +194,7 @@ class Duel:
         found = self._race(arms, base, began, seconds, least_rounds)
         if found.is_void and not found.is_over:
             self._turns.lengthen()
-            found = self._race(arms, base, time.monotonic(), seconds, least_rounds)
+            found = self._race(arms, base, began, seconds, least_rounds)
         return found.race(time.monotonic() - began)
 
     def _race(
@@ -207,7 +221,8 @@ class Duel:
         for on in order:
             turn = self._turns.take(base if on is None else on)
             if turn is None:
-                found.end(on if on != base else None)
+                is_its_fault = on != base and not self._turns.has_ended
+                found.end(on if is_its_fault else None)
                 return
             taken[on] = turn
         found.add(taken.pop(base), taken)
@@ -232,9 +247,10 @@ class _Turns:
 
     def __init__(self, step_ms: float, settle: int, left: int | None) -> None:
         self.trial: Trial | None = None
+        self.has_ended = False
+        """True once the script has come to its end."""
         self._step_ms, self._settle, self._left = step_ms, settle, left
-        least, most = _STEPS
-        self.steps = min(most, max(least, round(_TURN_MS / step_ms)))
+        self.steps = _steps_of_turn(step_ms)
 
     def fits(self, turns: int) -> bool:
         """True if the script has steps for so many turns."""
@@ -253,9 +269,10 @@ class _Turns:
         try:
             message = self.trial.message(["turn"], wait_s)
         except TrialError as error:
-            if error.reason in ("ended_early", "timeout", "crashed"):
-                return None
-            raise
+            if error.reason not in ("ended_early", "timeout", "crashed"):
+                raise
+            self.has_ended = error.reason == "ended_early"
+            return None
         if self._left is not None:
             self._left -= count
         return _Turn(message["median_ms"], message["ms"] / self.steps)
@@ -278,6 +295,7 @@ class _Found:
         self._logs: dict[Combination | None, list[float]] = {}
         self._means: dict[Combination | None, list[float]] = {}
         self._states: dict[Combination, State] = {}
+        self._hung: Combination | None = None
 
     @property
     def is_void(self) -> bool:
@@ -307,8 +325,8 @@ class _Found:
         """Note that the process ended, or hung, in a turn of that combination."""
         self.is_over = True
         if on is not None:
-            self._failed[on] = "the script ended, or hung, in its turn"
-            self._states.pop(on, None)
+            self._states[on] = "undecided"
+            self._hung = on
         self.open.clear()
 
     def race(self, seconds: float) -> Race:
@@ -328,6 +346,8 @@ class _Found:
         if on in self._failed:
             return Decision(on, "failed", ratio, self._failed[on])
         state, why = self._states.get(on, "undecided"), ""
+        if on == self._hung:
+            why = "the script did not get through a turn of it"
         if self.is_void:
             state, why = "undecided", "the same plan differed from itself"
         elif state == "faster":

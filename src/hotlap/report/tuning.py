@@ -42,9 +42,12 @@ def _headline(tuning: Tuning, console: Console) -> None:
         console.print(f"{_NOTHING[tuning.outcome]}: {printable(tuning.reason)}.")
         return
     base, best = tuning.baseline_ms, tuning.best_ms
+    # The ms are those of fresh processes.
+    is_fresh = tuning.fresh in (None, tuning.speedup)
+    steps = f": {base.median:.2f} -> {best.median:.2f} ms per step" if is_fresh else ""
     console.print(
-        f"{figures(tuning.speedup)} steady: {base.median:.2f} -> {best.median:.2f} ms per step, "
-        f"{tuning.speedup.pairs} paired turns, noise floor {tuning.floor:.1%}."
+        f"{figures(tuning.speedup)} steady{steps}, {tuning.speedup.pairs} paired turns, noise "
+        f"floor {tuning.floor:.1%}."
     )
     if tuning.live is not None and tuning.fresh is not None:
         console.print(

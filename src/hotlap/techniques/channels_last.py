@@ -56,36 +56,41 @@ class _Layout:
     def __init__(self, module: Any, optimizers: Sequence[Any]) -> None:
         self._module = weakref.ref(module)
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        # One that the script stores channels last already is left alone by `restore`.
-        self._converted = {
-            name for name, tensor in _images(module) if not _is_channels_last(tensor)
-        }
+        # By strides: a kernel of 1 x 1 or of one channel is contiguous in both layouts, and yet
+        # the one that its strides name is the one that convolutions compute in.
+        self._strides = {name: tensor.stride() for name, tensor in _images(module)}
 
     def convert(self) -> None:
         """Store them channels last."""
         import torch
 
         module = self._module()
-        if module is not None:
+        if module is None:
+            return
+        try:
             module.to(memory_format=torch.channels_last)
-            self._place_state(torch.channels_last, [tensor for _, tensor in _images(module)])
+        except Exception:
+            # Half of a model in another layout is neither the plain run nor the plan.
+            self.restore()
+            raise
+        self._place_state([tensor for _, tensor in _images(module)])
 
     def restore(self) -> None:
         """Store what `convert` changed as it was."""
-        import torch
-
         module = self._module()
         if module is None:
             return
-        converted = [tensor for name, tensor in _images(module) if name in self._converted]
-        for tensor in converted:
-            if _is_channels_last(tensor):
-                tensor.data = tensor.data.contiguous()
+        changed = []
+        for name, tensor in _images(module):
+            strides = self._strides.get(name)
+            if strides is not None and tensor.stride() != strides and 0 not in strides:
+                tensor.data = _with_strides(tensor.data, strides)
                 if tensor.grad is not None:
-                    tensor.grad = tensor.grad.contiguous()
-        self._place_state(torch.contiguous_format, converted)
+                    tensor.grad = _with_strides(tensor.grad, strides)
+                changed.append(tensor)
+        self._place_state(changed)
 
-    def _place_state(self, layout: Any, tensors: Sequence[Any]) -> None:
+    def _place_state(self, tensors: Sequence[Any]) -> None:
         # State that a checkpoint brought in keeps the old layout, and fused kernels walk memory,
         # not strides: parameter and state must lie alike.
         own = {id(tensor) for tensor in tensors}
@@ -94,7 +99,7 @@ class _Layout:
                 if id(parameter) in own:
                     for key, value in state.items():
                         if hasattr(value, "shape") and value.shape == parameter.shape:
-                            state[key] = value.contiguous(memory_format=layout)
+                            state[key] = _with_strides(value, parameter.stride())
 
 
 def _images(module: Any) -> list[tuple[str, Any]]:
@@ -103,10 +108,13 @@ def _images(module: Any) -> list[tuple[str, Any]]:
     return [(name, tensor) for name, tensor in tensors if tensor.dim() == 4]
 
 
-def _is_channels_last(tensor: Any) -> bool:
+def _with_strides(tensor: Any, strides: tuple[int, ...]) -> Any:
     import torch
 
-    return tensor.is_contiguous(memory_format=torch.channels_last)
+    if tensor.stride() == strides:
+        return tensor
+    made = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def _switch_on(target: ModelTarget, options: Any) -> None:

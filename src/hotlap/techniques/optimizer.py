@@ -89,7 +89,7 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
     if options.implementation == "fused":
         _place_step_counters(optimizer)
         # A state that is loaded later brings its own.
-        optimizer.register_load_state_dict_post_hook(_place_step_counters)
+        optimizer.register_load_state_dict_post_hook(_after_load)
     switch = target.notes["optimizer"] = _Switch(options.implementation)
     switch.join(optimizer)
     target.implementation = options.implementation
@@ -130,6 +130,9 @@ class _Switch:
         self.other = "foreach" if implementation == "fused" else "fused"
         self.is_live = True
         """False while it is switched off, see `Technique.live`."""
+        self._is_placed = True
+        """True while the step counters are where the implementation that is on wants them."""
+        self._moved: list[tuple[dict[str, Any], Any]] = []
         self._on: list[dict[str, Any]] = []
         self._handles: tuple[Any, Any] | None = None
         self._lengths: dict[int, int] = {}
@@ -160,6 +163,8 @@ class _Switch:
         after.hooks_dict_ref().move_to_end(after.id, last=False)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._is_placed:
+            self._place_counters(optimizer)
         # A closure runs inside the step, and may print or save the optimizer.
         if not self.is_live:
             return
@@ -174,6 +179,20 @@ class _Switch:
                     group[self.other] = False
                 self._on.append(group)
 
+    def switch(self, *, on: bool) -> None:
+        """Let the coming steps be the implementation's, or the script's own."""
+        self.is_live, self._is_placed = on, self.implementation != "fused"
+
+    def _place_counters(self, optimizer: Any) -> None:
+        """Move step counters to where fused kernels want them, or back: elsewhere they are slow."""
+        if self.is_live:
+            self._moved = _place_step_counters(optimizer)
+        else:
+            for state, device in self._moved:
+                state["step"] = state["step"].to(device)
+            self._moved = []
+        self._is_placed = True
+
     def off(self, optimizer: Any) -> None:
         """Put the groups back as the script knows them."""
         del optimizer
@@ -184,14 +203,26 @@ class _Switch:
         self._on.clear()
 
 
-def _place_step_counters(optimizer: Any) -> None:
-    """Put counters that a checkpoint brought in where fused kernels want them: by the parameter."""
+def _after_load(optimizer: Any) -> None:
+    _place_step_counters(optimizer)
+
+
+def _place_step_counters(optimizer: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Put counters that a checkpoint brought in where fused kernels want them: by the parameter.
+
+    Returns:
+        The states whose counter was moved, and the device on which it was.
+    """
     import torch
+
+    moved: list[tuple[dict[str, Any], Any]] = []
 
     for parameter, state in optimizer.state.items():
         step = state.get("step") if isinstance(state, dict) else None
         if isinstance(step, torch.Tensor) and step.device != parameter.device:
             state["step"] = step.to(parameter.device, dtype=torch.float32)
+            moved.append((state, step.device))
+    return moved
 
 
 def proof(target: OptimizerTarget, options: Options) -> Proof:
@@ -210,12 +241,12 @@ def proof(target: OptimizerTarget, options: Options) -> Proof:
 
 def _switch_on(target: OptimizerTarget, options: Options) -> None:
     del options
-    target.notes["optimizer"].is_live = True
+    target.notes["optimizer"].switch(on=True)
 
 
 def _switch_off(target: OptimizerTarget, options: Options) -> None:
     del options
-    target.notes["optimizer"].is_live = False
+    target.notes["optimizer"].switch(on=False)
 
 
 TECHNIQUE = Technique(

@@ -11,6 +11,7 @@ from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.tuning.hints import HintAnswer, answer
+from hotlap.tuning.proofs import fresh_speedup
 from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 
@@ -44,7 +45,7 @@ def conclude(
         rungs: what was proven in it.
     """
     accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
-    best = max(accepted, key=lambda rung: rung.speedup.median, default=None)
+    best = max(accepted, key=lambda rung: fresh_speedup(rung).median, default=None)
     baseline = _baseline(seen, final)
     claim = _claim(tuner, seen, final, best)
     if best is not None and claim.doubt:

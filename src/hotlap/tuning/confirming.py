@@ -7,7 +7,7 @@ from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.racing import TWINS, arms_that_fit, race_plans, until_next
-from hotlap.tuning.ranking import fastest_first, is_confirmed
+from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.time_plan import CONFIRM_TURN_S
 from hotlap.tuning.tuner import Tuner
 
@@ -44,18 +44,23 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
             break
         plural = "s" * (len(raced) != 1)
         tuner.progress(f"race {number}: {len(raced)} plan{plural}, in turns with {tuner.plain}")
+        # A finalist may take long to start: that it gains is known.
+        arms = [Arm(str(p), p, tuner.lab, is_awaited=p in live.finalists) for p in raced]
         final = race_plans(
             tuner,
             seen,
-            # A finalist may take long to start: that it gains is known.
-            [Arm(str(p), p, tuner.lab, is_awaited=p in live.finalists) for p in raced],
+            arms,
             until=until,
             number=number,
             rounds=_ROUNDS,
             turn_s=CONFIRM_TURN_S,
-            is_settled=lambda so_far: _is_settled(tuner, so_far, best),
+            # Looked at once: stopping where it looks good would confirm too much.
+            is_settled=lambda _: True,
         )
         tuner.floor = max(tuner.floor, final.floor)
+        for arm in arms:
+            if arm.plan in extended:
+                tuner.notes.note_extension(extended[arm.plan], arm, final, best)
         if fastest_first(final, tuner.floor, live=live.finalists):
             break
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.
@@ -79,8 +84,3 @@ def _note_untried(tuner: Tuner, candidates: list[Candidate]) -> None:
     if candidates:
         option = tuner.budget.ask(len(candidates) * tuner.time_plan.confirm_s)
         tuner.notes.note_untried(candidates, f"the budget is too short: use {option}")
-
-
-def _is_settled(tuner: Tuner, so_far: Race, best: Plan) -> bool:
-    name = str(best)
-    return name not in so_far.arms or is_confirmed(so_far, name, tuner.live)

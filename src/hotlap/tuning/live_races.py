@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hotlap.errors import HotlapError
-from hotlap.lab.duel import WORTH, Combination, Decision, Duel
+from hotlap.lab.duel import WORTH, Combination, Decision, Duel, seconds_to_decide
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
-from hotlap.tuning.candidates import LOOKS_FASTER, Candidate, combine, excludes
+from hotlap.trace.schema import Trace
+from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.tuner import Tuner
 
@@ -30,6 +31,8 @@ _AGE_STEPS = (20, 1000)
 _READY_SHARE = 0.3
 _HARMFUL = 0.9
 """What is slower than that alone is not tried in combination."""
+_FEW = 10
+"""Rounds below which an interval is only the range of what was seen."""
 _OPEN = 1.05
 """An interval that reaches so far rules no gain out."""
 
@@ -55,31 +58,51 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
         seen: the watched plain run.
         candidates: all of them, the most promising first.
     """
-    live = [candidate for candidate in candidates if tuner.known[candidate.technique].live]
+    ready_s = max(30.0, _READY_SHARE * tuner.budget.left)
+    live = [c for c in candidates if _is_live(tuner, c, seen.trace, ready_s)]
     seconds = min(_SECONDS, _SHARE * tuner.budget.seconds)
-    if tuner.owns_step or not live or tuner.budget.left < 2 * (seen.trace.setup_s + seconds):
+    if tuner.owns_step or not live:
         return None
-    tuner.progress(f"{len(live)} techniques in one process, switched between steps")
     step_ms = seen.trace.step_ms()["median"]
     least, most = _AGE_STEPS
     age = int(_AGE_SHARE * tuner.budget.seconds * 1e3 / step_ms)
     age = max(least, min(most, seen.trace.facts.steps_per_epoch or most, age))
-    settle = [technique.live.settle for c in live if (technique := tuner.known[c.technique]).live]
+    settle = max(t.live.settle for c in live if (t := tuner.known[c.technique]).live)
+    needed_s = seconds_to_decide(len(live), step_ms, settle)
+    start_s = seen.trace.setup_s + age * step_ms / 1e3
+    if needed_s > _SHARE_ALONE * seconds or tuner.budget.left < 2 * (start_s + seconds):
+        return None
+    tuner.progress(f"{len(live)} techniques in one process, switched between steps")
     try:
         with Duel(
             tuner.lab,
             [candidate.plan() for candidate in live],
             step_ms=step_ms,
             steps=seen.trace.facts.planned_steps,
-            settle=max(settle),
+            settle=settle,
             age=age,
-            ready_s=max(30.0, _READY_SHARE * tuner.budget.left),
+            ready_s=ready_s,
         ) as duel:
             races = _Races(tuner, duel, live, seconds)
             return races.run(candidates)
     except HotlapError as error:
         tuner.progress(f"they could not be raced in one process: {str(error).splitlines()[0]}")
         return None
+
+
+def _is_live(tuner: Tuner, candidate: Candidate, trace: Trace, ready_s: float) -> bool:
+    """True if it can be switched in a live process that is ready in time."""
+    technique = tuner.known[candidate.technique]
+    reads_all = technique.memory.keeps_dataset
+    return technique.live is not None and not (reads_all and _fill_s(trace) > ready_s / 2)
+
+
+def _fill_s(trace: Trace) -> float:
+    """Return about how many seconds it takes to read every sample of the training data."""
+    data_ms = trace.phase_means().get("data", 0.0)
+    loaders = [loader for loader in trace.facts.loaders if loader.training]
+    batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
+    return data_ms * max(batches, default=0.0) / 1e3
 
 
 class _Races:
@@ -95,25 +118,24 @@ class _Races:
     def __init__(self, tuner: Tuner, duel: Duel, live: Sequence[Candidate], seconds: float) -> None:
         self._tuner, self._duel, self._live, self._seconds = tuner, duel, live, seconds
         self._is_over = False
+        self._spent_s = 0.0
 
     def run(self, candidates: Sequence[Candidate]) -> LiveRaces:
         alone = self._race_alone()
         rest = [c for c in candidates if c not in alone or _is_open(alone[c])]
         chosen = self._combine(alone)
-        if len(chosen) > 1:
-            finalists = self._against_plain(chosen)
-        else:
-            finalists = {
-                self._live[number].plan(): ratio
-                for number in chosen
-                if (ratio := alone[self._live[number]].ratio) is not None
-            }
-        return LiveRaces(finalists, rest)
+        finalists = self._against_plain(chosen) if len(chosen) > 1 else {}
+        return LiveRaces(finalists or self._fastest_alone(alone), rest)
+
+    def _fastest_alone(self, alone: Mapping[Candidate, Decision]) -> dict[Plan, Ratio]:
+        best = _best(list(alone.values()))
+        ratios = {n: alone[self._live[n]].ratio for n in best}
+        return {self._live[n].plan(): ratio for n, ratio in ratios.items() if ratio is not None}
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         arms: list[Combination] = [(number,) for number in range(len(self._live))]
         race = self._duel.race(arms, seconds=_SHARE_ALONE * self._seconds)
-        self._is_over = race.is_over
+        self._is_over, self._spent_s = race.is_over, race.seconds
         if race.placebo is not None:
             placebo = race.placebo.median
             self._tuner.floor = max(WORTH, placebo - 1, 1 / placebo - 1)
@@ -145,6 +167,7 @@ class _Races:
                 break
             race = self._duel.race(arms, base=chosen, seconds=left_s)
             self._is_over = race.is_over
+            self._spent_s += race.seconds
             left_s -= race.seconds
             better = _best(race.decisions)
             if not better:
@@ -164,7 +187,7 @@ class _Races:
         arms = [chosen, *([exact] if exact and exact != chosen else [])]
         if self._is_over:
             return {}
-        seconds = max(_FINAL_S, (1 - _SHARE_ALONE - _SHARE_COMBINED) * self._seconds)
+        seconds = max(_FINAL_S, self._seconds - self._spent_s)
         race = self._duel.race(arms, seconds=seconds, least_rounds=_FINAL_ROUNDS)
         found = {}
         for decision in race.decisions:
@@ -184,9 +207,7 @@ def _best(decisions: Sequence[Decision]) -> Combination:
 
 def _is_open(decision: Decision) -> bool:
     """True if turns in one process say too little of it."""
-    if decision.state == "failed":
-        return decision.ratio is not None
     if decision.state != "undecided":
         return False
     ratio = decision.ratio
-    return ratio is None or (ratio.high > _OPEN and ratio.median > LOOKS_FASTER)
+    return ratio is None or ratio.pairs < _FEW or ratio.high > _OPEN

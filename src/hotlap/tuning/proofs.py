@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hotlap.errors import HotlapError
 from hotlap.lab.pairs import Race
 from hotlap.lab.proving import Prover
-from hotlap.lab.statistics import figures
+from hotlap.lab.statistics import Ratio, figures
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
@@ -70,7 +70,7 @@ def prove_tier(
         claimed = numerics_of(plan, tuner.known)
         if not plan.techniques or claimed.best_verdict != tier:
             continue
-        best = max((rung.speedup.median for rung in rungs), default=0.0)
+        best = max((fresh_speedup(rung).median for rung in rungs), default=0.0)
         if final.ratio(name).median <= best:
             return None
         is_narrow = tier == "statistical"
@@ -90,3 +90,8 @@ def prove_tier(
             return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh)
         tuner.notes.note_failed_proof(plan, name, verdict.tier, verdict.evidence)
     return None
+
+
+def fresh_speedup(rung: ProvenPlan) -> Ratio:
+    """Return what a plan gained in fresh processes: what plans are compared by."""
+    return rung.fresh or rung.speedup

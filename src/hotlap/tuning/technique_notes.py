@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hotlap.lab.arm import Arm
 from hotlap.lab.duel import Decision
 from hotlap.lab.pairs import Race
-from hotlap.lab.statistics import figures
+from hotlap.lab.statistics import figures, paired_ratio
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 
@@ -71,6 +71,18 @@ class Notes:
         elif decision.state == "not_faster":
             words += ", no gain"
         self._note(candidate.technique, "no_effect", words, speed=ratio.median)
+
+    def note_extension(self, candidate: Candidate, arm: Arm, race: Race, best: Plan) -> None:
+        """Note what a candidate gave on top of the plan that is best without it."""
+        if arm.is_late:
+            self.note_untried([candidate], arm.failed or "")
+        elif arm.failed is not None:
+            state = "no_effect" if arm.is_slow else "refused"
+            self._note(candidate.technique, state, f"{candidate.name}: {arm.failed}")
+        elif arm.name in race.arms and str(best) in race.arms:
+            ratio = paired_ratio(race.arms[str(best)].turns_ms, race.arms[arm.name].turns_ms)
+            words = f"{candidate.name} in addition to {best}: {figures(ratio)}"
+            self._note(candidate.technique, "no_effect", words, speed=ratio.median)
 
     def note_replaced(self, candidate: Candidate, by: Plan) -> None:
         """Note a candidate that cannot be in one plan with what was found to be faster."""

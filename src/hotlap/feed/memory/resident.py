@@ -68,6 +68,7 @@ class ResidentRows:
         self.refused: str | None = None
         self.is_on = True
         """False while batches are read as if nobody kept the samples, see `Technique.live`."""
+        self._is_due_to_look = False
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
         self._forget()
@@ -96,7 +97,9 @@ class ResidentRows:
 
     def bind(self, dataset: Any, read: Read) -> Read:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
-        if self.refused is None:
+        # While it is off, an epoch must cost what it costs without it.
+        self._is_due_to_look = self.refused is None and not self.is_on
+        if self.refused is None and self.is_on:
             self._own(self._look_again, dataset, read)
         return EpochFetch(self, dataset, read)
 
@@ -129,6 +132,9 @@ class ResidentRows:
         """Return the collated batch of the sampler's `indices`."""
         if self.refused is not None or not self.is_on:
             return read(indices)
+        if self._is_due_to_look:
+            self._is_due_to_look = False
+            self._own(self._look_again, dataset, read)
         if self._reach.watched.find_change() is not None:
             self._own(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:

@@ -203,3 +203,24 @@ def test_what_gains_alone_is_kept_where_the_combination_is_not_decided(
 
     monkeypatch.setattr(process, "race", undecided)
     assert list(found().finalists) == [RESIDENT.plan()]
+
+
+def test_what_only_looks_faster_is_decided_against_the_plain_script(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (3,): 3.0}
+    race = process.race
+    alone: State = "undecided"
+
+    def later(self: Any, arms: Any, **options: Any) -> Race:
+        found = race(self, arms, **options)
+        rows = [
+            Decision(row.on, alone if row.on == (0,) and len(arms) > 2 else row.state, row.ratio)
+            for row in found.decisions
+        ]
+        return Race(tuple(rows), found.placebo, found.rounds, 1.0)
+
+    monkeypatch.setattr(process, "race", later)
+    races = found()
+    assert list(races.finalists) == [RESIDENT.plan()]
+    assert RESIDENT in races.rest

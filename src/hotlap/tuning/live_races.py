@@ -124,13 +124,21 @@ class _Races:
         alone = self._race_alone()
         rest = [c for c in candidates if c not in alone or _is_open(alone[c])]
         chosen = self._combine(alone)
-        finalists = self._against_plain(chosen) if len(chosen) > 1 else {}
-        return LiveRaces(finalists or self._fastest_alone(alone), rest)
+        faster = [d for d in alone.values() if d.state == "faster"]
+        if any(decision.on == chosen for decision in faster):
+            finalists = self._plans([d for d in faster if d.on == chosen])
+        else:
+            finalists = self._against_plain(chosen) if chosen else {}
+        fastest = _best(faster)
+        return LiveRaces(finalists or self._plans([d for d in faster if d.on == fastest]), rest)
 
-    def _fastest_alone(self, alone: Mapping[Candidate, Decision]) -> dict[Plan, Ratio]:
-        best = _best(list(alone.values()))
-        ratios = {n: alone[self._live[n]].ratio for n in best}
-        return {self._live[n].plan(): ratio for n, ratio in ratios.items() if ratio is not None}
+    def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
+        """Return what is faster of them, with what it gains."""
+        return {
+            combine([self._live[number] for number in decision.on]): decision.ratio
+            for decision in decisions
+            if decision.state == "faster" and decision.ratio is not None
+        }
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         arms: list[Combination] = [(number,) for number in range(len(self._live))]
@@ -189,20 +197,25 @@ class _Races:
             return {}
         seconds = max(_FINAL_S, self._seconds - self._spent_s)
         race = self._duel.race(arms, seconds=seconds, least_rounds=_FINAL_ROUNDS)
-        found = {}
-        for decision in race.decisions:
-            if decision.state == "faster" and decision.ratio is not None:
-                plan = combine([self._live[number] for number in decision.on])
-                found[plan] = decision.ratio
-                self._tuner.trials.append(TrialRow(plan, 0, decision.ratio, None))
+        found = self._plans(race.decisions)
+        self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]
         return found
 
 
 def _best(decisions: Sequence[Decision]) -> Combination:
-    """Return what is faster with the highest lower bound; nothing if nothing is faster."""
-    faster = [each for each in decisions if each.state == "faster"]
-    best = max(faster, key=lambda each: each.ratio.low if each.ratio else 0.0, default=None)
+    """Return what is fastest of what is faster, or looks so; nothing if nothing is.
+
+    What only looks so may be the faster of two, one of which was decided sooner; nothing is claimed
+    before it is decided against the plain script.
+    """
+    faster = [each for each in decisions if each.state == "faster" or _looks_faster(each)]
+    best = max(faster, key=lambda each: each.ratio.median if each.ratio else 0.0, default=None)
     return best.on if best is not None else ()
+
+
+def _looks_faster(decision: Decision) -> bool:
+    ratio = decision.ratio
+    return decision.state == "undecided" and ratio is not None and ratio.low > 1 + WORTH
 
 
 def _is_open(decision: Decision) -> bool:

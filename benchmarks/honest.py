@@ -1,15 +1,19 @@
 """Does hotlap claim gains that are not there?
 
-Forty duels of a script against itself, each with twins of its own for the noise floor, and five
-tunings that may only use a technique that does nothing.
+Forty duels of a script against itself in fresh processes, each with twins of its own for the noise
+floor, and forty tunings that may only use a technique that does nothing, which is switched in one
+live process: of two scripts, one of which logs every 20 steps, on the machine as it is and beside a
+process that is busy 30 % of the time.
 """
 
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from benchmarks.__main__ import Result
+from benchmarks.neighbor import busy_neighbor
 from hotlap.attach.entry import Script
 from hotlap.host import Host
 from hotlap.lab.arm import Arm
@@ -19,6 +23,7 @@ from hotlap.plan import Plan
 from hotlap.tuning.stages import tune
 
 ROOT = Path(__file__).parents[1]
+_BUDGET_S = 30
 _CONTENDERS = 10
 """Duels that share a race, and its twins: each contender is one."""
 
@@ -27,7 +32,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     """Measure; options: `--duels N`, `--tunings N`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks honest")
     parser.add_argument("--duels", type=int, default=5 if quick else 40)
-    parser.add_argument("--tunings", type=int, default=1 if quick else 5)
+    parser.add_argument("--tunings", type=int, default=4 if quick else 40)
     args = parser.parse_args(argv)
     result = Result()
     arguments = ("--epochs", "100000", "--samples", "4096")
@@ -35,17 +40,28 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     # Trials import the idle technique by name.
     os.environ["PYTHONPATH"] = str(ROOT)
     _duels(script, args.duels, result)
+    logging = Script(path="benchmarks/honest_logging.py", args=("1000000",), cwd=str(ROOT))
+    conditions = [(one, busy) for busy in (False, True) for one in (script, logging)]
     for number in range(args.tunings):
-        with Lab(script, techniques=("benchmarks.honest_idle:IDLE",)) as lab:
-            found = tune(lab, host, budget_s=45, only=("idle",))
-        _say(f"tuning {number + 1}: gained {found.gained}")
-        result.figures["tunings"] = number + 1
-        result.figures["tunings that claimed a gain"] = (
-            result.figures.get("tunings that claimed a gain", 0) + found.gained
-        )
-        words = "; ".join(row["why"] for row in found.techniques)
-        result.notes.append(f"tuning {number + 1}: {'GAIN' if found.gained else words}")
+        one, busy = conditions[number % len(conditions)]
+        with busy_neighbor() if busy else nullcontext():
+            _tuning(number + 1, one, busy, host, result)
     return result
+
+
+def _tuning(number: int, script: Script, busy: bool, host: Host, result: Result) -> None:
+    with Lab(script, techniques=("benchmarks.honest_idle:IDLE",)) as lab:
+        found = tune(lab, host, budget_s=_BUDGET_S, only=("idle",))
+    live = [row.speedup for row in found.trials if row.race == 0 and row.speedup is not None]
+    words = "; ".join(f"{one.median:.3f} ({one.low:.3f} to {one.high:.3f})" for one in live)
+    row = {"tuning": number, "script": script.path, "machine": "busy" if busy else "quiet"}
+    row |= {"live": words, "outcome": found.outcome, "claimed": found.gained}
+    result.rows.append(row)
+    _say(str(row))
+    result.figures["tunings"] = number
+    result.figures["tunings that claimed a gain"] = (
+        result.figures.get("tunings that claimed a gain", 0) + found.gained
+    )
 
 
 def _duels(script: Script, duels: int, result: Result) -> None:

@@ -1,20 +1,19 @@
 """A technique that does nothing, for `benchmarks.honest`. No torch in here."""
 
-from dataclasses import dataclass
+from typing import Any
 
-from hotlap.techniques import Numerics, Proof, Technique
+from hotlap.techniques import Live, Numerics, Proof, Technique
 
 
-@dataclass(frozen=True)
-class Options:
-    pass
+def _nothing(target: Any, options: Any) -> None:
+    del target, options
 
 
 IDLE = Technique(
     name="idle",
     seam="optimizer",
-    Options=Options,
     numerics=lambda: Numerics.EXACT,
     apply=lambda target: target,
     proof=lambda: Proof("applied", "it does nothing, and says so"),
+    live=Live(_nothing, _nothing),
 )

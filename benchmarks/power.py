@@ -8,14 +8,13 @@ busy 30 % of the time, in bursts.
 import argparse
 import contextlib
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 from benchmarks.__main__ import Result
+from benchmarks.neighbor import busy_neighbor
 from hotlap.attach.entry import Script
 from hotlap.host import Host
 from hotlap.lab.arm import Arm
@@ -32,14 +31,6 @@ _AGE = 100
 _WITHIN_S = (5.0, 15.0)
 _LIMIT_S = 15.0
 _TWINS = ("plain", "plain again", "plain once more")
-_NEIGHBOR = """
-import random, time
-while True:
-    end = time.perf_counter() + random.expovariate(1 / 0.15)
-    while time.perf_counter() < end:
-        pass
-    time.sleep(random.expovariate(1 / 0.35))
-"""
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
@@ -52,7 +43,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     os.environ["PYTHONPATH"] = str(ROOT)
     result = Result()
     for condition in ("quiet", "busy"):
-        with _neighbor() if condition == "busy" else contextlib.nullcontext():
+        with busy_neighbor() if condition == "busy" else contextlib.nullcontext():
             for effect in _EFFECTS:
                 found = _live(effect, args.races)
                 result.rows.append(_row(condition, effect, "one live process", found))
@@ -63,16 +54,6 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
             key = f"{row['machine']}, {row['effect']}"
             result.figures[f"{key}: found of {row['n']}"] = row["found"]
     return result
-
-
-@contextlib.contextmanager
-def _neighbor() -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-c", _NEIGHBOR])
-    try:
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _live(effect: float, races: int) -> list[tuple[bool, float]]:

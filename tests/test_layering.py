@@ -19,7 +19,7 @@ LAYERS = (
     ("recipe",),
     ("task",),
     ("plan", "host", "sequences", "schedules"),
-    ("nested", "usercode", "compat"),
+    ("nested", "rng", "usercode", "compat"),
     ("errors",),
 )
 """From top to bottom."""

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from hotlap.attach.roles.repetition import Repetition
-from hotlap.trial.rng import rng_states
+from hotlap.rng import rng_states
 
 
 def test_each_batch_of_a_step_comes_with_the_rng_that_it_had(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Session
 from hotlap.attach.roles.verify import Verify, _Inputs
 from hotlap.plan import Plan
+from hotlap.rng import rng_states, set_rng_states
 from hotlap.trace.recorder import Limits
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.drawing import repeat_in_dtype
 from hotlap.trial.protocol import Config
-from hotlap.trial.rng import rng_states, set_rng_states
 
 
 def draw_everywhere() -> list[float]:

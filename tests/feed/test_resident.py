@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
 
+from hotlap import rng
 from hotlap.feed.memory.resident import ResidentRows
-from hotlap.feed.purity import global_rng
 from hotlap.techniques.record import FeedTarget
 from hotlap.techniques.resident import TECHNIQUE, Options
 
@@ -188,17 +188,17 @@ def test_reading_for_the_check_leaves_the_random_states_alone() -> None:
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     _, begin = rows_and_fetch(Numbered())
     epoch(begin())
     epoch(begin())
-    assert global_rng.generator_that_advanced(before) is None
+    assert rng.generator_that_advanced(before) is None
 
 
 def test_the_comparison_of_random_states_can_fail() -> None:
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     random.random()
-    assert global_rng.generator_that_advanced(before) == "Python's global RNG"
+    assert rng.generator_that_advanced(before) == "Python's global RNG"
 
 
 def test_a_data_set_with_a_generator_of_its_own_is_refused() -> None:
@@ -251,13 +251,34 @@ def test_ragged_samples_are_refused() -> None:
 def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     rows.fill(fetch.dataset, fetch.read)
-    assert global_rng.generator_that_advanced(before) is None
+    assert rng.generator_that_advanced(before) is None
     # One sample alone, which shows how large samples are, and all the others.
     assert rows.read_batches == 2
     epoch(fetch)
     assert rows.read_batches == 2
+
+
+def test_filling_ahead_takes_one_thread_and_gives_the_others_back() -> None:
+    """Trials fill at the same time: with all threads each they would be three times slower."""
+
+    class Noting(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            seen.add(torch.get_num_threads())
+            return super().__getitem__(index)
+
+    seen: set[int] = set()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        rows, begin = rows_and_fetch(Noting())
+        fetch = begin()
+        rows.fill(fetch.dataset, fetch.read)
+        assert rows.refused is None and seen == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: torch.rand(1).item()])
@@ -266,10 +287,10 @@ def test_filling_ahead_from_a_data_set_that_draws_leaves_the_script_its_numbers(
     fetch = begin()
     # What the walk over the code already refuses is never filled.
     rows.refused = None
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     rows.fill(fetch.dataset, fetch.read)
     assert rows.refused is not None
-    assert global_rng.generator_that_advanced(before) is None
+    assert rng.generator_that_advanced(before) is None
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2, 30, 48, 49])

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.samples.order import through_buffer
 from hotlap.feed.sources.stream import Stream
 from hotlap.feed.sources.stream_reader import BLOCK
@@ -130,9 +130,9 @@ def test_an_epoch_can_be_entered_at_any_step(count: int, options: dict[str, Any]
 
 
 def test_reading_leaves_the_models_random_numbers_alone() -> None:
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     steps(Stream(Noisy(40), 8, collate=draws))
-    assert global_rng.generator_that_advanced(before) is None
+    assert rng.generator_that_advanced(before) is None
 
 
 def test_without_shuffling_the_order_is_the_streams_own() -> None:

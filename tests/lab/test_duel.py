@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.lab.duel import Duel, _Found, _Turn, evidence, ratio_of
+from hotlap.lab.decisions import evidence, ratio_of
+from hotlap.lab.duel import Duel, Turn, _Found
+from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
@@ -48,6 +50,32 @@ def test_a_planted_gain_is_found_and_idleness_is_not(monkeypatch: pytest.MonkeyP
         assert second.of((0, 2)).state == "not_faster"
 
 
+def test_what_was_watched_is_raced_in_the_same_process() -> None:
+    script = Script(path="loading.py", args=("1000000",), cwd=str(HERE))
+    plans = [Plan({"resident": {}}), Plan({"optimizer": {"implementation": "fused"}})]
+    with Lab(script) as lab:
+        seen = watch(lab, seconds=0.5, stays=True)
+        assert seen.trial is not None and len(seen.trace.steps) > 16
+        pids = seen.trial.pids()
+        step_ms = seen.trace.step_ms()["median"]
+        with Duel(lab, plans, step_ms=step_ms, age=3, trial=seen.trial) as duel:
+            assert duel.failed == {}
+            race = duel.race([(0,), (1,), (0, 1)], seconds=8.0)
+            assert seen.trial.pids() == pids
+        assert not seen.trial.is_alive and len(lab.trials) == 1
+        assert race.of((0,)).state == "faster" and race.of((0, 1)).state == "faster"
+        # Control: reading takes its time again as soon as it is off.
+        assert race.of((1,)).state != "faster"
+
+
+def test_what_has_ended_or_is_not_to_stay_cannot_be_raced() -> None:
+    for steps, stays in (("30", True), ("1000000", False)):
+        script = Script(path="loading.py", args=(steps,), cwd=str(HERE))
+        with Lab(script) as lab:
+            assert watch(lab, seconds=5 if stays else 0.2, epochs=99, stays=stays).trial is None
+            assert not lab.trials[0].is_alive
+
+
 def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     with live(monkeypatch, 120, "short") as duel:
         race = duel.race([(0,)], seconds=6.0)
@@ -55,7 +83,7 @@ def test_a_script_that_ends_leaves_what_was_measured(monkeypatch: pytest.MonkeyP
     assert race.decisions[0].state == "undecided"
 
 
-def found(monkeypatch: pytest.MonkeyPatch, ms: Callable[[Any, int], _Turn]) -> Any:
+def found(monkeypatch: pytest.MonkeyPatch, ms: Callable[[Any, int], Turn]) -> Any:
     """Race one technique where each turn takes what `ms` says of what is on and of its number."""
     duel = Duel(cast("Any", None), [Plan({"idle": {}})], step_ms=4.0)
     turns = count_up()
@@ -64,20 +92,20 @@ def found(monkeypatch: pytest.MonkeyPatch, ms: Callable[[Any, int], _Turn]) -> A
 
 
 def test_a_gain_by_medians_alone_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ms(on: Any, turn: int) -> _Turn:
+    def ms(on: Any, turn: int) -> Turn:
         noise = 1 + 0.001 * (turn % 7)
-        return _Turn(2.0 * noise, 4.0 * noise) if on else _Turn(4.0 * noise, 4.0 * noise)
+        return Turn(2.0 * noise, 4.0 * noise) if on else Turn(4.0 * noise, 4.0 * noise)
 
     _, race = found(monkeypatch, ms)
     (decision,) = race.decisions
     assert decision.state == "undecided" and "by the means of turns" in decision.why
     # Control: the means agree.
-    _, race = found(monkeypatch, lambda on, _: _Turn(2.0, 2.0) if on else _Turn(4.0, 4.0))
+    _, race = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
     assert race.decisions[0].state == "faster"
 
 
 def test_a_base_that_differs_from_itself_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    duel, race = found(monkeypatch, lambda on, _: _Turn(2.0, 2.0) if on else _Turn(4.0, 4.0))
+    duel, race = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
     assert race.decisions[0].state == "faster"
     steps = duel.steps_per_turn
     monkeypatch.setattr(_Found, "is_void", property(lambda self: self.rounds > 0))

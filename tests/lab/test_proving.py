@@ -15,7 +15,8 @@ from hotlap.engine.build import build
 from hotlap.engine.run import steps_of
 from hotlap.engine.state.content import Position, capture, restore
 from hotlap.errors import TrialError, UsageError
-from hotlap.lab import proving
+from hotlap.lab import followed_runs, proving
+from hotlap.lab.followed_runs import FollowedRuns
 from hotlap.lab.proving import Prover
 from hotlap.lab.recipe_repetition import RecipeRepetition
 from hotlap.lab.trial import Lab
@@ -47,7 +48,7 @@ def prover(monkeypatch: pytest.MonkeyPatch, *reports: Any) -> Prover:
 
     monkeypatch.setattr(proving, "run_to_report", observe)
     made = Prover(SimpleNamespace(), 100, {})  # pyright: ignore[reportArgumentType]
-    made.plain = {"hyperparameters": ["[]"] * 10}
+    made.plain["hyperparameters"] = ["[]"] * 10
     return made
 
 
@@ -183,6 +184,42 @@ def planted_path() -> Iterator[None]:
 
 def noisy(kind: str) -> Script:
     return Script(path=str(NOISY), args=(kind,), cwd=str(NOISY.parent))
+
+
+def test_the_second_plain_run_beside_a_plans_gives_what_one_after_another_gives() -> None:
+    """A script without a seed: both have to be followed once more."""
+    script = Script(path="loading.py", args=("1000000",), cwd=str(NOISY.parent))
+    for at_once in (False, True):
+        with Lab(script) as lab:
+            made = Prover(lab, 24, registry(), at_once=at_once)
+            made.run_plain()
+            assert lab.inject_seed == (None if at_once else 0)
+            found = made.prove(Plan({"resident": {}}))
+            assert (found.tier, made.differs, lab.inject_seed) == ("exact", None, 0)
+            assert not lab.shares_cores
+
+
+def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compared: list[Any] = []
+
+    def run(lab: Any, plan: Plan, **options: Any) -> Any:
+        del lab, options
+        if plan.techniques:
+            raise TrialError("it crashed", reason="crashed")
+        return {"record": {"losses": [1.0]}, "techniques": []}
+
+    monkeypatch.setattr(followed_runs, "run_to_report", run)
+    monkeypatch.setattr(FollowedRuns, "_compare", lambda self, again: compared.append(again))
+    lab: Any = SimpleNamespace(
+        subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None, shares_cores=False
+    )
+    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=True)
+    runs.run_plain()
+    with pytest.raises(TrialError):
+        runs.follow(FUSED)
+    assert len(compared) == 1 and not lab.shares_cores
 
 
 SLOW = [

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from hotlap.report.terminal import page_console, printable, progress_console
+from hotlap.report.printable import printable
+from hotlap.report.terminal import page_console, progress_console
 
 
 @pytest.mark.parametrize(

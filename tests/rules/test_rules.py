@@ -93,6 +93,15 @@ def test_pages_that_come_and_go_are_told_by_their_number_and_the_systems_time() 
     assert named(trace(page_faults=4000.0, system_ms=0.1)) == []
 
 
+def test_denormal_numbers_are_told_by_how_many_an_optimizer_keeps() -> None:
+    (found,) = rules.nominate(trace(optimizer=0.1, denormals=66_379))
+    assert found.rule == "denormal_state" and found.where == ADAM.where
+    assert found.remedies == (Plan({"flush_denormal": {}}),)
+    assert "66,379" in found.evidence and "after 9 steps" in found.evidence
+    assert named(trace(optimizer=0.1, denormals=20)) == []
+    assert named(trace(optimizer=0.1, denormals=66_379, device="cuda")) == []
+
+
 def test_every_rule_explains_itself() -> None:
     for rule in rules.registry().values():
         text = rule.page

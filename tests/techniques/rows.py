@@ -25,6 +25,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "pinned": {},
     "cuda_graph": {},
     "eight_bit_optimizer": {"compiled": False},
+    "flush_denormal": {},
     "host_allocator": {},
     "garbage_collector": {"every": 5},
     "deterministic": {},
@@ -46,7 +47,7 @@ IN_THE_ENGINE_ONLY = (
 )
 """Techniques that act on the step itself, which a script does not offer."""
 
-SETTINGS = ("host_allocator", "garbage_collector", "deterministic")
+SETTINGS = ("flush_denormal", "host_allocator", "garbage_collector", "deterministic")
 """Switches of the process: all at once in `make test`, in pairs in `make test-all`."""
 
 NEED_CUDA = (

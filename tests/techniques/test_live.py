@@ -13,7 +13,7 @@ LIVE = {name for name, technique in registry().items() if technique.live is not 
 
 def test_every_live_technique_is_tested_here_or_with_a_loader_or_a_model() -> None:
     elsewhere = {"resident", "channels_last"}  # tests/attach/test_live.py
-    assert {"threads", "optimizer", "garbage_collector", *elsewhere} == LIVE
+    assert {"threads", "flush_denormal", "optimizer", "garbage_collector", *elsewhere} == LIVE
 
 
 def step(optimizer: Any) -> bool:
@@ -55,6 +55,39 @@ def test_the_number_of_threads_is_switched() -> None:
     finally:
         undo()
     assert torch.get_num_threads() == before
+
+
+SMALL = 2e-38
+"""Normal; half of it is denormal."""
+
+
+def zeros(elements: int = 2**18) -> int:
+    """Return how many of so many products that are denormal are zero, in all threads."""
+    products = (torch.full((elements,), SMALL) * 0.5).view(torch.int32)
+    return int((products == 0).sum())
+
+
+def test_denormals_are_flushed_in_all_threads_and_computed_again() -> None:
+    technique, count, threads = get("flush_denormal"), 2**18, torch.get_num_threads()
+    torch.set_num_threads(2)
+    assert zeros() == 0
+    # Control: without new threads only the calling one flushes.
+    torch.set_flush_denormal(True)
+    assert 0 < zeros() < count
+    torch.set_flush_denormal(False)
+    target = technique.apply(ProcessTarget({}), technique.options({}))
+    assert technique.live is not None and target.switch is not None
+    undo = target.switch()
+    try:
+        assert zeros() == count and technique.proof(target, None).state == "applied"
+        technique.live.off(target, None)
+        assert zeros() == 0 and technique.proof(target, None).state == "no_effect"
+        technique.live.on(target, None)
+        assert zeros() == count
+    finally:
+        undo()
+        torch.set_num_threads(threads)
+    assert zeros() == 0
 
 
 def test_pythons_collector_is_held_and_released() -> None:

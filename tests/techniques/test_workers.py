@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, TensorDataset
 
+from hotlap import rng
 from hotlap.errors import DIFFERS
-from hotlap.feed.purity import global_rng
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
 from hotlap.techniques.applying import Applied
@@ -100,10 +100,10 @@ class Augmented(Dataset):
 
 @pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: torch.rand(1)])
 def test_a_data_set_that_draws_keeps_its_own_process(draw: Any) -> None:
-    state = global_rng.global_random_states()
+    state = rng.global_random_states()
     with pytest.raises(Refusal, match="whose state differs in worker processes"):
         TECHNIQUE.apply(FeedTarget(DataLoader(Augmented(draw), 4)), OPTIONS)
-    assert global_rng.generator_that_advanced(state) is None
+    assert rng.generator_that_advanced(state) is None
 
 
 def test_a_draw_that_a_worker_tells_of_is_told_and_is_not_applied() -> None:

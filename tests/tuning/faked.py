@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,8 +91,11 @@ def trace(step_ms: float = 4.0, steps: int = 50, setup_s: float = 2.0) -> Trace:
     return Trace([row] * steps, (0,), FACTS, Anchor("optimizer.step", "high", {}), setup_s=setup_s)
 
 
-def watched(step_ms: float = 4.0, setup_s: float = 2.0) -> Observation:
-    return Observation(trace(step_ms, setup_s=setup_s), [])
+def watched(step_ms: float = 4.0, setup_s: float = 2.0, planned_steps: int = 1000) -> Observation:
+    waiting: Any = SimpleNamespace(kill=lambda: None)
+    seen = trace(step_ms, setup_s=setup_s)
+    facts = replace(FACTS, planned_steps=planned_steps)
+    return Observation(replace(seen, facts=facts), [], waiting)
 
 
 def tuner(
@@ -108,6 +112,7 @@ def tuner(
         watch_s=2,
         arm_s=arm_s,
         confirm_s=arm_s,
+        fill_s=0,
         prove_s=3,
         prove_narrow_s=6,
     )

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity
 from hotlap.errors import TrialError
 from hotlap.lab.observing import Observation
 from hotlap.lab.pairs import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan, PlanFile
 from hotlap.report import tuning as report
@@ -273,3 +275,30 @@ def test_what_could_not_be_told_is_not_proven_to_be_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print()")
     assert cli.main(["tune", "train.py", "--exit-code"]) == 4
+
+
+def test_what_gained_in_the_watched_process_is_claimed_by_that_where_the_race_was_slow(
+    own_run: dict[str, Any],
+) -> None:
+    """The plain step took 4 ms while it was watched, and 8 ms in the race."""
+    final = faked.raced({RESIDENT: 3.0}, plain_ms=8.0)
+    live = replace(rung(final), live=Ratio(1.6, 1.5, 1.7, 12))
+    found = conclude(tried(faked.tuner(), final), faked.watched(), final, [live])
+    assert found.outcome == "gain" and found.speedup.median == 1.6
+    # Control: without what was measured there the race alone claims nothing.
+    denied = conclude(tried(faked.tuner(), final), faked.watched(), final, [rung(final)])
+    assert denied.outcome == "could_not_tell" and "2.0 times apart" in denied.reason
+
+
+def test_without_time_to_watch_the_plan_its_start_and_first_epoch_are_those_of_the_plain_run() -> (
+    None
+):
+    """1000 steps of 4 ms after 2 s; 50 of them were watched, as the first epoch."""
+    final = faked.raced({RESIDENT: 2.0, FUSED: 2.0})
+    seen = faked.watched()
+    plain_s = 2.0 + 1000 * 0.004 + 0.2
+    for plan, as_before in ((RESIDENT, 2.0 + 50 * 0.004), (FUSED, 2.0)):
+        tuner = tried(faked.tuner(seconds=1.0), final)
+        found = conclude(tuner, seen, final, [rung(final, plan)])
+        predicted = found.whole_run["best"].seconds
+        assert predicted == pytest.approx(as_before + (plain_s - as_before) / 2, rel=0.01)

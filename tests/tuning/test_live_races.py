@@ -1,13 +1,16 @@
 """Live candidates are raced and combined in one process; what gained there is confirmed."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
-from hotlap.lab.duel import Combination, Decision, Race, State
+from hotlap.lab.decisions import Combination, Decision, State
+from hotlap.lab.duel import Race
+from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
@@ -53,6 +56,11 @@ class Process:
         decisions = [self._decision(on, self.ms[base] / self.ms.get(on, 4.0)) for on in arms]
         return Race(tuple(decisions), Ratio(1.0, 0.99, 1.01, 12), 12, 1.0)
 
+    def against(self, on: Combination, base: Combination) -> Decision:
+        rounds = sum(base in (row[0], *row[1]) and on in (row[0], *row[1]) for row in self.raced)
+        found = self._decision(on, self.ms[base] / self.ms.get(on, 4.0))
+        return found if rounds else Decision(on, "undecided")
+
     def _decision(self, on: Combination, ratio: float) -> Decision:
         for number in on:
             if number in self.failed:
@@ -68,8 +76,12 @@ def process(monkeypatch: pytest.MonkeyPatch) -> type[Process]:
     return Process
 
 
+def watched(step_ms: float = 4.0, planned_steps: int = 100_000) -> Observation:
+    return faked.watched(step_ms, planned_steps=planned_steps)
+
+
 def found(tuner: Any = None) -> LiveRaces:
-    races = race_live(tuner or faked.tuner(), faked.watched(), ALL)
+    races = race_live(tuner or faked.tuner(), watched(), ALL)
     assert races is not None
     return races
 
@@ -116,14 +128,14 @@ def test_a_process_that_cannot_be_raced_leaves_all_to_fresh_ones(
     monkeypatch: pytest.MonkeyPatch, process: type[Process]
 ) -> None:
     # A budget that hardly suffices for anything else is not spent here.
-    assert race_live(faked.tuner(seconds=5), faked.watched(), ALL) is None
-    assert race_live(faked.tuner(), faked.watched(), [WORKERS]) is None
+    assert race_live(faked.tuner(seconds=5), watched(), ALL) is None
+    assert race_live(faked.tuner(), watched(), [WORKERS]) is None
 
     def fails(self: Process) -> Any:
         raise TrialError("it crashed", reason="crashed")
 
     monkeypatch.setattr(process, "__enter__", fails)
-    assert race_live(faked.tuner(), faked.watched(), ALL) is None
+    assert race_live(faked.tuner(), watched(), ALL) is None
 
 
 def confirmed(
@@ -172,6 +184,32 @@ def test_less_than_half_of_it_is_raced_once_more_and_is_no_gain(
     assert fastest_first(final, tuner.floor, live=tuner.live) == ["resident"]
 
 
+def test_where_time_is_short_the_fastest_alone_is_confirmed_beside_two_plain_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An arm takes 4 s here, and the races end after 0.6 of the budget."""
+    both = RESIDENT.plan().with_technique("optimizer", implementation="fused")
+    live = LiveRaces({both: Ratio(1.6, 1.5, 1.7, 12), RESIDENT.plan(): Ratio(1.2, 1, 1, 12)}, [])
+    raced: list[tuple[int, list[str]]] = []
+
+    def race(arms: Sequence[Arm], *, twins: Sequence[str], **options: Any) -> Any:
+        del options
+        plans = [arm.plan for arm in arms if arm.plan]
+        raced.append((len(twins), [str(plan) for plan in plans]))
+        made = faked.raced(dict.fromkeys(plans, 1.6))
+        arms_of = {str(plan): made.arms[faked.name_of(plan)] for plan in plans}
+        twins_of = {name: made.arms[name] for name in twins}
+        return replace(made, arms={**twins_of, **arms_of}, twins=tuple(twins))
+
+    monkeypatch.setattr(racing, "race", race)
+    for seconds in (100, 30, 21):
+        tuner = faked.tuner(seconds)
+        tuner.live = live.finalists
+        confirm(tuner, faked.watched(), live)
+    names = [str(both), "resident"]
+    assert raced == [(3, names), (2, names), (2, names[:1])]
+
+
 def test_where_there_is_no_time_to_confirm_a_budget_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,25 +222,70 @@ def test_where_there_is_no_time_to_confirm_a_budget_is_named(
 def test_steps_too_slow_to_decide_anything_are_left_to_fresh_processes(
     process: type[Process],
 ) -> None:
-    assert race_live(faked.tuner(), faked.watched(step_ms=4.0), ALL) is not None
-    assert race_live(faked.tuner(), faked.watched(step_ms=400.0), ALL) is None
+    assert race_live(faked.tuner(), watched(4.0), ALL) is not None
+    assert race_live(faked.tuner(), watched(400.0), ALL) is None
+
+
+def test_a_process_with_too_few_steps_left_is_not_raced(process: type[Process]) -> None:
+    assert race_live(faked.tuner(), watched(planned_steps=100_000), ALL) is not None
+    assert race_live(faked.tuner(), watched(planned_steps=300), ALL) is None
 
 
 def test_what_gains_alone_is_kept_where_the_combination_is_not_decided(
     monkeypatch: pytest.MonkeyPatch, process: type[Process]
 ) -> None:
     process.ms = {(): 4.0, (0,): 2.0, (0, 2): 1.5}
+    against = process.against
+
+    def undecided(self: Any, on: Any, base: Any) -> Decision:
+        said = against(self, on, base)
+        return Decision(on, "undecided", said.ratio) if len(on) == 2 else said
+
+    monkeypatch.setattr(process, "against", undecided)
+    assert list(found().finalists) == [RESIDENT.plan()]
+
+
+def test_what_only_looks_faster_gets_turns_until_it_is_decided(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    """As beside a busy process: it takes 15 races of a second each."""
+    process.ms = {(): 4.0, (0,): 2.0}
+    race, against = process.race, process.against
+
+    def likely(self: Any, arms: Any, **options: Any) -> Race:
+        said = race(self, arms, **options)
+        rows = [
+            replace(row, state="undecided", odds=99.0 if row.on == (0,) else 1.0)
+            for row in said.decisions
+        ]
+        return Race(tuple(rows), said.placebo, 3, 1.0)
+
+    def at_last(self: Any, on: Any, base: Any) -> Decision:
+        said = against(self, on, base)
+        return said if len(self.raced) >= 15 else replace(said, state="undecided")
+
+    monkeypatch.setattr(process, "race", likely)
+    monkeypatch.setattr(process, "against", at_last)
+    assert list(found().finalists) == [RESIDENT.plan()]
+    assert found(faked.tuner(seconds=60)).finalists
+    assert not found(faked.tuner(seconds=28)).finalists
+
+
+def test_a_technique_is_also_tried_in_the_place_of_one_that_it_excludes(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (1,): 3.0, (2,): 3.9, (3,): 8.0, (0, 1): 1.6, (0, 2): 1.7}
+    raced: list[tuple[Combination, list[Combination]]] = []
     race = process.race
 
-    def undecided(self: Any, arms: Any, **options: Any) -> Race:
-        found = race(self, arms, **options)
-        if len(arms) == 2 and not options.get("base"):
-            rows = [Decision(row.on, "undecided", row.ratio) for row in found.decisions]
-            return Race(tuple(rows), found.placebo, 3, 1.0)
-        return found
+    def noted(self: Any, arms: Any, **options: Any) -> Race:
+        raced.append((options.get("base", ()), list(arms)))
+        return race(self, arms, **options)
 
-    monkeypatch.setattr(process, "race", undecided)
-    assert list(found().finalists) == [RESIDENT.plan()]
+    monkeypatch.setattr(process, "race", noted)
+    found()
+    assert raced[1] == ((0,), [(0, 1), (0, 2), ()])
+    assert raced[2] == ((0, 1), [(0, 2), (1,), (0,), ()])
 
 
 def test_what_only_looks_faster_is_decided_against_the_plain_script(

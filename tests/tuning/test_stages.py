@@ -284,6 +284,33 @@ def test_without_time_for_a_proof_nothing_is_proven_and_it_says_so() -> None:
     assert "no time was left to prove it: use --budget" in tuner.notes.unproven
 
 
+def test_the_fastest_plan_is_proven_first_and_an_exact_one_if_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A proof takes 3 s here, that of the fastest plan and the plain run 7.5 s."""
+
+    class Prover(Proofs):
+        def __init__(self, lab: Any, *args: Any, **options: Any) -> None:
+            super().__init__(resident="exact", optimizer_resident="rounding")
+
+        def run_plain(self) -> None:
+            pass
+
+        def prove(self, plan: Plan) -> Verdict:
+            tuner.budget.seconds -= 7.5
+            return super().prove(plan)
+
+    monkeypatch.setattr(proofs, "Prover", Prover)
+    final = faked.raced({RESIDENT: 1.5, BOTH: 2.0})
+    for seconds, expected in ((100, ["exact", "rounding"]), (9, ["rounding"])):
+        tuner = faked.tuner(seconds)
+        assert [rung.tier for rung in proofs.prove(tuner, final, final)] == expected
+    # What is exact and faster needs no proof of a weaker tier beside it.
+    final = faked.raced({RESIDENT: 2.0, BOTH: 1.5})
+    tuner = faked.tuner()
+    assert [rung.tier for rung in proofs.prove(tuner, final, final)] == ["exact"]
+
+
 def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more() -> None:
     script = Script(path=str(TINY), args=("--epochs", "3000"), cwd=str(TINY.parent))
     said: list[str] = []

@@ -26,7 +26,7 @@ def _parts(session: Session) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
     if session.config.role == "run":
         return []
-    from hotlap.attach.roles.duel import Duel
+    from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.race import TakeTurns
@@ -35,11 +35,13 @@ def _parts(session: Session) -> list[Part]:
     from hotlap.trace.recorder import Limits
 
     if isinstance(session.plan, LiveTechniques):
-        return [Duel(session, session.plan)]
+        return [Duel(session, session.plan, session.config.options["age"])]
     if session.config.role == "race":
         return [TakeTurns(session)]
     if session.config.role == "observe":
-        return [Watch(session, Limits.from_options(session.config.options))]
+        stays = session.config.options.get("stays", False)
+        then = (lambda watch: go_on_as_duel(session, watch)) if stays else None
+        return [Watch(session, Limits.from_options(session.config.options), then)]
     if session.config.role == "seeds":
         watch = Watch(session, Limits(steps=session.config.options["steps"]))
         return [watch, Losses(watch)]

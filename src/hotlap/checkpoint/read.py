@@ -121,8 +121,9 @@ def _manifest(path: Path) -> dict[str, Any]:
         for name in sorted(lying - set(manifest["files"])):
             raise ValueError(f"it does not list '{name}', which is in its folder")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = f"it has no key {error}" if isinstance(error, KeyError) else error
         raise CheckpointCorrupt(
-            f"'{path / MANIFEST}' is not usable: {error}. Use another checkpoint."
+            f"'{path / MANIFEST}' is not usable: {why}. Use another checkpoint."
         ) from error
     return manifest
 

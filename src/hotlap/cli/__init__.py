@@ -114,7 +114,7 @@ def _print_whatever_comes() -> None:
 
 
 def _complain(text: str) -> None:
-    from hotlap.report.terminal import printable
+    from hotlap.report.printable import printable
 
     if sys.stderr is not None:
         sys.stderr.write(printable(text) + "\n")

@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import detect_host, lab_of, plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.script import detect_host, plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.trials import lab_of
 
 NOTHING_TO_GAIN = 3
 NOT_PROVEN = 4

@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import detect_host, lab_of, say, script_or_recipe
+from hotlap.cli.script import detect_host, say, script_or_recipe
+from hotlap.cli.trials import lab_of
 
 
 def diagnose(

@@ -34,7 +34,7 @@ def run(
     from hotlap.errors import UsageError
     from hotlap.host import Host
     from hotlap.recipe import is_recipe, trains_itself
-    from hotlap.report.terminal import printable
+    from hotlap.report.printable import printable
 
     script = script_of(target, python)
     if script.path is not None and is_recipe(script.path) and not trains_itself(script.path):

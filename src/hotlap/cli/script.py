@@ -1,4 +1,4 @@
-"""What commands make of SCRIPT: its subject, its task, its lab, and options that they share."""
+"""What commands make of SCRIPT: its subject, its task, and options that they share."""
 
 import os
 import shutil
@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hotlap.attach.entry import Script, is_off
+from hotlap.attach.entry import Script
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.host import Host
 from hotlap.lab.subject import RecipeRun, Subject
-from hotlap.lab.trial import Lab
 from hotlap.plan import Plan, PlanFile
 from hotlap.recipe import as_command_line, is_recipe, load
 from hotlap.task import Task
@@ -105,27 +104,6 @@ def task_of(target: Target) -> Iterator[Task]:
             ) from error
 
 
-def lab_of(
-    subject: Subject, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()
-) -> Lab:
-    """Return the lab for a command's trials.
-
-    Raises:
-        UsageError: a pattern of `hide` leads out of the working folder.
-    """
-    if is_off():
-        raise UsageError(
-            "`HOTLAP_OFF` is set, so hotlap does not attach to any script. Unset it to measure."
-        )
-    for pattern in hide:
-        if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
-            raise UsageError(
-                f"--hide '{pattern}' is not allowed. Expected: a pattern of files below the "
-                "working folder, as in `--hide '*.pt'` or `--hide runs`."
-            )
-    return Lab(subject, hide=hide, techniques=techniques)
-
-
 def plan_given(given: str, techniques: tuple[str, ...] = ()) -> PlanFile:
     """Return the plan file that was given, an empty one for the word `plain`.
 
@@ -169,7 +147,7 @@ def detect_host() -> Host:
 
 def say(text: str) -> None:
     """Print one line of progress on standard error."""
-    from hotlap.report.terminal import printable
+    from hotlap.report.printable import printable
 
     # A daemon may have been started with its standard error closed.
     if sys.stderr is not None:

@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
-from hotlap.cli.script import detect_host, lab_of, say, script_or_recipe
+from hotlap.cli.script import detect_host, say, script_or_recipe
+from hotlap.cli.trials import lab_of
 
 NOTHING_TO_GAIN = 3
 NOT_PROVEN = 4
@@ -38,8 +39,8 @@ def tune(
     Parameters
     ----------
     budget
-        Total time, trials included. The script is always started and observed for a moment,
-        whatever the budget is.
+        Total time, trials included; a proof that has begun may end a tenth later. The script is
+        always started and observed for a moment, whatever the budget is.
     accept
         The weakest verdict that is good enough: exact, rounding or statistical.
     only

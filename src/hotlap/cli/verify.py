@@ -6,7 +6,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command, JsonFlag, ScriptTarget
-from hotlap.cli.script import lab_of, plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.script import plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.trials import lab_of
 
 NOT_PROVEN = 4
 

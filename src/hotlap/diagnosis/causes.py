@@ -13,7 +13,7 @@ from hotlap.lab.observing import LEAST_START_UP_S, watch, watch_lines
 from hotlap.lab.pairs import race
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
-from hotlap.lab.turn_lengths import LEAST_STEPS
+from hotlap.lab.turn_lengths import LEAST_STEPS, late_age
 from hotlap.plan import Plan
 from hotlap.rules import Nomination, nominate
 from hotlap.rules import registry as registry_of_rules
@@ -147,15 +147,15 @@ def _try(
     if planned is not None and planned < LEAST_STEPS:
         why = f"a run of {planned} steps is too short to be compared with another"
         return _without_trials(known, nominations, why)
-    needs = RaceTime(known.trace, planned)
-    fits = needs.arms_that_fit(len(plans), subject.clock.left)
+    needs, usual = _needs(subject, known.trace, planned, plans)
+    fits = needs.arms_that_fit(len(usual), subject.clock.left)
     if not fits:
         total = subject.clock.seconds - subject.clock.left + needs.least_s
         why = f"the budget was used up: use --budget {total:.0f}s or more"
         return _without_trials(known, nominations, why)
-    tried = dict(list(plans.items())[:fits])
-    if fits < len(plans):
-        missing = ", ".join(list(plans)[fits:])
+    tried = dict(list(usual.items())[:fits])
+    if len(tried) < len(plans):
+        missing = ", ".join(name for name in plans if name not in tried)
         words = f"not tried within the budget: {missing}"
         known = replace(known, notes=(*known.notes, words))
     try:
@@ -165,6 +165,19 @@ def _try(
             raise
         return _without_trials(known, nominations, str(error).splitlines()[0])
     return conclude(known, nominations, switches, trials)
+
+
+def _needs(
+    subject: _Subject, trace: Trace, planned: int | None, plans: Mapping[str, Plan]
+) -> tuple[RaceTime, Mapping[str, Plan]]:
+    """Return what races take, and the plans without those that act late if that takes too long."""
+    known = registry(subject.lab.techniques)
+    late = {n for n, plan in plans.items() if any(known[t].acts_late for t in plan.techniques)}
+    needs = RaceTime(trace, planned, late_age(len(trace.steps)) if late else 0)
+    usual = {name: plan for name, plan in plans.items() if name not in late}
+    if not usual or needs.arms_that_fit(len(plans), subject.clock.left) == len(plans):
+        return needs, plans
+    return RaceTime(trace, planned), usual
 
 
 def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: RaceTime) -> Trials:
@@ -180,6 +193,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         deadline=subject.clock.deadline,
         planned_steps=needs.planned_steps,
         step_ms=trace.step_ms()["median"],
+        age=needs.age,
         progress=subject.progress,
     )
     return Trials(result, {arm.name: arm for arm in arms}, registry(subject.lab.techniques))

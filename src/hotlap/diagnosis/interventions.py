@@ -45,7 +45,8 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     """Let the optimizer find no gradients: it does nothing, and the script finds them as before."""
     if target.taken_by is not None:
         raise Refusal(
-            f"{target.taken_by} chooses the optimizer's implementation; remove it from the plan"
+            f"technique '{target.taken_by}' replaces the optimizer's step as well. Remove "
+            f"'{target.taken_by}' from the plan to measure an optimizer that does nothing."
         )
     notes = target.notes
     hidden: list[tuple[Any, Any]] = []

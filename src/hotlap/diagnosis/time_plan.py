@@ -44,16 +44,18 @@ class RaceTime:
     Args:
         trace: the plain run.
         planned_steps: steps of the whole run; None if that is not known, or does not matter.
+        age: steps that each process takes before its first turn that counts.
     """
 
     trace: Trace
     planned_steps: int | None
+    age: int = 0
 
     def seconds(self, arms: int, rounds: int = ROUNDS) -> float:
         """Return about how long a race of so many arms takes, beside the plain run's two."""
         arms += 2
         step_ms = self.trace.step_ms()["median"]
-        warm_up = warm_up_lengths(self.planned_steps, step_ms)
+        warm_up = warm_up_lengths(self.planned_steps, step_ms, self.age)
         steps = turn_length(TURN_S, ROUNDS, self.planned_steps, step_ms, warm_up)
         start_s = self.trace.setup_s + _START_S
         again_s = start_s + sum(warm_up) * step_ms / 1000

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,23 +68,30 @@ def start_all(
     Up to the gate a process imports, reads and decodes, one thread each; nobody is timed. A plan
     that takes half of the time that is left is not waited for: one that compiles may take minutes.
     """
-    starting: list[Arm] = []
-    for arm in arms:
-        starting.append(arm)
-        try:
-            arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
-        except HotlapError as error:
-            leave_out(arm, error, must=arm.name in twins)
-        if len(starting) >= _usable_cores():
-            _await_gate(starting.pop(0), twins, deadline, progress)
-    for arm in starting:
-        _await_gate(arm, twins, deadline, progress)
+    # The plans first: one that reads the whole data set takes longest.
+    ordered = sorted(arms, key=lambda arm: arm.name in twins)
+    pool = ThreadPoolExecutor(_usable_cores())
+    try:
+        starts = [pool.submit(_start, arm, twins, deadline, progress) for arm in ordered]
+        for start in as_completed(starts):
+            start.result()
+    except BaseException:
+        for arm in arms:
+            if arm.trial is not None:
+                arm.trial.end_with("was ended: another one could not be started", "crashed")
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _await_gate(
+def _start(
     arm: Arm, twins: Sequence[str], deadline: float | None, progress: Callable[[str], None]
 ) -> None:
-    if arm.trial is None or arm.failed is not None:
+    """Start an arm's process and wait for its gate."""
+    try:
+        arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
+    except HotlapError as error:
+        leave_out(arm, error, must=arm.name in twins)
         return
     wait_s = _READY_S
     if deadline is not None and arm.name not in twins and not arm.is_awaited:

@@ -64,7 +64,10 @@ def recipe_path(task: Any, name: str) -> Path:
     if not path.is_file():
         raise MissingFile(f"recipe '{path}' was not found. Expected: {forms}.")
     if not is_recipe(path):
-        raise UsageError(f"'{path}' is not a recipe. Expected: {forms}.")
+        raise UsageError(
+            f"'{path}' is not a recipe: it defines no `task`, or does not import hotlap. Expected: "
+            f"{forms}."
+        )
     return path
 
 

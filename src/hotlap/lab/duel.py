@@ -9,22 +9,24 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
-from math import comb, exp, log
-from statistics import median
-from typing import Literal
+from math import log
 
 from hotlap.errors import TrialError
+from hotlap.lab.decisions import (
+    EVIDENCE,
+    Combination,
+    Decision,
+    State,
+    decided,
+    decision_of,
+    differ,
+    evidence,
+    ratio_of,
+)
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 
-WORTH = 0.01
-"""The least gain that is decided on."""
-EVIDENCE = 100.0
-"""How many times likelier the turns must be under a gain than under none, times the number of
-plans: the chance of any false decision is at most its inverse, however often one looks."""
-_INTERVAL = 200.0
 _PLACEBO = None
 _TURN_MS = 60.0
 _STEPS = (6, 40)
@@ -32,23 +34,14 @@ _READY_S = 180.0
 _SLOW = 20.0
 _SLOW_S = 30.0
 """What a turn may take beside its steps: evaluation at an epoch's end, a checkpoint, compiling."""
-State = Literal["faster", "not_faster", "undecided", "failed"]
-
-
-Combination = tuple[int, ...]
-"""Numbers of the techniques that are on together; none for the plain script."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What a race says of one combination."""
+class Turn:
+    """Ms of a step."""
 
-    on: Combination
-    state: State
-    ratio: Ratio | None = None
-    """Base over this one by the medians of turns, None if it took no turn."""
-    why: str = ""
-    """Why it failed, or is not decided."""
+    median_ms: float
+    mean_ms: float
 
 
 @dataclass(frozen=True)
@@ -66,39 +59,6 @@ class Race:
     def of(self, on: Combination) -> Decision:
         """Return what it says of that combination."""
         return next(each for each in self.decisions if each.on == on)
-
-
-def evidence(count: int, positive: int) -> float:
-    """Return how many times likelier that many positive differences are under a gain.
-
-    Under no gain each of `count` differences is positive with a chance of one half at most; under a
-    gain with one that is unknown, above one half (uniform). The result is the ratio of the two, a
-    test martingale: it exceeds X with a chance of at most 1 / X, whenever one looks.
-    """
-    if count == 0:
-        return 1.0
-    total = sum(comb(count + 1, j) for j in range(positive + 1))
-    return total / ((count + 1) * comb(count, positive))
-
-
-def ratio_of(differences: Sequence[float]) -> Ratio:
-    """Return the Hodges-Lehmann estimate of exp(difference), and an interval around it.
-
-    From ten rounds on the interval may be looked at after every round: it is wrong with a chance of
-    at most 1 in 100. With fewer it is the range of what was seen.
-
-    Args:
-        differences: log of base over the other, one a round.
-    """
-    means = [(a + b) / 2 for a, b in combinations_with_replacement(differences, 2)]
-    ordered, count = sorted(differences), len(differences)
-    # The k-th smallest and the k-th largest, for the least k that there is evidence against.
-    inside = next(
-        (k for k in range(count, count // 2, -1) if evidence(count, k) < _INTERVAL), count // 2
-    )
-    at = max(0, count - inside - 1)
-    low, high = ordered[at], ordered[count - 1 - at]
-    return Ratio(exp(median(means)), exp(low), exp(high), count)
 
 
 def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
@@ -120,14 +80,16 @@ class Duel:
     A context manager: entering it starts the process and waits for its first turn.
 
     Args:
-        lab: starts the process.
+        lab: starts the process, if there is none yet.
         techniques: plans of one technique each, which can be switched live.
         step_ms: what a plain step takes.
         steps: that the script has, if known.
         settle: steps after a switch that do not count.
         age: steps before the first turn.
+        taken: steps that a process that has stayed has taken before.
         ready_s: how long the first turn is waited for.
         seed: of the order of turns.
+        trial: a process that was watched and has stayed; it is ended in the end.
 
     Raises:
         TrialError: the script did not come to its first turn.
@@ -142,18 +104,27 @@ class Duel:
         steps: int | None = None,
         settle: int = 2,
         age: int = 20,
+        taken: int = 0,
         ready_s: float = _READY_S,
         seed: int = 1,
+        trial: Trial | None = None,
     ) -> None:
+        self._trial = trial
         self._lab, self._techniques, self._age, self._ready_s = lab, techniques, age, ready_s
-        self._turns = _Turns(step_ms, settle, None if steps is None else steps - age)
+        self._turns = _Turns(step_ms, settle, None if steps is None else steps - taken - age)
         self._generator = random.Random(seed)
+        self._taken: list[Mapping[Combination | None, Turn]] = []
+        self._raced: set[Combination] = set()
         self.failed: dict[int, str] = {}
         """Number of a technique that cannot be switched here -> why."""
 
     def __enter__(self) -> "Duel":
         plans = [plan.techniques for plan in self._techniques]
-        trial = self._lab.start("duel", plans=plans, age=self._age)
+        trial = self._trial
+        if trial is None:
+            trial = self._lab.start("duel", plans=plans, age=self._age)
+        else:
+            trial.send("duel", plans=plans, age=self._age)
         self._turns.trial = trial
         try:
             failed = trial.message(["ready"], self._ready_s)["failed"]
@@ -195,7 +166,24 @@ class Duel:
         if found.is_void and not found.is_over:
             self._turns.lengthen()
             found = self._race(arms, base, began, seconds, least_rounds)
+        if not found.is_void:
+            self._taken += found.turns
+        self._raced |= {base, *arms}
         return found.race(time.monotonic() - began)
+
+    def against(self, on: Combination, base: Combination) -> Decision:
+        """Return what all races so far say of one combination against another one.
+
+        Their turns count together wherever both took one in the same round: the evidence may be
+        looked at whenever one likes.
+        """
+        pairs = [(row[base], row[on]) for row in self._taken if base in row and on in row]
+        if not pairs:
+            return Decision(on, "undecided")
+        logs = [log(a.median_ms / b.median_ms) for a, b in pairs]
+        means = [log(a.mean_ms / b.mean_ms) for a, b in pairs]
+        state = decided(logs, EVIDENCE * max(1, len(self._raced))) or "undecided"
+        return decision_of(on, state, logs, means, is_void=False)
 
     def _race(
         self,
@@ -217,7 +205,7 @@ class Duel:
         """Take a turn of the base, of its placebo and of each arm."""
         order: list[Combination | None] = [base, None, *arms]
         self._generator.shuffle(order)
-        taken: dict[Combination | None, _Turn] = {}
+        taken: dict[Combination | None, Turn] = {}
         for on in order:
             turn = self._turns.take(base if on is None else on)
             if turn is None:
@@ -225,15 +213,7 @@ class Duel:
                 found.end(on if is_its_fault else None)
                 return
             taken[on] = turn
-        found.add(taken.pop(base), taken)
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Ms of a step."""
-
-    median_ms: float
-    mean_ms: float
+        found.add(base, taken)
 
 
 class _Turns:
@@ -260,7 +240,7 @@ class _Turns:
         """Let each turn be twice as long from now on."""
         self.steps *= 2
 
-    def take(self, on: Combination) -> _Turn | None:
+    def take(self, on: Combination) -> Turn | None:
         """Return what a step took with these techniques, None if the script has ended."""
         assert self.trial is not None
         count = self.steps + self._settle
@@ -275,7 +255,7 @@ class _Turns:
             return None
         if self._left is not None:
             self._left -= count
-        return _Turn(message["median_ms"], message["ms"] / self.steps)
+        return Turn(message["median_ms"], message["ms"] / self.steps)
 
 
 class _Found:
@@ -292,6 +272,8 @@ class _Found:
         self.open = list(self.running)
         self.is_over = False
         self.rounds = 0
+        self.turns: list[Mapping[Combination | None, Turn]] = []
+        """What took a turn in each round; None is the placebo."""
         self._logs: dict[Combination | None, list[float]] = {}
         self._means: dict[Combination | None, list[float]] = {}
         self._states: dict[Combination, State] = {}
@@ -300,25 +282,21 @@ class _Found:
     @property
     def is_void(self) -> bool:
         """True if the base differs from itself."""
-        logs = self._logs.get(_PLACEBO, [])
-        above = sum(each > 0 for each in logs)
-        return max(evidence(len(logs), k) for k in (above, len(logs) - above)) >= _INTERVAL
+        return differ(self._logs.get(_PLACEBO, []))
 
-    def add(self, base: _Turn, others: Mapping[Combination | None, _Turn]) -> None:
+    def add(self, base: Combination, taken: Mapping[Combination | None, Turn]) -> None:
         """Add a round, and decide what it decides."""
         self.rounds += 1
-        for on, turn in others.items():
-            self._logs.setdefault(on, []).append(log(base.median_ms / turn.median_ms))
-            self._means.setdefault(on, []).append(log(base.mean_ms / turn.mean_ms))
+        self.turns.append(taken)
+        for on, turn in taken.items():
+            if on != base:
+                self._logs.setdefault(on, []).append(log(taken[base].median_ms / turn.median_ms))
+                self._means.setdefault(on, []).append(log(taken[base].mean_ms / turn.mean_ms))
         wanted = EVIDENCE * max(1, len(self.running))
         for on in list(self.open):
-            logs = self._logs[on]
-            above = sum(each > log(1 + WORTH) for each in logs)
-            if evidence(len(logs), above) >= wanted:
-                self._states[on] = "faster"
-            elif evidence(len(logs), len(logs) - above) >= wanted:
-                self._states[on] = "not_faster"
-            if on in self._states:
+            state = decided(self._logs[on], wanted)
+            if state is not None:
+                self._states[on] = state
                 self.open.remove(on)
 
     def end(self, on: Combination | None) -> None:
@@ -342,17 +320,10 @@ class _Found:
 
     def _decision(self, on: Combination) -> Decision:
         logs = self._logs.get(on)
-        ratio = ratio_of(logs) if logs else None
         if on in self._failed:
-            return Decision(on, "failed", ratio, self._failed[on])
-        state, why = self._states.get(on, "undecided"), ""
-        if on == self._hung:
-            why = "the script did not get through a turn of it"
-        if self.is_void:
-            state, why = "undecided", "the same plan differed from itself"
-        elif state == "faster":
-            by_means = ratio_of(self._means[on]).median
-            if by_means < 1 + WORTH:
-                # What lengthens few steps hides from medians: a collector, a reader that stalls.
-                state, why = "undecided", f"{by_means:.2f}x by the means of turns"
-        return Decision(on, state, ratio, why)
+            return Decision(on, "failed", ratio_of(logs) if logs else None, self._failed[on])
+        why = "the script did not get through a turn of it" if on == self._hung else ""
+        if not logs:
+            return Decision(on, "undecided", None, why)
+        state = self._states.get(on, "undecided")
+        return decision_of(on, state, logs, self._means[on], is_void=self.is_void, why=why)

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hotlap.lab.trial import Lab
+from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.trace import store
@@ -34,6 +34,8 @@ class Observation:
     trace: Trace
     techniques: list[dict[str, str]]
     """{name, state, why}, as the process itself proved it."""
+    trial: Trial | None = None
+    """The process, if it was to stay and has not ended: it waits, and can be raced."""
 
 
 def watch(
@@ -43,6 +45,7 @@ def watch(
     seconds: float,
     epochs: int = 1,
     naming_s: float = 0.0,
+    stays: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Observation:
     """Observe the script for whole epochs, as far as `seconds` reach.
@@ -53,12 +56,13 @@ def watch(
         seconds: how long steps are timed at most; a step that has begun is not interrupted.
         epochs: whole epochs that are enough.
         naming_s: seconds of further steps in which lines are sampled.
+        stays: leave the process of a script there, to be raced, see `Duel`.
         progress: told how long it takes, where a step is long.
 
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    report, trace = lab.retry_if_address_in_use(
+    report, trace, trial = lab.retry_if_address_in_use(
         lambda: _observe(
             lab,
             plan,
@@ -67,11 +71,12 @@ def watch(
             seconds=seconds,
             epochs=epochs,
             naming_s=naming_s,
+            stays=stays,
         )
     )
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
-    return Observation(trace, report["techniques"])
+    return Observation(trace, report["techniques"], trial)
 
 
 def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:
@@ -85,7 +90,7 @@ def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:
 
     For a run that has ended before there was time for it.
     """
-    _, trace = _observe(
+    _, trace, _ = _observe(
         lab,
         None,
         lambda _: None,
@@ -106,9 +111,10 @@ def _observe(
     start_up_s: float,
     seconds: float,
     naming_s: float,
+    stays: bool = False,
     **options: Any,
-) -> tuple[dict[str, Any], Trace]:
-    """Return the report and the trace of one observed run.
+) -> tuple[dict[str, Any], Trace, Trial | None]:
+    """Return the report and the trace of one observed run, and its process if that stays.
 
     How long it may take follows from its first steps.
     """
@@ -120,8 +126,10 @@ def _observe(
         naming_s=naming_s,
         steps=10**9,
         folder=str(folder),
+        stays=stays,
         **options,
     )
+    is_there = False
     try:
         silence_s = start_up_s
         while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
@@ -135,9 +143,12 @@ def _observe(
         if message["steps"] == 0:
             raise trial.exit_error()
         trial.check_exit()
-        return message, replace(store.read(folder), ended=message["ended"])
+        trace = replace(store.read(folder), ended=message["ended"])
+        is_there = stays and trace.ended != "script"
+        return message, trace, trial if is_there else None
     finally:
-        trial.kill()
+        if not is_there:
+            trial.kill()
         shutil.rmtree(folder)
 
 

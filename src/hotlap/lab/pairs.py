@@ -89,6 +89,7 @@ def race(
     deadline: float | None = None,
     planned_steps: int | None = None,
     step_ms: float | None = None,
+    age: int = 0,
     seed: int = 0,
     most_rounds: int | None = None,
     settled: Callable[[Race], bool] = lambda _: True,
@@ -107,6 +108,7 @@ def race(
         deadline: stop after the round in which `time.monotonic()` passes this; None for never.
         planned_steps: steps of the whole run, if known: turns are made to fit.
         step_ms: what a plain step takes, if known.
+        age: steps that each process takes before its first turn that counts.
         seed: of the order.
         most_rounds: go on up to so many, until the deadline, while the race is not `settled`.
         settled: True if more rounds of this race would tell nothing more.
@@ -118,7 +120,7 @@ def race(
     """
     check_length(arms[0].lab.subject, planned_steps)
     for arm in arms:
-        arm.warm_up = warm_up_lengths(planned_steps, step_ms)
+        arm.warm_up = warm_up_lengths(planned_steps, step_ms, age)
         arm.capacity = None if planned_steps is None else usable_steps(planned_steps)
     start_all(arms, twins, deadline, progress)
     live = [arm for arm in arms if arm.failed is None]

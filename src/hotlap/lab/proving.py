@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.errors import TrialError
-from hotlap.lab.auxiliary_checks import check_averages
+from hotlap.lab.followed_runs import FollowedRuns
 from hotlap.lab.recipe_repetition import (
     DTYPES,
     TIMEOUT_S,
@@ -18,14 +18,12 @@ from hotlap.lab.recipe_repetition import (
 from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
-from hotlap.lab.updates import unrepeated_generators
 from hotlap.lab.verdict import (
     LEAST_SEEDS,
     STATISTICAL_CHECKS,
     SeedLosses,
     Verdict,
     judge,
-    repeats_itself,
     steps_of,
 )
 from hotlap.plan import Plan
@@ -42,7 +40,6 @@ _REPEATED = {"gradient", "update", "buffers", "evaluation"}
 """Checks that a plain run fails as well where it cannot be repeated."""
 _BFLOAT16_BITS = 16
 """Of the format that narrow steps are compared with."""
-_NOT_LIMITED = {"seconds": 0, "epochs": 0, "naming_s": 0}
 
 
 @dataclass
@@ -68,37 +65,45 @@ class Prover:
     checks: Collection[str] = STATISTICAL_CHECKS
     seed: int | None = None
     base: Plan = field(default_factory=Plan)
+    at_once: bool = False
+    """True to follow a script's second plain run beside the first plan's, which saves time: there
+    must be memory for both."""
 
     def __post_init__(self) -> None:
-        self._drawn_with = _draw_seed() if self.seed is None else self.seed
-        self.plain: dict[str, Any] = {}
+        self._runs = FollowedRuns(
+            self.lab,
+            self.base,
+            self.horizon,
+            drawn_with=_draw_seed() if self.seed is None else self.seed,
+            fill_ahead=self.fill_ahead,
+            at_once=self.at_once,
+        )
         self._plain_seeds: list[list[float]] = []
         self._at_own_places = False
         """True if a script's steps are repeated at their own places in it only."""
         self._controls: dict[bool, SampledSteps] = {}
-        self.differs: str | None = None
-        self.applied: list[dict[str, str]] = []
-        """{name, state, why} of the newest plan's techniques."""
 
     def run_plain(self) -> None:
-        """Run the plain script twice; seed it from outside if it does not repeat itself."""
-        self._run_twice()
-        if self.differs is not None and self.lab.inject_seed is None:
-            self.lab.inject_seed = 0
-            self._run_twice()
+        """Run the plain script twice; seed it from outside if it does not repeat itself.
 
-    def _run_twice(self) -> None:
-        self.plain = self._record(self.base, is_first=True)
-        again = self._record(self.base)
-        self.differs = repeats_itself(self.plain, again)
-        if self.plain["buffers"] != again["buffers"]:
-            # A buffer may hold the time, say: what does not repeat itself proves nothing.
-            self.plain["buffers"] = None
-        if check_averages(self.plain, again).state == "failed":
-            self.plain["averages"] = None
-        if _read(self.plain) != _read(again):
-            self.plain["evaluated"] = None
-        self.plain["not_repeated"] = unrepeated_generators(self.plain, again)
+        With `at_once` the second run goes on beside the first one of `prove`.
+        """
+        self._runs.run_plain()
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The record of the plain run."""
+        return self._runs.plain
+
+    @property
+    def differs(self) -> str | None:
+        """How the second plain run differs from the first, in words; None if it does not."""
+        return self._runs.differs
+
+    @property
+    def applied(self) -> list[dict[str, str]]:
+        """{name, state, why} of the newest plan's techniques."""
+        return self._runs.techniques
 
     @property
     def steps(self) -> int:
@@ -248,37 +253,9 @@ class Prover:
         self,
         plan: Plan,
         samples: tuple[int, ...] = (),
-        repeated: "RecipeRepetition | None" = None,
-        *,
-        is_first: bool = False,
+        repeated: RecipeRepetition | None = None,
     ) -> dict[str, Any]:
-        gradients = str(self.lab.exchange / "gradients.safetensors")
-        try:
-            report = run_to_report(
-                self.lab,
-                plan,
-                timeout_s=TIMEOUT_S,
-                role="verify",
-                answers={}
-                if repeated is None
-                else {"sample": repeated.sample, "evaluation": repeated.evaluation},
-                fill_ahead=self.fill_ahead,
-                steps=self.horizon,
-                samples=samples,
-                at_own_places=self._at_own_places,
-                folder=str(self.lab.exchange),
-                drawn_with=self._drawn_with,
-                gradients=gradients if is_first else None,
-                beside=None if is_first else gradients,
-                **_NOT_LIMITED,
-            )
-        finally:
-            if repeated is not None:
-                repeated.end()
-        if plan != self.base:
-            # Of the plan that is judged, not of the runs that it is compared with.
-            self.applied = report["techniques"]
-        return report["record"]
+        return self._runs.follow(plan, samples, repeated, at_own_places=self._at_own_places)
 
     def _reference(
         self,
@@ -359,11 +336,6 @@ class Prover:
 
     def _numbers(self, update: int) -> Any:
         return json.loads(self.plain["hyperparameters"][update])
-
-
-def _read(record: Mapping[str, Any]) -> list[Any]:
-    """Return what was evaluated: when, by which module, on what."""
-    return [row[:3] for row in record["evaluated"]]
 
 
 def _draw_seed() -> int:

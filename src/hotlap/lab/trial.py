@@ -75,6 +75,9 @@ class Lab:
         self.listens: str | None = None
         """What the script was seen to listen on; trials then get a network of their own."""
         self.trials: list[Trial] = []
+        self._starting = threading.Lock()
+        self.shares_cores = False
+        """True while trials that are not timed compute at the same time."""
         self._closed = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="hotlap-watch", daemon=True)
         self._watcher.start()
@@ -104,8 +107,9 @@ class Lab:
             fill_ahead: let the feed reach its steady state at once.
             options: what the role needs.
         """
-        trial = Trial(self, role, plan or Plan({}), fill_ahead=fill_ahead, options=options)
-        self.trials.append(trial)
+        with self._starting:
+            trial = Trial(self, role, plan or Plan({}), fill_ahead=fill_ahead, options=options)
+            self.trials.append(trial)
         return trial
 
     @property
@@ -179,6 +183,9 @@ class Trial:
         self.own_network = lab.own_network
         if self.own_network:
             env |= _LOOPBACK_ONLY
+        if lab.shares_cores:
+            # Threads that wait by spinning would keep the other trial's from its cores.
+            env.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             self._process = lab.scratch.popen(
                 lab.subject.command(),

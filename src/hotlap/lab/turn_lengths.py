@@ -13,6 +13,8 @@ _WARM_UP_SHARE = 4
 _ENOUGH_S = 0.1
 """A turn that is cut short to fit takes at least this long, else the script is started again."""
 _LONGEST_TURN = 2000
+_LATE = 1000
+"""By then an average of 1 that shrinks by a tenth in each step is denormal."""
 _SKIPPED_SHARE = 0.15
 _FEW = 5
 
@@ -31,8 +33,28 @@ def check_length(script: object, planned_steps: int | None) -> None:
         )
 
 
-def warm_up_lengths(planned_steps: int | None, step_ms: float | None) -> tuple[int, ...]:
-    """Return the steps of the turns that do not count, at the start of each process."""
+def late_age(watched: int) -> int:
+    """Return the steps after which what acts late does act, see `Technique.acts_late`.
+
+    Args:
+        watched: steps of the watched run, in whose end it was called for.
+    """
+    return min(watched, _LATE)
+
+
+def warm_up_lengths(
+    planned_steps: int | None, step_ms: float | None, age: int = 0
+) -> tuple[int, ...]:
+    """Return the steps of the turns that do not count, at the start of each process.
+
+    Args:
+        planned_steps: steps of the whole run, if known.
+        step_ms: what a plain step takes, if known.
+        age: steps that a process shall have taken before its first turn that counts, where the run
+            is at least twice as long.
+    """
+    if age and (planned_steps is None or planned_steps >= 2 * age):
+        return (age, WARM_UP[1])
     lengths = list(WARM_UP)
     if step_ms is not None:
         longest = max(1, round(_WARM_UP_S * 1000 / step_ms))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 
 from hotlap.lab.statistics import figures
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.checking import PlanCheck, PlanComparison
 

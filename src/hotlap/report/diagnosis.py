@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
 from hotlap.plan.record import in_words
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 
 _BAR = 40
 

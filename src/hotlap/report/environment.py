@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hotlap.host import Host, Problem
 from hotlap.host.ceilings import Ceilings
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 
 _GIB = 1024**3
 

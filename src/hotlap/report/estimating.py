@@ -5,7 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 
 _COLUMNS = {
     "weights": ("parameters", "masters"),

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.lab.statistics import figures
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.result import Tuning
 

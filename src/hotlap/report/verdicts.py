@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from hotlap.lab.verdict import Verdict
-from hotlap.report.terminal import printable
+from hotlap.report.printable import printable
 
 VERDICTS = """A verdict says whether a run learns the same under a plan as without it.
 

@@ -65,6 +65,8 @@ class TaskFacts:
     """Pages that the system handed to the process in a step, 0 if unknown."""
     system_ms: float = 0.0
     """The system's own work in a step, 0 if unknown."""
+    denormals: int = 0
+    """Elements of the optimizers' state on the CPU that were denormal in the end, about."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -148,10 +148,15 @@ class Task:
         _check_whole(given[0], getattr(self, given[0]))
 
     def _check_measures(self) -> None:
-        if self.evaluate is not None and (self.metrics or not callable(self.evaluate)):
+        if self.evaluate is not None and not callable(self.evaluate):
             raise UsageError(
-                f"evaluate={self.evaluate!r} and metrics {sorted(self.metrics)} given. Expected: "
-                "metrics, or a function evaluate(model, batch)."
+                f"evaluate={self.evaluate!r} is not callable. Expected: a function "
+                "evaluate(model, batch), or None."
+            )
+        if self.evaluate is not None and self.metrics:
+            raise UsageError(
+                f"both evaluate and metrics (with {', '.join(sorted(self.metrics))}) are given. "
+                "Remove one: evaluate(model, batch) can return these metrics as well."
             )
         for name, measure in {**self.metrics, "evaluate": self.evaluate}.items():
             if measure is not None:

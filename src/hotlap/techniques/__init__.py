@@ -32,6 +32,7 @@ EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
 ORDER: tuple[str, ...] = (
     # The environment must be complete before the process starts.
     "threads",
+    "flush_denormal",
     "host_allocator",
     "allocator",
     # Before cudnn_benchmark, which refuses where deterministic algorithms are asked for.

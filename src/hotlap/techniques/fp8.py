@@ -100,8 +100,9 @@ def apply(target: ModelTarget) -> ModelTarget:
     chosen = _layers(module)
     if not chosen:
         raise Refusal(
-            "no `torch.nn.Linear` can run in fp8. Expected: in_features and out_features divisible "
-            f"by {SIDE}, and a weight that no other module shares."
+            "no `torch.nn.Linear` of the model can run in fp8. Expected: at least one with "
+            f"in_features and out_features divisible by {SIDE}, and a weight that no other module "
+            "shares; or remove fp8 from the plan."
         )
     try:
         twins = [(linear, *_engine_linear(linear)) for linear in chosen]

@@ -44,7 +44,10 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
         if module.startswith("torch.optim") and name in supported:
             return None
     if not task.optimizers:
-        return f"no optimizer took a step. Expected: {', '.join(supported)} of torch.optim."
+        return (
+            "the script took no step with an optimizer of torch.optim. Expected: a call of "
+            f"`optimizer.step()`, of {', '.join(supported)}."
+        )
     return _ELSEWHERE.format(task.optimizers[0].name, options.implementation, ", ".join(supported))
 
 
@@ -83,8 +86,8 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         for p in group["params"]:
             if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
                 raise Refusal(
-                    f"a parameter is {p.dtype}, {p.layout}. Expected: a dense (torch.strided) "
-                    "tensor of torch.float32 or torch.float64."
+                    f"a parameter of shape {list(p.shape)} in group {number} has {_kind(p)}. "
+                    "Expected: dense (torch.strided) parameters of torch.float32 or torch.float64."
                 )
     if options.implementation == "fused":
         _place_step_counters(optimizer)
@@ -113,6 +116,15 @@ def _unfit(group: Mapping[str, Any], implementation: str) -> str | None:
     if implementation == "foreach" and group.get("nesterov"):
         return "foreach changes the gradients if nesterov=True. Use implementation='fused'."
     return None
+
+
+def _kind(parameter: Any) -> str:
+    """Return what of a parameter's kind does not fit, in words."""
+    import torch
+
+    if parameter.layout != torch.strided:
+        return f"the layout {parameter.layout}"
+    return f"dtype {parameter.dtype}"
 
 
 def _has_twice(parameters: list[Any]) -> bool:

@@ -288,6 +288,9 @@ class Technique:
     """How it is switched in a live process, None if only a new process can have it."""
     is_opportunity: bool = False
     """True if a diagnosis tries it as a switch that blames no line of the script."""
+    acts_late: bool = False
+    """True if it acts only on what a run holds after hundreds of steps: it is raced, and proven, at
+    the age at which the watched run called for it."""
     needs_race: bool = False
     """True if it makes some runs slower that fit its description: it is used where it won a race on
     this host, or where a plan written by hand asks for it, never on another host's word."""

@@ -120,19 +120,19 @@ def _unsharable(stream: Any) -> str | None:
 
 def _unfit(loader: Any) -> str | None:
     """Return why a script's loader would give other batches by workers, None if nothing shows."""
-    from hotlap.feed.purity import global_rng
+    from hotlap import rng
 
-    states = global_rng.global_random_states()
+    states = rng.global_random_states()
     try:
         sample = loader.dataset[0]
-        drawn = global_rng.generator_that_advanced(states)
+        drawn = rng.generator_that_advanced(states)
         if drawn is not None:
             return f"reading a sample draws from {drawn}, whose state differs in worker processes"
         if _requires_grad(sample):
             return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
         return _draws_between_batches(loader)
     finally:
-        global_rng.restore(states)
+        rng.restore(states)
 
 
 def _requires_grad(sample: Any) -> bool:
@@ -143,7 +143,7 @@ def _requires_grad(sample: Any) -> bool:
 
 def _draws_between_batches(loader: Any) -> str | None:
     """Look whether a sampler of the user's own draws as it goes: workers would ask it too early."""
-    from hotlap.feed.purity import global_rng
+    from hotlap import rng
 
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     inner = getattr(sampler, "sampler", sampler)
@@ -155,12 +155,12 @@ def _draws_between_batches(loader: Any) -> str | None:
         # The data set may be large, and is not what is looked at.
         order = iter(copy.deepcopy(sampler, {id(loader.dataset): loader.dataset}))
         next(order)
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         for _ in islice(order, _LOOKED_AT):
             pass
     except Exception as error:
         return f"the sampler cannot be checked ({type(error).__name__}: {error})"
-    drawn = global_rng.generator_that_advanced(states)
+    drawn = rng.generator_that_advanced(states)
     if drawn is None:
         return None
     return (

@@ -10,6 +10,7 @@ from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
+from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer, answer
 from hotlap.tuning.proofs import fresh_speedup
 from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
@@ -31,6 +32,8 @@ class _Claim:
     techniques: Sequence[Mapping[str, str]] = ()
     """What the plan's own whole run proved of its techniques."""
     doubt: str = ""
+    speedup: Ratio | None = None
+    """What is claimed."""
 
 
 def conclude(
@@ -57,7 +60,8 @@ def conclude(
     whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
     if best is not None:
         assert final is not None
-        plan, verdict, ratio, whole = best.plan, best.verdict, best.speedup, claim.whole
+        plan, verdict, whole = best.plan, best.verdict, claim.whole
+        ratio = claim.speedup or best.speedup
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
         tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
@@ -113,16 +117,19 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     doubt = baselines_differ(
         seen.trace.step_ms()["median"], spread(final.base_ms).median, tuner.plain
     )
-    if doubt:
+    name, speedup, by_means = _arm_of(final, best.plan), best.speedup, None
+    if doubt and best.live is None:
         return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
-    name = _arm_of(final, best.plan)
+    if doubt and best.live is not None:
+        # What was measured in the watched process needs no race that runs as fast.
+        speedup, by_means = best.live, best.live.median
     try:
-        under, rows = _whole_run_under(tuner, seen, final, name, plain)
+        under, rows = _whole_run_under(tuner, seen, final, name, plain, by_means)
     except HotlapError as error:
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
-    doubt = _is_not_what_was_raced(best, rows) or saves_nothing(plain, under, figures(best.speedup))
-    return _Claim({"baseline": plain, "best": under}, rows, doubt)
+    doubt = _is_not_what_was_raced(best, rows) or saves_nothing(plain, under, figures(speedup))
+    return _Claim({"baseline": plain, "best": under}, rows, doubt, speedup)
 
 
 def baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:
@@ -161,22 +168,46 @@ def _is_not_what_was_raced(best: ProvenPlan, rows: Sequence[Mapping[str, str]]) 
 
 
 def _whole_run_under(
-    tuner: Tuner, seen: Observation, final: Race, name: str, plain: WholeRun
+    tuner: Tuner,
+    seen: Observation,
+    final: Race,
+    name: str,
+    plain: WholeRun,
+    by_means: float | None,
 ) -> tuple[WholeRun, Sequence[Mapping[str, str]]]:
-    """Run the plan as a user would, from its very start, and predict from that."""
+    """Run the plan as a user would, from its very start, and predict from that.
+
+    Args:
+        tuner: what the tuning shares.
+        seen: the watched plain run.
+        final: the last race.
+        name: of the plan's arm.
+        plain: what is predicted of the plain run.
+        by_means: how many times faster the plan's steps are, as the last race says if None.
+    """
     spare = max(0.0, tuner.budget.left - 1.0)
     if spare < seen.trace.setup_s + _LEAST_WATCH_S:
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
         if plain.seconds is None:
             return plain, ()
-        seconds = plain.seconds / final.ratio_of_means(name)
-        return WholeRun(seconds, "the plain run's, divided by the speed-up"), ()
+        as_before = seen.trace.setup_s
+        if tuner.reads_all(final.arms[name].plan):
+            as_before += _first_epoch_s(seen.trace)
+        ratio = by_means or final.ratio_of_means(name)
+        seconds = as_before + max(0.0, plain.seconds - as_before) / ratio
+        return WholeRun(seconds, "the plain run's, its steps divided by the speed-up"), ()
     tuner.progress("watching the plan from its very start")
     seconds = spare - seen.trace.setup_s - 0.5
     own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2)
     steady_ms = fmean(final.arms[name].means_ms)
     planned = seen.trace.facts.planned_steps
     return predict_whole_run(own.trace, planned, steady_ms), own.techniques
+
+
+def _first_epoch_s(trace: Trace) -> float:
+    """Return the seconds of the first epoch, all that were seen if it did not end."""
+    ends = [start for start in trace.epoch_starts if start > 0]
+    return sum(map(sum, trace.steps[: ends[0] if ends else None])) / 1e3
 
 
 def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, str]:

@@ -1,19 +1,22 @@
 """Confirms in fresh processes what gained in one live process."""
 
+import time
+from collections.abc import Sequence
+
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.pairs import Race
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces
-from hotlap.tuning.racing import TWINS, arms_that_fit, race_plans, until_next
+from hotlap.tuning.racing import TWINS, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.time_plan import CONFIRM_TURN_S
+from hotlap.tuning.time_plan import CONFIRM_ROUNDS, CONFIRM_TURN_S, START_SHARE
 from hotlap.tuning.tuner import Tuner
 
-_ROUNDS = 5
-"""Turns of each arm: what gains is known, and processes differ by more than turns."""
 _MOST_RACES = 2
+_FEWEST_TWINS = 2
+"""Plain runs where there is no time for more: two still say how far equal processes differ."""
 
 
 def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
@@ -32,10 +35,11 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
     plans = [*live.finalists, *extended]
     final = None
     for number in range(2, 2 + _MOST_RACES):
-        until = until_next(tuner)
-        raced = plans[: arms_that_fit(tuner, until, tuner.time_plan.confirm_s)]
+        # With room for what is rounded in the estimate.
+        until = until_next(tuner, 1.1 * _race_s(tuner, TWINS[:_FEWEST_TWINS], [best]))
+        twins, raced = _fitting(tuner, until, plans, live)
         if not raced:
-            needed_s = (len(TWINS) + 1.1) * tuner.time_plan.confirm_s + 3 * tuner.time_plan.prove_s
+            needed_s = _race_s(tuner, TWINS, plans) + 3 * tuner.time_plan.prove_s
             words = f"a race in fresh processes of {', '.join(map(str, plans))}"
             tuner.budget.affords(words, needed_s)
         if final is None:
@@ -52,7 +56,8 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
             arms,
             until=until,
             number=number,
-            rounds=_ROUNDS,
+            twins=twins,
+            rounds=CONFIRM_ROUNDS,
             turn_s=CONFIRM_TURN_S,
             # Looked at once: stopping where it looks good would confirm too much.
             is_settled=lambda _: True,
@@ -66,6 +71,30 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.
         plans = [best]
     return final
+
+
+def _fitting(
+    tuner: Tuner, until: float, plans: Sequence[Plan], live: LiveRaces
+) -> tuple[Sequence[str], Sequence[Plan]]:
+    """Return the plain runs and the plans that there is time for until then; no plan if for none.
+
+    The finalists come first among the plans, the fastest at their head.
+    """
+    finalists = [plan for plan in plans if plan in live.finalists]
+    few = TWINS[:_FEWEST_TWINS]
+    choices = [(TWINS, plans[:count]) for count in range(len(plans), len(finalists), -1)]
+    choices += [(TWINS, finalists), (few, finalists), (few, finalists[:1])]
+    for twins, chosen in choices:
+        if time.monotonic() + _race_s(tuner, twins, chosen) <= until:
+            return twins, chosen
+    return few, []
+
+
+def _race_s(tuner: Tuner, twins: Sequence[str], plans: Sequence[Plan]) -> float:
+    """Return about how many seconds a race of these takes."""
+    planned = tuner.time_plan
+    fills = sum(tuner.reads_all(plan) for plan in plans)
+    return (len(twins) + len(plans)) * planned.confirm_s + START_SHARE * fills * planned.fill_s
 
 
 def _extended(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:

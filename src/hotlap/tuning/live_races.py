@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from hotlap.errors import HotlapError
-from hotlap.lab.duel import WORTH, Combination, Decision, Duel, seconds_to_decide
+from hotlap.lab.decisions import PLAIN, WORTH, Combination, Decision
+from hotlap.lab.duel import Duel, seconds_to_decide
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
@@ -12,25 +14,29 @@ from hotlap.techniques import Numerics
 from hotlap.trace.schema import Trace
 from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
+from hotlap.tuning.time_plan import seconds_to_read
 from hotlap.tuning.tuner import Tuner
 
-_SHARE = 0.3
+_SHARE = 0.22
 """Of the budget, for turns."""
 _SECONDS = 30.0
 """That turns take at the most, beside the start of the process."""
 _SHARE_ALONE = 0.55
-"""Of that time, for each technique alone."""
-_SHARE_COMBINED = 0.3
-"""Of that time, for what is added to the fastest one."""
-_FINAL_ROUNDS = 12
+"""Of that time, for each technique alone; the rest is for what is added to the fastest one."""
+_MOST_ALONE = 0.8
+"""The same where steps are so slow that less would decide nothing."""
+_ENOUGH_ROUNDS = 12
 _FINAL_S = 3.0
-"""Turns of the finalists against the plain script, whatever the rest has taken."""
-_AGE_SHARE = 0.03
-_AGE_STEPS = (20, 1000)
-"""Steps before the first turn: the first ones of a run are not like the others."""
+"""Turns of the finalists against the plain script, again while that is not decided."""
+_MOST_SHARE = 0.3
+"""Of the budget, for turns where something looks faster and is not decided."""
+_AGE = 5
+"""Steps between what was watched and the first turn: what was prepared acts from a step on."""
 _READY_SHARE = 0.3
-_HARMFUL = 0.9
+_HARMFUL = 0.93
 """What is slower than that alone is not tried in combination."""
+_LIKELY, _LIKELY_GAIN = 20.0, 1.02
+"""Odds, and a ratio, from which on a technique is combined though its gain is not decided."""
 _FEW = 10
 """Rounds below which an interval is only the range of what was seen."""
 _OPEN = 1.05
@@ -55,22 +61,20 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
 
     Args:
         tuner: what the tuning shares; the trials and the notes are added to.
-        seen: the watched plain run.
+        seen: the watched plain run, whose process has stayed.
         candidates: all of them, the most promising first.
     """
     ready_s = max(30.0, _READY_SHARE * tuner.budget.left)
     live = [c for c in candidates if _is_live(tuner, c, seen.trace, ready_s)]
     seconds = min(_SECONDS, _SHARE * tuner.budget.seconds)
-    if tuner.owns_step or not live:
+    if seen.trial is None or not live:
         return None
     step_ms = seen.trace.step_ms()["median"]
-    least, most = _AGE_STEPS
-    age = int(_AGE_SHARE * tuner.budget.seconds * 1e3 / step_ms)
-    age = max(least, min(most, seen.trace.facts.steps_per_epoch or most, age))
     settle = max(t.live.settle for c in live if (t := tuner.known[c.technique]).live)
     needed_s = seconds_to_decide(len(live), step_ms, settle)
-    start_s = seen.trace.setup_s + age * step_ms / 1e3
-    if needed_s > _SHARE_ALONE * seconds or tuner.budget.left < 2 * (start_s + seconds):
+    planned, taken = seen.trace.facts.planned_steps, len(seen.trace.steps)
+    left_s = inf if planned is None else (planned - taken) * step_ms / 1e3
+    if needed_s > min(left_s, _MOST_ALONE * seconds) or tuner.budget.left < 2 * seconds:
         return None
     tuner.progress(f"{len(live)} techniques in one process, switched between steps")
     try:
@@ -78,12 +82,15 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
             tuner.lab,
             [candidate.plan() for candidate in live],
             step_ms=step_ms,
-            steps=seen.trace.facts.planned_steps,
+            steps=planned,
             settle=settle,
-            age=age,
+            age=_AGE,
+            taken=taken,
             ready_s=ready_s,
+            trial=seen.trial,
         ) as duel:
-            races = _Races(tuner, duel, live, seconds)
+            alone_s = max(_SHARE_ALONE * seconds, needed_s)
+            races = _Races(tuner, duel, live, seconds, alone_s)
             return races.run(candidates)
     except HotlapError as error:
         tuner.progress(f"they could not be raced in one process: {str(error).splitlines()[0]}")
@@ -94,15 +101,7 @@ def _is_live(tuner: Tuner, candidate: Candidate, trace: Trace, ready_s: float) -
     """True if it can be switched in a live process that is ready in time."""
     technique = tuner.known[candidate.technique]
     reads_all = technique.memory.keeps_dataset
-    return technique.live is not None and not (reads_all and _fill_s(trace) > ready_s / 2)
-
-
-def _fill_s(trace: Trace) -> float:
-    """Return about how many seconds it takes to read every sample of the training data."""
-    data_ms = trace.phase_means().get("data", 0.0)
-    loaders = [loader for loader in trace.facts.loaders if loader.training]
-    batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
-    return data_ms * max(batches, default=0.0) / 1e3
+    return technique.live is not None and not (reads_all and seconds_to_read(trace) > ready_s / 2)
 
 
 class _Races:
@@ -113,10 +112,19 @@ class _Races:
         duel: the process.
         live: the candidates, by the numbers that they have there.
         seconds: for all races together.
+        alone_s: for each technique alone.
     """
 
-    def __init__(self, tuner: Tuner, duel: Duel, live: Sequence[Candidate], seconds: float) -> None:
-        self._tuner, self._duel, self._live, self._seconds = tuner, duel, live, seconds
+    def __init__(
+        self,
+        tuner: Tuner,
+        duel: Duel,
+        live: Sequence[Candidate],
+        seconds: float,
+        alone_s: float,
+    ) -> None:
+        self._tuner, self._duel, self._live = tuner, duel, live
+        self._seconds, self._alone_s = seconds, alone_s
         self._is_over = False
         self._spent_s = 0.0
 
@@ -142,7 +150,7 @@ class _Races:
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         arms: list[Combination] = [(number,) for number in range(len(self._live))]
-        race = self._duel.race(arms, seconds=_SHARE_ALONE * self._seconds)
+        race = self._duel.race(arms, seconds=self._alone_s)
         self._is_over, self._spent_s = race.is_over, race.seconds
         if race.placebo is not None:
             placebo = race.placebo.median
@@ -164,16 +172,17 @@ class _Races:
             for number, decision in enumerate(alone.values())
             if decision.ratio is not None
             and decision.state != "failed"
-            and decision.ratio.high > _HARMFUL
+            and decision.ratio.median > _HARMFUL
         ]
-        left_s = _SHARE_COMBINED * self._seconds
+        left_s = self._seconds - self._spent_s
         while chosen and left_s > 0 and not self._is_over:
-            arms = [tuple(sorted((*chosen, each))) for each in usable if self._fits(chosen, each)]
-            if len(chosen) > 1:
-                arms += [tuple(each for each in chosen if each != out) for out in chosen]
+            arms = self._variants(chosen, usable)
             if not arms:
                 break
-            race = self._duel.race(arms, base=chosen, seconds=left_s)
+            # The plain script takes turns, too: what is chosen must be faster than that.
+            race = self._duel.race(
+                [*arms, PLAIN], base=chosen, seconds=left_s, least_rounds=_ENOUGH_ROUNDS
+            )
             self._is_over = race.is_over
             self._spent_s += race.seconds
             left_s -= race.seconds
@@ -183,21 +192,33 @@ class _Races:
             chosen = better
         return chosen
 
-    def _fits(self, chosen: Combination, other: int) -> bool:
-        candidate = self._live[other]
-        others = [self._live[number] for number in chosen]
-        same = any(each.technique == candidate.technique for each in others)
-        return not same and not excludes(others, candidate)
+    def _variants(self, chosen: Combination, usable: Sequence[int]) -> list[Combination]:
+        """Return `chosen` with each other technique, added or in the place of what it excludes."""
+        found = []
+        for other in usable:
+            if other not in chosen:
+                kept = [number for number in chosen if not self._excludes(number, other)]
+                found.append(tuple(sorted((*kept, other))))
+        if len(chosen) > 1:
+            found += [tuple(each for each in chosen if each != out) for out in chosen]
+        return [each for each in dict.fromkeys(found) if len(each) > 1 or len(chosen) > 1]
+
+    def _excludes(self, number: int, other: int) -> bool:
+        one, another = self._live[number], self._live[other]
+        return one.technique == another.technique or excludes([one], another)
 
     def _against_plain(self, chosen: Combination) -> dict[Plan, Ratio]:
         """Return the chosen combination, and what is exact of it, with what they gain."""
         exact = tuple(n for n in chosen if self._live[n].numerics is Numerics.EXACT)
         arms = [chosen, *([exact] if exact and exact != chosen else [])]
-        if self._is_over:
-            return {}
-        seconds = max(_FINAL_S, self._seconds - self._spent_s)
-        race = self._duel.race(arms, seconds=seconds, least_rounds=_FINAL_ROUNDS)
-        found = self._plans(race.decisions)
+        known = [self._duel.against(on, PLAIN) for on in arms]
+        most_s = _MOST_SHARE / _SHARE * self._seconds
+        while not _is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
+            race = self._duel.race(arms, seconds=_FINAL_S, least_rounds=_ENOUGH_ROUNDS)
+            self._spent_s += race.seconds
+            self._is_over = race.is_over
+            known = [self._duel.against(on, PLAIN) for on in arms]
+        found = self._plans(known)
         self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]
         return found
 
@@ -213,9 +234,18 @@ def _best(decisions: Sequence[Decision]) -> Combination:
     return best.on if best is not None else ()
 
 
+def _is_clear(decision: Decision) -> bool:
+    """True if it is decided, with an interval that is more than the range of what was seen."""
+    is_decided = decision.state in ("faster", "not_faster")
+    return is_decided and decision.ratio is not None and decision.ratio.pairs >= _FEW
+
+
 def _looks_faster(decision: Decision) -> bool:
     ratio = decision.ratio
-    return decision.state == "undecided" and ratio is not None and ratio.low > 1 + WORTH
+    if decision.state != "undecided" or ratio is None:
+        return False
+    is_likely = decision.odds >= _LIKELY and ratio.median > _LIKELY_GAIN
+    return is_likely or ratio.low > 1 + WORTH
 
 
 def _is_open(decision: Decision) -> bool:

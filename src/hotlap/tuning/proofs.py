@@ -12,6 +12,9 @@ from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.tuner import ACCEPT, Tuner
 
+_LATE_SHARE = 0.1
+"""Of the budget: as much later may the first proof end, without which all else was for nothing."""
+
 
 def prove(tuner: Tuner, final: Race, before: Race | None = None) -> list[ProvenPlan]:
     """Give verdicts to the fastest plan of each tier, and to the next one where it fails.
@@ -25,19 +28,38 @@ def prove(tuner: Tuner, final: Race, before: Race | None = None) -> list[ProvenP
     if not names:
         return []
     horizon = tuner.time_plan.horizon
-    # The plain run twice, and one plan.
-    if not tuner.budget.affords(f"the proof of {names[0]}", 3 * tuner.time_plan.prove_s):
+    # The plain run, and once more beside one plan.
+    needed_s = 2.5 * tuner.time_plan.prove_s - _LATE_SHARE * tuner.budget.seconds
+    if not tuner.budget.affords(f"the proof of {names[0]}", needed_s):
         tuner.notes.unproven = _no_time(tuner, names[0], final)
         return []
-    prover = Prover(tuner.lab, horizon, tuner.known, fill_ahead=tuner.time_plan.fill_ahead)
+    prover = Prover(
+        tuner.lab,
+        horizon,
+        tuner.known,
+        fill_ahead=tuner.time_plan.fill_ahead,
+        # Races have held more than two at a time.
+        at_once=True,
+    )
     tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
     prover.run_plain()
     rungs: list[ProvenPlan] = []
-    for tier in ACCEPT[: ACCEPT.index(tuner.accept) + 1]:
+    for tier in _fastest_tier_first(tuner, final, names):
         rung = prove_tier(tuner, prover, final, names, tier, rungs)
         if rung is not None:
             rungs.append(rung)
-    return rungs
+    return sorted(rungs, key=lambda rung: TIERS.index(rung.tier))
+
+
+def _fastest_tier_first(tuner: Tuner, final: Race, names: Sequence[str]) -> list[str]:
+    """Return the tiers that may be accepted, that of the fastest plan first.
+
+    There may be no time for another one.
+    """
+    tiers = list(ACCEPT[: ACCEPT.index(tuner.accept) + 1])
+    claimed = [numerics_of(final.arms[name].plan, tuner.known).best_verdict for name in names]
+    fastest = next((tier for tier in claimed if tier in tiers), tiers[0])
+    return [fastest, *(tier for tier in tiers if tier != fastest)]
 
 
 def _no_time(tuner: Tuner, name: str, final: Race) -> str:
@@ -63,14 +85,16 @@ def prove_tier(
         final: the last race.
         names: the arms that gained, the fastest first.
         tier: plans that claim less, or more, have a turn of their own.
-        rungs: what was proven before; a slower plan of a weaker tier is worth no proof.
+        rungs: what was proven before; a plan that is slower than one of as good a tier is worth no
+            proof.
     """
     for name in names:
         plan = final.arms[name].plan
         claimed = numerics_of(plan, tuner.known)
         if not plan.techniques or claimed.best_verdict != tier:
             continue
-        best = max((fresh_speedup(rung).median for rung in rungs), default=0.0)
+        as_good = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tier)]
+        best = max((fresh_speedup(rung).median for rung in as_good), default=0.0)
         if final.ratio(name).median <= best:
             return None
         is_narrow = tier == "statistical"

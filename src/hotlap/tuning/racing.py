@@ -27,6 +27,7 @@ def race_plans(
     until: float,
     number: int,
     floor: float = 0.0,
+    twins: Sequence[str] = TWINS,
     rounds: int | None = None,
     turn_s: float | None = None,
     is_settled: Callable[[Race], bool] | None = None,
@@ -40,16 +41,17 @@ def race_plans(
         until: when to stop.
         number: of the race, from 1.
         floor: that of the race before, which a gain must exceed as well.
+        twins: names of the arms that are the plain run.
         rounds: turns of each arm, what is usual for that race if None.
         turn_s: seconds of a turn, what is usual if None.
         is_settled: True if more turns would tell nothing more; where nothing looks faster, or what
             does is shown to be, if None.
     """
-    plain = [Arm(name, Plan({}), tuner.lab) for name in TWINS]
+    plain = [Arm(name, Plan({}), tuner.lab) for name in twins]
     rounds = rounds or _ROUNDS[number > 1]
     result = race(
         [*plain, *arms],
-        twins=TWINS,
+        twins=twins,
         rounds=rounds,
         most_rounds=_MORE_ROUNDS * rounds,
         settled=is_settled or (lambda so_far: not _more_may_tell(so_far, floor)),
@@ -59,6 +61,7 @@ def race_plans(
         # A recipe is trained for as long as there are turns.
         planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
+        age=tuner.age_for(seen, (arm.plan for arm in arms)),
         progress=tuner.progress,
     )
     for arm in arms:
@@ -88,25 +91,29 @@ def _more_may_tell(so_far: Race, floor: float) -> bool:
     )
 
 
-def arms_that_fit(tuner: Tuner, until: float, arm_s: float | None = None) -> int:
+def arms_that_fit(tuner: Tuner, until: float) -> int:
     """Return how many arms beside the twins can start and take some turns until then.
 
     Args:
         tuner: what the tuning shares.
         until: when the race ends.
-        arm_s: seconds that each takes, those of a race that decides if None.
     """
-    each_s = tuner.time_plan.arm_s if arm_s is None else arm_s
-    return max(0, int((until - time.monotonic()) / each_s) - len(TWINS))
+    return max(0, int((until - time.monotonic()) / tuner.time_plan.arm_s) - len(TWINS))
 
 
-def until_next(tuner: Tuner) -> float:
+def until_next(tuner: Tuner, least_s: float | None = None) -> float:
     """Return when the next race ends: as planned, or later if it would not take place otherwise.
 
     What is kept for proofs is of no use while nothing has been found that could be proven.
+
+    Args:
+        tuner: what the tuning shares.
+        least_s: seconds of the shortest race, of one plan and its twins if None.
     """
     planned = tuner.time_plan
-    least = time.monotonic() + (len(TWINS) + 1.1) * planned.arm_s
+    if least_s is None:
+        least_s = (len(TWINS) + 1.1) * planned.arm_s
+    least = time.monotonic() + least_s
     if planned.second_until >= least or least > tuner.budget.deadline(0.0):
         return planned.second_until
     return least

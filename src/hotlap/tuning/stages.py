@@ -12,6 +12,7 @@ from hotlap.lab.observing import Observation, watch
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
+from hotlap.lab.turn_lengths import late_age
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Technique, registry
@@ -25,7 +26,7 @@ from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
-from hotlap.tuning.time_plan import plan_time
+from hotlap.tuning.time_plan import has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, WEAKEST, Progress, Tuner
 
 _OBSERVE_SHARE = 0.2
@@ -100,7 +101,9 @@ def _tune(tuner: Tuner) -> Tuning:
     tuner.progress(
         f"watching {tuner.plain}; its start is waited for whatever the budget, for up to 60 s"
     )
-    seen = watch(tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1)
+    seen = watch(
+        tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1, stays=not tuner.owns_step
+    )
     facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
     candidates, refused = nominate(
         facts,
@@ -115,10 +118,24 @@ def _tune(tuner: Tuner) -> Tuning:
     candidates, hinted, tuner.unhinted = put_first(
         candidates, tuner.hints, facts, tuner.host, tuner.known, weakest
     )
+    first, candidates = candidates[:hinted], _without_late_ones(tuner, seen, candidates)
+    hinted = sum(candidate in candidates for candidate in first)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
-    live = race_live(tuner, seen, candidates)
-    plans = len(live.finalists) if live is not None and live.finalists else None
-    tuner.time_plan = plan_time(seen.trace, budget, narrow=narrow, plans=plans)
+    try:
+        live = race_live(tuner, seen, candidates)
+    finally:
+        if seen.trial is not None:
+            seen.trial.kill()
+    finalists = list(live.finalists) if live is not None else []
+    raced = finalists or [candidate.plan() for candidate in candidates]
+    tuner.time_plan = plan_time(
+        seen.trace,
+        budget,
+        narrow=narrow,
+        plans=len(finalists) or None,
+        reads_all=any(tuner.reads_all(plan) for plan in finalists),
+        age=tuner.age_for(seen, raced),
+    )
     if live is not None and live.finalists:
         tuner.live = live.finalists
         final = confirm(tuner, seen, live)
@@ -133,6 +150,21 @@ def _tune(tuner: Tuner) -> Tuning:
         final, before = _later_races(tuner, seen, candidates, first)
         rungs = prove(tuner, final, before) if final else []
     return conclude(tuner, seen, final or first, rungs)
+
+
+def _without_late_ones(
+    tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    """Return the candidates without those that act late, if there is no time to get there."""
+    late = [c for c in candidates if tuner.known[c.technique].acts_late]
+    age = late_age(len(seen.trace.steps))
+    if not late or has_time_for_age(seen.trace, tuner.budget, age):
+        return list(candidates)
+    option = tuner.budget.ask(2 * tuner.budget.seconds)
+    tuner.notes.note_untried(
+        late, f"it shows after {age} steps only, and the budget is too short: use {option}"
+    )
+    return [candidate for candidate in candidates if candidate not in late]
 
 
 def _first_races(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from hotlap.lab.arm import Arm
-from hotlap.lab.duel import Decision
+from hotlap.lab.decisions import Decision
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import figures, paired_ratio
 from hotlap.plan import Plan

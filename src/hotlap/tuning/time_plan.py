@@ -11,6 +11,8 @@ TURN_S = 0.6
 """A turn of the plain script. Shorter ones are mostly cold caches."""
 CONFIRM_TURN_S = 0.3
 """The same where a gain is only confirmed."""
+CONFIRM_ROUNDS = 5
+"""Turns of each arm there: what gains is known, and processes differ by more than turns."""
 _STARTS_BEFORE_WATCHING = 12
 _PROVE_SHARE = 0.35
 _PROVE_NARROW_SHARE = 0.5
@@ -27,8 +29,13 @@ _DIGESTS_S = 0.005
 """Seconds that a proof adds to each step: digests, and updates repeated on sampled elements. About
 5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
-_START_SHARE = 0.6
+_RUNS_TO_AGE = 8
+"""Four to confirm a plan, and as much for its proof."""
+_AGE_SHARE = 0.5
+START_SHARE = 0.6
 """Processes start two at a time; what that leaves of the time for each."""
+_AT_ONCE_SHARE = 0.7
+"""The same of two that are followed step by step at the same time."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class TimePlan:
     """Seconds that one more arm takes in a race, for its start and the fewest turns."""
     confirm_s: float
     """The same where the race only confirms what is known from one live process."""
+    fill_s: float
+    """Seconds that it takes to read every training sample: what a plan that keeps them needs to
+    start, beside the others."""
     prove_s: float
     """Seconds that one more plan's proof takes."""
     prove_narrow_s: float
@@ -55,7 +65,13 @@ class TimePlan:
 
 
 def plan_time(
-    trace: Trace, budget: Budget, *, narrow: bool = False, plans: int | None = None
+    trace: Trace,
+    budget: Budget,
+    *,
+    narrow: bool = False,
+    plans: int | None = None,
+    reads_all: bool = False,
+    age: int = 0,
 ) -> TimePlan:
     """Share out what is left of the budget.
 
@@ -64,6 +80,8 @@ def plan_time(
         budget: what is left of it is shared out.
         narrow: True if a plan with narrower formats may have to be proven.
         plans: how many have to be proven, if that is known.
+        reads_all: True if one of them keeps the whole data set in memory.
+        age: steps before which one of them does not show, see `Technique.acts_late`.
     """
     setup = trace.setup_s + 1.0
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
@@ -76,26 +94,44 @@ def plan_time(
     more_s = setup + _REPEATED * NARROW_SAMPLES * step + seeds_s
     share = _PROVE_NARROW_SHARE if narrow else _PROVE_SHARE
     narrow_s = more_s + seeds_s if narrow else 0.0
-    # The plain run twice, two at a time, and each plan.
-    starts, runs = 2 + (plans or 3), 1.9 + (plans or 3) / 2
+    # The plain run twice and each plan, two at a time after the first.
+    starts = runs = 1 + _AT_ONCE_SHARE * (1 + (plans or 3))
     fits = (share * budget.left - starts * setup - narrow_s) / (runs * step)
-    horizon, fill_ahead = _horizon(trace, fits)
-    prove_all = starts * setup + runs * horizon * step + narrow_s
+    horizon, fill_ahead = _horizon(trace, max(fits, age + _BEYOND_EPOCH if age else 0))
+    fill_s = seconds_to_read(trace)
+    fills_s = _AT_ONCE_SHARE * (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
+    prove_all = starts * setup + runs * horizon * step + fills_s + narrow_s
     second_until = budget.deadline(prove_all + watch_s)
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
     turn = max(TURN_S, _LEAST_TURNS * step)
+    before_turns_s = START_SHARE * setup + (35 + age) * step
     return TimePlan(
         horizon=horizon,
         fill_ahead=fill_ahead,
         first_until=first_until,
         second_until=second_until,
         watch_s=watch_s,
-        arm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * turn,
-        confirm_s=_START_SHARE * setup + 35 * step + _LEAST_TURNS * max(CONFIRM_TURN_S, 3 * step),
+        arm_s=before_turns_s + _LEAST_TURNS * turn,
+        confirm_s=before_turns_s + CONFIRM_ROUNDS * max(CONFIRM_TURN_S, 3 * step),
+        fill_s=fill_s,
         prove_s=setup + horizon * step,
         prove_narrow_s=setup + horizon * step + more_s,
     )
+
+
+def has_time_for_age(trace: Trace, budget: Budget, age: int) -> bool:
+    """True if plans can be confirmed and proven after so many steps of their own."""
+    step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
+    return _RUNS_TO_AGE * age * step < _AGE_SHARE * budget.left
+
+
+def seconds_to_read(trace: Trace) -> float:
+    """Return about how many seconds it takes to read every training sample."""
+    data_ms = trace.phase_means().get("data", 0.0)
+    loaders = [loader for loader in trace.facts.loaders if loader.training]
+    batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
+    return data_ms * max(batches, default=0.0) / 1e3
 
 
 def _period_s(trace: Trace) -> float:

@@ -1,12 +1,14 @@
 """`Tuner`: state of a running tuning: lab, host, budget and trials."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
+from hotlap.lab.turn_lengths import late_age
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
@@ -48,6 +50,16 @@ class Tuner:
     def owns_step(self) -> bool:
         """True if hotlap's engine takes the steps."""
         return self.lab.subject.step_owner == "engine"
+
+    def reads_all(self, plan: Plan) -> bool:
+        """True if a technique of the plan keeps the whole data set in memory."""
+        return any(self.known[name].memory.keeps_dataset for name in plan.techniques)
+
+    def age_for(self, seen: Observation, plans: Iterable[Plan]) -> int:
+        """Return the steps before which one of the plans does not show, 0 if all do at once."""
+        names = {name for plan in plans for name in plan.techniques}
+        is_late = any(self.known[name].acts_late for name in names)
+        return late_age(len(seen.trace.steps)) if is_late else 0
 
     @property
     def plain(self) -> str:

@@ -1,8 +1,12 @@
-"""Role `duel`: an attached script trains in turns, under one live plan after another."""
+"""Role `duel`: an attached script trains in turns, under one live plan after another.
+
+A process in the role `observe` can go on as one, once it has been watched.
+"""
 
 from typing import Any
 
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.race import LoopEnds
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.turns import Turns
@@ -12,19 +16,17 @@ class Duel(Part):
     """Stops at a gate after some steps, then takes turns, each under the plan that it is told.
 
     Args:
-        session: what it is a part of. Its options: `started`, when the process was started;
-            `age`, steps before the gate.
+        session: what it is a part of. Its option `started` is when the process was started.
         live: the techniques; a turn names those that are on by their numbers.
+        age: steps before the gate.
     """
 
-    def __init__(self, session: Session, live: LiveTechniques) -> None:
-        options = session.config.options
+    def __init__(self, session: Session, live: LiveTechniques, age: int) -> None:
+        started = session.config.options["started"]
         self._live = live
-        self._turns = Turns(
-            session.channel, options["started"], live.proofs, session.stop, begin=self._begin
-        )
+        self._turns = Turns(session.channel, started, live.proofs, session.stop, begin=self._begin)
         self._ends = LoopEnds()
-        self._left = options["age"]
+        self._left = age
 
     def step_done(self, optimizer: Any) -> None:
         if not self._ends.ends(optimizer):
@@ -40,3 +42,25 @@ class Duel(Part):
 
     def _begin(self, message: dict[str, Any]) -> None:
         self._live.use(message["on"])
+
+
+def go_on_as_duel(session: Session, watch: Watch) -> None:
+    """Report what was watched, and take turns as soon as the techniques are told; else end here.
+
+    Args:
+        session: has been watched, and has no plan.
+        watch: what has watched it.
+    """
+    session.finish("limit")
+    message = session.channel.receive()
+    if message is None or message["kind"] != "duel":
+        session.stop()
+        return
+    live = LiveTechniques(message["plans"], extra=session.config.techniques)
+    # What they would have heard of, had they been there from the start.
+    for loader, iterator in watch.open_iterators():
+        live.iterator_wanted(loader)
+        live.iterator_made(loader, iterator)
+    for root in watch.roots:
+        live.root_found(root)
+    session.go_on(live, Duel(session, live, message["age"]))

@@ -1,6 +1,8 @@
 """Role `observe`: measures where each step's time goes, and which lines it is spent in."""
 
 import collections
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
 from hotlap.trace import events, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
+from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import (
     WatchedLoader,
     count_steps_per_epoch,
@@ -33,12 +36,18 @@ class Watch(Part):
 
     Args:
         session: what it is a part of. Its option `started` is when the process was started.
-        limits: when enough has been seen; the trial then ends.
+        limits: when enough has been seen.
+        then: called with this once enough has been seen; ends the trial if None.
     """
 
     wants_phases = True
 
-    def __init__(self, session: Session, limits: Limits) -> None:
+    def __init__(
+        self,
+        session: Session,
+        limits: Limits,
+        then: "Callable[[Watch], None] | None" = None,
+    ) -> None:
         options = session.config.options
         self.recorder = Recorder(
             limits,
@@ -48,9 +57,11 @@ class Watch(Part):
         self.roots: list[Any] = []
         self.steppers = Steppers()
         self._session = session
+        self._then = then or (lambda _: session.stop())
         self._folder = options.get("folder") if session.config.role == "observe" else None
         self.wants_events = self._folder is not None
         self._loaders: dict[int, WatchedLoader] = {}
+        self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
         self._backwards = 0
         self._loops: list[frames.Loop] = []
@@ -90,6 +101,13 @@ class Watch(Part):
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.begin(self.steps)
         iterator._hotlap_loader = known
+        self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
+        self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
+
+    def open_iterators(self) -> list[tuple[Any, Any]]:
+        """Return (loader, iterator) of all iterators that the script still holds."""
+        pairs = [(loader(), iterator()) for loader, iterator in self._iterators]
+        return [pair for pair in pairs if None not in pair]
 
     def batch_begins(self, iterator: Any) -> None:
         self.recorder.begin()
@@ -171,7 +189,7 @@ class Watch(Part):
             self.recorder.commit()
         self.recorder.check_limits([known.starts for known in self._training()])
         if self.recorder.is_over:
-            self._session.stop()
+            self._then(self)
 
     def _training(self) -> list[WatchedLoader]:
         return [known for known in self._loaders.values() if known.training]
@@ -219,6 +237,7 @@ class Watch(Part):
             planned_why=why,
             page_faults=page_faults,
             system_ms=system_ms,
+            denormals=count_denormals(known_optimizers()),
         )
 
 

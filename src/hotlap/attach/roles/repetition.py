@@ -21,9 +21,9 @@ from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import buffers_of, parameters_of, place_of, states_of
 from hotlap.attach.roles.session import Session
 from hotlap.attach.seams import known_optimizers
+from hotlap.rng import set_rng_states
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
 from hotlap.trial.drawing import own_dtype, repeat_in_dtype
-from hotlap.trial.rng import set_rng_states
 from hotlap.trial.ways import EXACT, LAID_OUT, PLAIN, ways_of
 
 Gradients = dict[str, torch.Tensor | None]

@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 
 from hotlap import nested
 from hotlap.attach.seams import known_optimizers
+from hotlap.rng import rng_states
 from hotlap.techniques import Refusal
-from hotlap.trial.rng import rng_states
 
 
 class StepSampler:

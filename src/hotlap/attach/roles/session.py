@@ -144,6 +144,12 @@ class Session(Listener):
         for part in self.parts:
             part.step_failed(optimizer)
 
+    def go_on(self, plan: LiveTechniques, *parts: Part) -> None:
+        """Take another role from the next step on, after a report."""
+        self.plan = plan
+        self.play(*parts)
+        self._finished = False
+
     def finish(self, ended: str = "script") -> None:
         """Send the report, once, from the process that was attached to."""
         if self._finished or os.getpid() != self._pid:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hotlap.feed.purity import global_rng
+from hotlap import rng
 
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: what is in them is not kept by its forward."""
@@ -122,12 +122,12 @@ def evaluation_mode(model: Any) -> Iterator[None]:
 @contextmanager
 def kept_random_states() -> Iterator[None]:
     """Put Python's, numpy's and torch's random states back, those of CUDA devices too."""
-    states = global_rng.global_random_states()
+    states = rng.global_random_states()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
-        global_rng.restore(states)
+        rng.restore(states)
         if devices:
             torch.cuda.set_rng_state_all(devices)
 

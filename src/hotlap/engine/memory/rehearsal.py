@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from hotlap import rng
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.memory.ledger import Ledger, Peak
 from hotlap.engine.memory.sample_batches import batches_of, first_samples, per_sample
 from hotlap.engine.sources import training_source
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.samples.transform import UnstackedSamples
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.nested import map_tensors, tensors, with_items
@@ -64,7 +64,7 @@ class Sample:
     @classmethod
     def of(cls, task: Task, place: int | None = None) -> "Sample":
         """Look at one of the task's samples, at some of them if `place` is None."""
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         try:
             source = batches_of(_looked_at(task, place), task)
 
@@ -85,7 +85,7 @@ class Sample:
                 differs=len(set(sizes)) > 1,
             )
         finally:
-            global_rng.restore(states)
+            rng.restore(states)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def rehearse(
     split = _micro_batch(plan, known) or task.most_samples
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
-    states = global_rng.global_random_states()
+    states = rng.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
             built = _built(task, kept, ledger, device, techniques)
@@ -179,7 +179,7 @@ def rehearse(
             "estimated. Train a few steps: `hotlap train` prints the peak memory of every epoch."
         ) from error
     finally:
-        global_rng.restore(states)
+        rng.restore(states)
     return Rehearsal(peak, proofs, left_out)
 
 
@@ -324,8 +324,10 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     Walked side by side, unlike anything in `hotlap.nested`: lists may grow with their samples too.
     """
     if type(two) is not type(three):
-        kinds = f"{type(two).__name__} and {type(three).__name__}"
-        raise _Irregular(f"they hold a {kinds}; expected: the same type")
+        raise _Irregular(
+            f"a batch of two samples holds a {type(two).__name__} where one of three samples holds "
+            f"a {type(three).__name__}; expected: the same type in every batch"
+        )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
@@ -353,7 +355,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
-            f"a list holds {len(two)} and {len(three)} items; expected: one tensor for all samples"
+            f"a list has {len(two)} items in a batch of two samples, and {len(three)} in one of "
+            "three; expected: as many items as samples, or one tensor for all samples"
         )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)

@@ -19,6 +19,7 @@ from hotlap.feed.sources.stream import Stream
 from hotlap.task import LoaderFacts, Task, TaskFacts
 from hotlap.trace import events, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock
+from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import getitem_of, optimizer_facts
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor, Trace
@@ -180,6 +181,7 @@ class _Watched:
             else f"the recipe's task: {task.total_steps} steps",
             page_faults=page_faults,
             system_ms=system_ms,
+            denormals=count_denormals([built.optimizer]),
         )
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils.data import get_worker_info
 
-from hotlap.feed.purity import global_rng
+from hotlap import rng
 from hotlap.nested import flatten_into, rebuild
 
 MOST_BYTES = 2**20
@@ -65,8 +65,8 @@ class Parcels:
         if self._number is None:
             return batch
         # What the first batch of a worker draws is not seen: the script may have seeded it.
-        moved = None if self._states is None else global_rng.generator_that_advanced(self._states)
-        self._states = global_rng.global_random_states()
+        moved = None if self._states is None else rng.generator_that_advanced(self._states)
+        self._states = rng.global_random_states()
         return batch if moved is None else _Told(self._number, moved, batch)
 
 

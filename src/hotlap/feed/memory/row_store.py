@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hotlap.feed.memory.place import Place, no_room
-from hotlap.feed.purity import global_rng
+from hotlap.feed.purity.same_bytes import same_bytes
 from hotlap.nested import flatten_into
 
 log = logging.getLogger("hotlap")
@@ -116,7 +116,7 @@ class RowStore:
         if flatten_into(again, leaves) != self.spec:
             return "samples differ in structure when read again"
         for leaf, row in zip(leaves, self.rows, strict=True):
-            if not global_rng.same_bytes(leaf, self.place.read_back(row, index)):
+            if not same_bytes(leaf, self.place.read_back(row, index)):
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
                 return f"sample {which} is not the same when read again"
         return None

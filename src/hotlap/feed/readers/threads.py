@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.purity.reach import Reach
 from hotlap.feed.samples.reading import samples_equal
 from hotlap.feed.samples.transform import read_at
@@ -66,12 +66,12 @@ class ReaderThreads:
                 "transform(sample, generator)"
             )
         wanted = positions[:_LOOKED_AT].tolist()
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         self._check_unchanged(wanted[0])
-        global_rng.restore(states)
+        rng.restore(states)
         expected = self._samples(wanted)
-        drawn = global_rng.generator_that_advanced(states)
-        global_rng.restore(states)
+        drawn = rng.generator_that_advanced(states)
+        rng.restore(states)
         if drawn is not None:
             return f"reading a sample draws from {drawn}, which threads share"
         read = self.pool.map(lambda position: read_at(self.dataset, position), wanted)
@@ -129,10 +129,10 @@ class ReaderThreads:
 
     def _batch(self, positions: torch.Tensor) -> tuple[Any, bool]:
         """Return a batch, and whether a random state of the process moved meanwhile."""
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         joined = self.stages.join(self._samples(positions.tolist()))
         batch = self.stages.make_batch(positions, joined)
-        return batch, global_rng.generator_that_advanced(states) is not None
+        return batch, rng.generator_that_advanced(states) is not None
 
     def _make_batch(self, positions: torch.Tensor, joined: Any) -> tuple[Any, bool]:
         return self.stages.make_batch(positions, joined), False
@@ -143,10 +143,10 @@ class ReaderThreads:
         Raises:
             RunError: it does.
         """
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         joined = self.stages.join(self._samples(positions.tolist()))
-        drawn = global_rng.generator_that_advanced(states)
-        global_rng.restore(states)
+        drawn = rng.generator_that_advanced(states)
+        rng.restore(states)
         if drawn is not None:
             raise self._too_late(drawn)
         with self.stages.guard_generators():
@@ -175,9 +175,9 @@ class ReaderThreads:
         wanted = positions.tolist() if isinstance(positions, torch.Tensor) else list(positions)
         size = -(-len(wanted) // self.source.reader_threads)
         parts = [wanted[start : start + size] for start in range(0, len(wanted), size)]
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         samples = [sample for part in self.pool.map(self._samples, parts) for sample in part]
-        drawn = global_rng.generator_that_advanced(states)
+        drawn = rng.generator_that_advanced(states)
         if drawn is not None:
             raise self._too_late(drawn)
         return self.stages.join(samples)

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
+from hotlap.feed.purity.same_bytes import same_bytes
 
 log = logging.getLogger("hotlap")
 
@@ -49,9 +50,9 @@ class BatchedReader:
         if self.refused is None and not self._looks:
             self.batches += 1
             return self._dataset.__getitems__(wanted)
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         samples = [self._dataset[position] for position in wanted]
-        if self.refused is None and global_rng.generator_that_advanced(states) is None:
+        if self.refused is None and rng.generator_that_advanced(states) is None:
             self._compare(wanted, samples, states)
         return samples
 
@@ -64,7 +65,7 @@ class BatchedReader:
             # One by one they can be read, and that is what counts.
             self.refused = f"{name}.__getitems__ raised {type(error).__name__}: {error}"
         else:
-            if global_rng.generator_that_advanced(states) is not None:
+            if rng.generator_that_advanced(states) is not None:
                 self.refused = f"{name}.__getitems__ draws random numbers"
             elif len(others) != len(samples):
                 self.refused = f"{name}.__getitems__ gave {len(others)} samples, not {len(samples)}"
@@ -75,7 +76,7 @@ class BatchedReader:
                     self.refused = (
                         f"{name}.__getitems__ gave another sample {wrong[0]} than `__getitem__`"
                     )
-        global_rng.restore(states)
+        rng.restore(states)
         if self.refused is None:
             return
         if self.batches:
@@ -103,7 +104,7 @@ def samples_equal(left: Any, right: Any, *, unknown: bool = False) -> bool:
     if type(left) is not type(right):
         return False
     if isinstance(left, torch.Tensor):
-        return global_rng.same_bytes(left, right)
+        return same_bytes(left, right)
     if hasattr(left, "tobytes") and hasattr(left, "dtype"):
         same_kind = left.dtype == right.dtype and left.shape == right.shape
         return same_kind and left.tobytes() == right.tobytes()

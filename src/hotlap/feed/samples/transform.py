@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.samples.draws import Draws
 from hotlap.feed.samples.order import derive_seed
 from hotlap.feed.samples.uncollation import Kind, kind_of, uncollate
@@ -121,13 +121,13 @@ class Stages:
         Raises:
             UsageError: a transform drew from them that should not.
         """
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         try:
             yield
         finally:
-            drawn = global_rng.generator_that_advanced(states)
+            drawn = rng.generator_that_advanced(states)
             if drawn is not None:
-                global_rng.restore(states)
+                rng.restore(states)
         if drawn is not None and not self.uses_globals:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
@@ -174,7 +174,7 @@ class Stages:
             if not self.uses_globals:
                 given = self.transform(sample, generator.manual_seed(seed))
             else:
-                global_rng.reseed(seed)
+                rng.reseed(seed)
                 given = self.transform(sample)
         except Exception as error:
             raise self._sample_error("transform", error, str(position)) from error
@@ -235,9 +235,9 @@ class Staged(Dataset[Any]):
 
     def _read(self, positions: list[int]) -> list[Any]:
         if not self._draws:
-            states = global_rng.global_random_states()
+            states = rng.global_random_states()
             samples = [read_at(self.stages.samples.dataset, position) for position in positions]
-            self._draws = global_rng.generator_that_advanced(states) is not None
+            self._draws = rng.generator_that_advanced(states) is not None
             if not self._draws:
                 return samples
         return [read_at(self.stages.samples, position) for position in positions]

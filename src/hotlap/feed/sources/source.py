@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from hotlap import rng
 from hotlap.errors import RunError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.readers.processes import WorkerProcesses
 from hotlap.feed.readers.threads import ReaderThreads
 from hotlap.feed.samples.order import derive_seed, epoch_order
@@ -176,20 +176,20 @@ class Source:
 
     def _put_back(self) -> None:
         if self._undrawn is not None:
-            global_rng.restore(self._undrawn)
+            rng.restore(self._undrawn)
             self._undrawn = None
 
     def _read(self, positions: Any) -> Any:
         is_step = isinstance(positions, torch.Tensor)
         wanted = positions.tolist() if is_step else list(positions)
         samples = self.samples
-        states = global_rng.global_random_states()
+        states = rng.global_random_states()
         if samples.draws:
             batch = self._collate(samples, wanted)
-            global_rng.restore(states)
+            rng.restore(states)
             return batch
         batch = self._collate(self._together or self.dataset, wanted)
-        if global_rng.generator_that_advanced(states) is None:
+        if rng.generator_that_advanced(states) is None:
             return batch
         # From now on every sample has a random state of its own, this batch's included. Whoever
         # wraps this function may see that it draws; the run's own states are put back behind it.
@@ -230,5 +230,5 @@ class _Samples(Dataset[Any]):
         return len(self.dataset)
 
     def __getitem__(self, position: int) -> Any:
-        global_rng.reseed(derive_seed(self.seed, self.epoch, position))
+        rng.reseed(derive_seed(self.seed, self.epoch, position))
         return self.dataset[position]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy.random  # noqa: F401 (a generator is seeded only if it is loaded, in every process)
 from torch.utils.data import default_collate
 
+from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity import global_rng
 from hotlap.feed.samples.order import derive_seed, through_buffer
 from hotlap.feed.samples.transform import Stages
 from hotlap.task.data_sets import samples_in
@@ -97,9 +97,9 @@ class StreamReader:
         with self.stages.guard_generators():
             return self.stages.make_batch(positions, joined)
 
-    def _seed_generators(self, *numbers: int) -> global_rng.SeededGenerators:
+    def _seed_generators(self, *numbers: int) -> rng.SeededGenerators:
         """Return a context manager that seeds the generators for a part of the work."""
-        return global_rng.SeededGenerators(
+        return rng.SeededGenerators(
             derive_seed(self.seed, self.epoch, *numbers), puts_back=self.protects
         )
 

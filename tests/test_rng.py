@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from hotlap.feed.purity import global_rng
+from hotlap import rng
+from hotlap.feed.purity.same_bytes import same_bytes
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    global_rng.reseed(5)
+    rng.reseed(5)
 
 
 @pytest.mark.parametrize(
@@ -33,28 +34,28 @@ def test_a_draw_is_seen_and_undone(draw: Callable[[], Any], name: str) -> None:
     # Of a pair of Gaussian numbers the second is kept: to take it moves nothing else.
     for warm_up in (lambda: None, draw):
         warm_up()
-        before = global_rng.global_random_states()
-        assert global_rng.generator_that_advanced(before) is None
+        before = rng.global_random_states()
+        assert rng.generator_that_advanced(before) is None
         first = draw()
-        assert global_rng.generator_that_advanced(before) == name
-        global_rng.restore(before)
-        assert global_rng.generator_that_advanced(before) is None
+        assert rng.generator_that_advanced(before) == name
+        rng.restore(before)
+        assert rng.generator_that_advanced(before) is None
         assert draw() == first
 
 
 def test_the_second_of_two_gaussian_numbers_is_a_draw() -> None:
     np.random.standard_normal()
-    before = global_rng.global_random_states()
+    before = rng.global_random_states()
     np.random.standard_normal()
-    assert global_rng.generator_that_advanced(before) == "numpy's global RNG"
+    assert rng.generator_that_advanced(before) == "numpy's global RNG"
 
 
 def test_samples_are_the_same_if_their_bits_are_and_their_kind() -> None:
     zeros = torch.zeros(4, dtype=torch.float32)
-    assert global_rng.same_bytes(zeros, zeros.clone())
-    assert not global_rng.same_bytes(zeros, zeros.int())
-    assert not global_rng.same_bytes(zeros, zeros.view(2, 2))
-    assert not global_rng.same_bytes(zeros, -zeros)
+    assert same_bytes(zeros, zeros.clone())
+    assert not same_bytes(zeros, zeros.int())
+    assert not same_bytes(zeros, zeros.view(2, 2))
+    assert not same_bytes(zeros, -zeros)
     nan = torch.tensor([float("nan"), 1.0])
-    assert global_rng.same_bytes(nan, nan.clone())
-    assert global_rng.same_bytes(torch.arange(4.0)[::2], torch.tensor([0.0, 2.0]))
+    assert same_bytes(nan, nan.clone())
+    assert same_bytes(torch.arange(4.0)[::2], torch.tensor([0.0, 2.0]))

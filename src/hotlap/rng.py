@@ -1,19 +1,19 @@
-"""RNG states of Python, NumPy and torch around a read: which generator has it advanced?
+"""The global random number generators of Python, NumPy and torch: their states, read and set.
 
-A data set may only be kept in memory if it is. Looked at here are the global random states of
-Python, numpy and torch, around every first read and around samples that are read again under other
-states; what the data set's own code can reach is the subject of `reach`.
+As they are, to see which one a call has drawn from and to put them back; and as tensors, with those
+of every device, to be kept in a file.
 """
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 _OTHER_SEED = 0x5EED
+_CUDA = "cuda."
 
 
 def global_random_states() -> tuple[Any, Any, torch.Tensor]:
@@ -90,16 +90,37 @@ def other_random_states() -> Iterator[None]:
         restore(states)
 
 
-def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Compare two tensors bit by bit (NaN equals itself), dtype and shape included."""
-    if left.dtype != right.dtype or left.shape != right.shape:
-        return False
-    return torch.equal(_as_bytes(left), _as_bytes(right))
+def rng_states() -> dict[str, torch.Tensor]:
+    """Return what `set_rng_states` takes to draw the same numbers again."""
+    import numpy
+
+    version, words, gauss = random.getstate()
+    legacy = numpy.random.get_state(legacy=False)
+    states = {
+        "torch": torch.get_rng_state(),
+        "python": torch.tensor([version, *words], dtype=torch.int64),
+        "python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
+        "numpy": torch.from_numpy(legacy["state"]["key"].astype("int64")),
+        "numpy.position": torch.tensor([legacy["state"]["pos"], legacy["has_gauss"]]),
+        "numpy.gauss": torch.tensor(legacy["gauss"], dtype=torch.float64),
+    }
+    if torch.cuda.is_initialized():
+        for number, state in enumerate(torch.cuda.get_rng_state_all()):
+            states[f"{_CUDA}{number}"] = state
+    return states
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().contiguous().reshape(-1)
-    if flat.stride(0) != 1:
-        # One number of a strided tensor is contiguous, and cannot be viewed as bytes.
-        flat = flat.clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
+def set_rng_states(states: Mapping[str, torch.Tensor]) -> None:
+    """Put every generator where `rng_states` found it."""
+    import numpy
+
+    version, *words = states["python"].tolist()
+    gauss = states["python.gauss"].tolist()
+    random.setstate((version, tuple(words), gauss[0] if gauss else None))
+    position, has_gauss = states["numpy.position"].tolist()
+    key = states["numpy"].numpy().astype("uint32")
+    numpy.random.set_state(("MT19937", key, position, has_gauss, float(states["numpy.gauss"])))
+    torch.set_rng_state(states["torch"])
+    for name, state in states.items():
+        if name.startswith(_CUDA):
+            torch.cuda.set_rng_state(state, int(name.removeprefix(_CUDA)))

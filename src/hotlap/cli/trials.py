@@ -1,0 +1,29 @@
+"""The lab of a command that holds trials: `hotlap run` needs none, and starts the sooner."""
+
+import os
+
+from hotlap.attach.entry import is_off
+from hotlap.errors import UsageError
+from hotlap.lab.subject import Subject
+from hotlap.lab.trial import Lab
+
+
+def lab_of(
+    subject: Subject, *, hide: tuple[str, ...] = (), techniques: tuple[str, ...] = ()
+) -> Lab:
+    """Return the lab for a command's trials.
+
+    Raises:
+        UsageError: a pattern of `hide` leads out of the working folder.
+    """
+    if is_off():
+        raise UsageError(
+            "`HOTLAP_OFF` is set, so hotlap does not attach to any script. Unset it to measure."
+        )
+    for pattern in hide:
+        if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
+            raise UsageError(
+                f"--hide '{pattern}' is not allowed. Expected: a pattern of files below the "
+                "working folder, as in `--hide '*.pt'` or `--hide runs`."
+            )
+    return Lab(subject, hide=hide, techniques=techniques)

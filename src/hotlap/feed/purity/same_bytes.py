@@ -1,0 +1,18 @@
+"""Compares a sample that is read again with the one that is held, bit by bit."""
+
+import torch
+
+
+def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Compare two tensors bit by bit (NaN equals itself), dtype and shape included."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    return torch.equal(_as_bytes(left), _as_bytes(right))
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().contiguous().reshape(-1)
+    if flat.stride(0) != 1:
+        # One number of a strided tensor is contiguous, and cannot be viewed as bytes.
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)

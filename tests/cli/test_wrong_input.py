@@ -52,7 +52,7 @@ def files(folder: Path) -> set[str]:
         (["run", "--python", "/no/such/python", "train.py"], "/no/such/python"),
         (["tune", "train.py", "--accept", "exakt"], "Did you mean 'exact'"),
         (["tune", "train.py", "--only", "residant"], "Did you mean 'resident'"),
-        (["tune", "train.py", "--budget", "soon"], "'soon' is not a duration"),
+        (["tune", "train.py", "--budget", "soon"], "--budget 'soon' is not a duration"),
         (["tune", "train.py", "--technique", "nowhere:X"], "nowhere"),
         (["tune", "train.py", "--technique", "nonsense"], "module:NAME"),
         (["tune", "train.py", "--out", "no/such/folder/plan.toml"], "no/such/folder"),

@@ -345,9 +345,10 @@ def test_what_is_measured_together_goes_forward_once() -> None:
 def test_evaluate_is_a_function_that_gives_a_dictionary_and_stands_alone() -> None:
     with pytest.raises(hotlap.UsageError, match="Expected: a dict"):
         evaluated(evaluate=lambda model, batch: model(batch).mean())
-    for options in ({"evaluate": print, "metrics": {"a": print}}, {"evaluate": "loss"}):
-        with pytest.raises(hotlap.UsageError, match="Expected: metrics, or a function evaluate"):
-            evaluated(**options)
+    with pytest.raises(hotlap.UsageError, match="both evaluate and metrics"):
+        evaluated(evaluate=print, metrics={"a": print})
+    with pytest.raises(hotlap.UsageError, match="evaluate='loss' is not callable"):
+        evaluated(evaluate="loss")
 
 
 def test_a_plan_may_name_techniques_from_outside() -> None:

@@ -31,7 +31,7 @@ JsonFlag = Annotated[
 
 def _duration(kind: Any, tokens: Sequence[Token]) -> float:
     del kind
-    return parse_duration(tokens[0].value)
+    return parse_duration(tokens[0].value, tokens[0].keyword or "")
 
 
 def _default_shown(value: Any) -> str | None:

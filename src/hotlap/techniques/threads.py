@@ -35,7 +35,7 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
         return f"count={options.count} is more than the usable cores. Expected: 1 to {host.cores}."
     if task.threads == options.count:
-        return f"the script uses {options.count} threads already. Set another count."
+        return f"the script runs with {options.count} threads already. Expected: another count."
     return None
 
 

@@ -135,6 +135,7 @@ def _tune(tuner: Tuner) -> Tuning:
         plans=len(finalists) or None,
         reads_all=any(tuner.reads_all(plan) for plan in finalists),
         age=tuner.age_for(seen, raced),
+        at_once=not tuner.owns_step,
     )
     if live is not None and live.finalists:
         tuner.live = live.finalists

@@ -72,6 +72,7 @@ def plan_time(
     plans: int | None = None,
     reads_all: bool = False,
     age: int = 0,
+    at_once: bool = True,
 ) -> TimePlan:
     """Share out what is left of the budget.
 
@@ -82,6 +83,7 @@ def plan_time(
         plans: how many have to be proven, if that is known.
         reads_all: True if one of them keeps the whole data set in memory.
         age: steps before which one of them does not show, see `Technique.acts_late`.
+        at_once: True if two runs are followed at a time, see `Prover`.
     """
     setup = trace.setup_s + 1.0
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
@@ -95,11 +97,12 @@ def plan_time(
     share = _PROVE_NARROW_SHARE if narrow else _PROVE_SHARE
     narrow_s = more_s + seeds_s if narrow else 0.0
     # The plain run twice and each plan, two at a time after the first.
-    starts = runs = 1 + _AT_ONCE_SHARE * (1 + (plans or 3))
+    share_of_run = _AT_ONCE_SHARE if at_once else 1.0
+    starts = runs = 1 + share_of_run * (1 + (plans or 3))
     fits = (share * budget.left - starts * setup - narrow_s) / (runs * step)
     horizon, fill_ahead = _horizon(trace, max(fits, age + _BEYOND_EPOCH if age else 0))
     fill_s = seconds_to_read(trace)
-    fills_s = _AT_ONCE_SHARE * (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
+    fills_s = share_of_run * (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
     prove_all = starts * setup + runs * horizon * step + fills_s + narrow_s
     second_until = budget.deadline(prove_all + watch_s)
     racing = max(0.0, budget.left - prove_all - watch_s)

@@ -341,8 +341,7 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
         if list(two) != list(three):
             raise _Irregular(
                 f"a batch of two samples has the keys {list(two)}, and one of three samples has "
-                f"{list(three)}; "
-                "expected: the same keys in every batch"
+                f"{list(three)}; expected: a collate_fn that gives every batch the same keys"
             )
         grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)

@@ -8,7 +8,7 @@ from typing import Any
 from hotlap.attach import seams
 from hotlap.device import switches
 from hotlap.plan import Plan
-from hotlap.techniques import FeedTarget, ModelTarget, OptimizerTarget, Technique
+from hotlap.techniques import FeedTarget, ModelTarget, Numerics, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
 from hotlap.trace.identity import IdentityTable
 
@@ -33,6 +33,7 @@ class PlanInProcess:
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")
+        self._switched_off: dict[str, str] = {}
 
     def start(self) -> None:
         """Set the switches that are global to the process."""
@@ -55,7 +56,7 @@ class PlanInProcess:
             if targets is None:
                 self._feeds.put(loader.dataset, targets := {})
             targets[id(loader.collate_fn)] = target
-            self._applied.apply("feed", target)
+            self._apply("feed", target)
             target.loader = None
             return
         for give in target.later_loaders:
@@ -88,7 +89,7 @@ class PlanInProcess:
     def root_found(self, module: Any) -> None:
         """Apply the model techniques before a trained module's first forward."""
         target = ModelTarget(module, seams.known_optimizers())
-        self._applied.apply("model", target)
+        self._apply("model", target)
         target.module, target.optimizers = None, []
 
     def step_begins(self, optimizer: Any) -> None:
@@ -99,7 +100,7 @@ class PlanInProcess:
         if stepped is None:
             stepped = _Stepped(OptimizerTarget(optimizer))
             self._optimizers.put(optimizer, stepped)
-            self._applied.apply("optimizer", stepped.target)
+            self._apply("optimizer", stepped.target)
             stepped.target.optimizer = None
         elif stepped.steps == 1:
             self._recorder = recorded_operators(stepped.target.operators)
@@ -132,11 +133,58 @@ class PlanInProcess:
 
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
-        return self._applied.proofs()
+        return [
+            {**row, "state": "refused", "why": f"switched off {self._switched_off[row['name']]}"}
+            if row["name"] in self._switched_off
+            else row
+            for row in self._applied.proofs()
+        ]
 
     def targets(self) -> list[tuple[Technique, Any, Any]]:
         """Return (technique, options, target) of all that was applied so far, in their order."""
         return self._applied.targets()
+
+    def switchable_exactly(self) -> list[str]:
+        """Return the techniques that can be switched between two steps without moving a bit."""
+        return [
+            technique.name
+            for technique, options in self._applied.chosen
+            if technique.live is not None and technique.numerics(options) is Numerics.EXACT
+        ]
+
+    def is_ready(self, name: str) -> bool:
+        """True if a technique does what it will do in the rest of the run."""
+        return any(
+            technique.live.is_ready(target)
+            for technique, _, target in self.targets()
+            if technique.name == name and technique.live is not None
+        )
+
+    def settle(self, name: str) -> int:
+        """Return the steps after a switch of that technique that are not representative."""
+        return max(
+            (
+                t.live.settle
+                for t, _ in self._applied.chosen
+                if t.name == name and t.live is not None
+            )
+        )
+
+    def switch(self, name: str, *, on: bool) -> None:
+        """Switch one technique, between two steps."""
+        for technique, options, target in self.targets():
+            if technique.name == name and technique.live is not None:
+                (technique.live.on if on else technique.live.off)(target, options)
+
+    def switch_off(self, name: str, why: str) -> None:
+        """Switch one technique off for the rest of the run; `why` becomes its proof."""
+        self._switched_off[name] = why
+        self.switch(name, on=False)
+
+    def _apply(self, seam: str, target: Any) -> None:
+        self._applied.apply(seam, target)
+        for name in self._switched_off:
+            self.switch(name, on=False)
 
 
 def _give_back_collate(loader: Any) -> None:

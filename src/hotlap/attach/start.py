@@ -13,6 +13,7 @@ from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.roles.guard import Guard
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seeds import shift_seeds
 from hotlap.plan import Plan
@@ -25,7 +26,9 @@ log = logging.getLogger("hotlap")
 def _parts(session: Session) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
     if session.config.role == "run":
-        return []
+        assert isinstance(session.plan, PlanInProcess)
+        guard = Guard(session, session.plan)
+        return [guard] if guard.has_work else []
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace

@@ -1,26 +1,16 @@
-"""`Decision`: what turns in one process say of a combination of techniques, by a sequential test.
-
-Each round is a bet on the sign of a difference: one may look, and stop, after every round.
-"""
+"""`Decision`: what turns in one process say of a combination of techniques."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from math import comb, exp, log
+from math import exp
 from statistics import median
 from typing import Literal
 
 from hotlap.lab.statistics import Ratio
+from hotlap.trial.evidence import INTERVAL, WORTH, count_above, evidence
 
-WORTH = 0.01
-"""The least gain that is decided on."""
-EVIDENCE = 100.0
-"""How many times likelier the turns must be under a gain than under none, times the number of
-plans: the chance of any false decision is at most its inverse, however often one looks."""
-_INTERVAL = 200.0
 State = Literal["faster", "not_faster", "undecided", "failed"]
-
-
 Combination = tuple[int, ...]
 """Numbers of the techniques that are on together; none for the plain script."""
 PLAIN: Combination = ()
@@ -40,41 +30,6 @@ class Decision:
     """How many times likelier its turns are under a gain than under none."""
 
 
-def evidence(count: int, positive: int) -> float:
-    """Return how many times likelier that many positive differences are under a gain.
-
-    Under no gain each of `count` differences is positive with a chance of one half at most; under a
-    gain with one that is unknown, above one half (uniform). The result is the ratio of the two, a
-    test martingale: it exceeds X with a chance of at most 1 / X, whenever one looks.
-    """
-    if count == 0:
-        return 1.0
-    total = sum(comb(count + 1, j) for j in range(positive + 1))
-    return total / ((count + 1) * comb(count, positive))
-
-
-def differ(differences: Sequence[float]) -> bool:
-    """Return whether there is evidence that two combinations differ, either way."""
-    above = sum(each > 0 for each in differences)
-    count = len(differences)
-    return max(evidence(count, k) for k in (above, count - above)) >= _INTERVAL
-
-
-def decided(differences: Sequence[float], wanted: float) -> State | None:
-    """Return whether a combination is faster than the base or not, None if that is open.
-
-    Args:
-        differences: log of base over the combination, one a round.
-        wanted: the evidence that decides.
-    """
-    above = _above(differences)
-    if evidence(len(differences), above) >= wanted:
-        return "faster"
-    if evidence(len(differences), len(differences) - above) >= wanted:
-        return "not_faster"
-    return None
-
-
 def decision_of(
     on: Combination,
     state: State,
@@ -85,7 +40,7 @@ def decision_of(
     why: str = "",
 ) -> Decision:
     """Return a decision with what speaks against it."""
-    ratio, above = ratio_of(logs), _above(logs)
+    ratio, above = ratio_of(logs), count_above(logs)
     if is_void:
         return Decision(on, "undecided", ratio, "the same plan differed from itself")
     if state == "faster":
@@ -94,11 +49,6 @@ def decision_of(
             # What lengthens few steps hides from medians: a collector, a reader that stalls.
             return Decision(on, "undecided", ratio, f"{by_means:.2f}x by the means of turns")
     return Decision(on, state, ratio, why, evidence(len(logs), above))
-
-
-def _above(differences: Sequence[float]) -> int:
-    """Return in how many rounds it was faster by what is worth deciding on."""
-    return sum(each > log(1 + WORTH) for each in differences)
 
 
 def ratio_of(differences: Sequence[float]) -> Ratio:
@@ -114,7 +64,7 @@ def ratio_of(differences: Sequence[float]) -> Ratio:
     ordered, count = sorted(differences), len(differences)
     # The k-th smallest and the k-th largest, for the least k that there is evidence against.
     inside = next(
-        (k for k in range(count, count // 2, -1) if evidence(count, k) < _INTERVAL), count // 2
+        (k for k in range(count, count // 2, -1) if evidence(count, k) < INTERVAL), count // 2
     )
     at = max(0, count - inside - 1)
     low, high = ordered[at], ordered[count - 1 - at]

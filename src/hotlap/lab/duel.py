@@ -12,24 +12,14 @@ from dataclasses import dataclass
 from math import log
 
 from hotlap.errors import TrialError
-from hotlap.lab.decisions import (
-    EVIDENCE,
-    Combination,
-    Decision,
-    State,
-    decided,
-    decision_of,
-    differ,
-    evidence,
-    ratio_of,
-)
+from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
+from hotlap.trial.evidence import EVIDENCE, decided, differ, evidence
+from hotlap.trial.turns import steps_of_turn
 
 _PLACEBO = None
-_TURN_MS = 60.0
-_STEPS = (6, 40)
 _READY_S = 180.0
 _SLOW = 20.0
 _SLOW_S = 30.0
@@ -66,12 +56,7 @@ def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
     rounds = 1
     while evidence(rounds, rounds) < EVIDENCE * arms:
         rounds += 1
-    return rounds * (arms + 2) * (_steps_of_turn(step_ms) + settle) * step_ms / 1e3
-
-
-def _steps_of_turn(step_ms: float) -> int:
-    least, most = _STEPS
-    return min(most, max(least, round(_TURN_MS / step_ms)))
+    return rounds * (arms + 2) * (steps_of_turn(step_ms) + settle) * step_ms / 1e3
 
 
 class Duel:
@@ -230,7 +215,7 @@ class _Turns:
         self.has_ended = False
         """True once the script has come to its end."""
         self._step_ms, self._settle, self._left = step_ms, settle, left
-        self.steps = _steps_of_turn(step_ms)
+        self.steps = steps_of_turn(step_ms)
 
     def fits(self, turns: int) -> bool:
         """True if the script has steps for so many turns."""

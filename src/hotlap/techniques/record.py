@@ -202,6 +202,8 @@ class Live:
     off: Callable[[Any, Any], None]
     settle: int = 2
     """Steps after a switch that are not representative."""
+    is_ready: Callable[[Any], bool] = lambda _: True
+    """(target): False while it has yet to become what it will be for most of a run."""
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,11 @@ def _why_none_was_served(rows: Any) -> str:
     return f"{read}; no sample was read twice: one epoch only, or other samples in each epoch"
 
 
+def _is_ready(target: FeedTarget) -> bool:
+    # Until then it keeps what is read: that costs a little, and saves nothing.
+    return target.notes["resident"].is_complete
+
+
 def _switch_on(target: FeedTarget, options: Options) -> None:
     del options
     target.notes["resident"].is_on = True
@@ -159,5 +164,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     memory=Memory(keeps_dataset=True),
-    live=Live(_switch_on, _switch_off),
+    live=Live(_switch_on, _switch_off, is_ready=_is_ready),
 )

@@ -10,6 +10,15 @@ import torch
 
 from hotlap.trial.channel import Channel
 
+_TURN_MS = 60.0
+_STEPS = (6, 40)
+
+
+def steps_of_turn(step_ms: float) -> int:
+    """Return the steps of a turn in which plans are switched: short turns differ least."""
+    least, most = _STEPS
+    return min(most, max(least, round(_TURN_MS / step_ms)))
+
 
 class Turns:
     """Waits at a gate, then lets as many steps through as each turn is told to take.
@@ -37,14 +46,7 @@ class Turns:
         self._proofs, self._stop, self._begin = proofs, stop, begin
         self.is_open = False
         """True once the gate has been passed."""
-        self._left = 0
-        self._skip = 0
-        self._counted = 0
-        self._turn_began = 0
-        self._count_began = 0
-        self._ends: list[int] = []
-        """When each counted step ended; empty where steps are queued on a device."""
-        self._is_queued = False
+        self._clock = TurnClock()
 
     def gate(self, **more: Any) -> None:
         """Say that everything is ready, and `more`, and wait for the first turn."""
@@ -55,30 +57,15 @@ class Turns:
 
     def step_done(self) -> None:
         """Count a step; at the end of a turn, report it and wait for the next."""
-        self._left -= 1
-        if self._skip:
-            self._skip -= 1
-            if self._skip == 0:
-                _synchronize()
-                self._count_began = time.perf_counter_ns()
+        if not self._clock.step_done():
             return
-        if not self._is_queued:
-            self._ends.append(time.perf_counter_ns())
-        if self._left == 0:
-            self._end_turn()
-
-    def _end_turn(self) -> None:
-        _synchronize()
-        now = time.perf_counter_ns()
-        ms = (now - self._count_began) / 1e6
-        each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
+        clock = self._clock
         self._channel.send(
             "turn",
-            ms=ms,
-            # The host runs ahead of a device, and waiting in every step would slow it down.
-            median_ms=ms / self._counted if self._is_queued else median(each),
-            steps=self._counted,
-            whole_ms=(now - self._turn_began) / 1e6,
+            ms=clock.ms,
+            median_ms=clock.median_ms,
+            steps=clock.counted,
+            whole_ms=clock.whole_ms,
             techniques=self._proofs(),
         )
         self._wait()
@@ -89,12 +76,56 @@ class Turns:
             self._stop()
             return
         self._begin(message)
-        self._left = message["steps"]
-        self._skip = message["skip"]
-        self._counted = message["steps"] - message["skip"]
+        self._clock.begin(message["steps"], message["skip"])
+
+
+class TurnClock:
+    """Times the steps of one turn after another."""
+
+    def __init__(self) -> None:
+        self.counted = 0
+        """Steps of the turn that count."""
+        self.ms = 0.0
+        """Of these steps together."""
+        self.median_ms = 0.0
+        """Of one of them; the mean where steps are queued on a device."""
+        self.whole_ms = 0.0
+        """Of all steps of the turn."""
+        self._left = 0
+        self._skip = 0
+        self._turn_began = 0
+        self._count_began = 0
+        self._ends: list[int] = []
+        """When each counted step ended; empty where steps are queued on a device."""
+        self._is_queued = False
+
+    def begin(self, steps: int, skip: int) -> None:
+        """Begin a turn of so many steps, the first `skip` of which do not count."""
+        self._left, self._skip, self.counted = steps, skip, steps - skip
         self._ends.clear()
         self._is_queued = _is_queued()
         self._turn_began = self._count_began = time.perf_counter_ns()
+
+    def step_done(self) -> bool:
+        """Count a step; True if it was the turn's last one, whose times are then known."""
+        self._left -= 1
+        if self._skip:
+            self._skip -= 1
+            if self._skip == 0:
+                _synchronize()
+                self._count_began = time.perf_counter_ns()
+            return False
+        if not self._is_queued:
+            self._ends.append(time.perf_counter_ns())
+        if self._left:
+            return False
+        _synchronize()
+        now = time.perf_counter_ns()
+        self.ms, self.whole_ms = (now - self._count_began) / 1e6, (now - self._turn_began) / 1e6
+        each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
+        # The host runs ahead of a device, and waiting in every step would slow it down.
+        self.median_ms = self.ms / self.counted if self._is_queued else median(each)
+        return True
 
 
 def _is_queued() -> bool:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from math import inf
 
 from hotlap.errors import HotlapError
-from hotlap.lab.decisions import PLAIN, WORTH, Combination, Decision
+from hotlap.lab.decisions import PLAIN, Combination, Decision
 from hotlap.lab.duel import Duel, seconds_to_decide
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
 from hotlap.trace.schema import Trace
+from hotlap.trial.evidence import WORTH
 from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.time_plan import seconds_to_read

@@ -92,6 +92,11 @@ class ResidentRows:
         return self._held.most_bytes
 
     @property
+    def is_complete(self) -> bool:
+        """True if every sample is held, and batches have been served."""
+        return self._held.missing == 0 and self.served > 0
+
+    @property
     def place(self) -> Place:
         """Where the rows are kept."""
         return self._held.place

@@ -15,7 +15,9 @@ import pytest
 
 import hotlap
 from hotlap import cli
-from hotlap.cli.command import Command, Duration, JsonFlag, app_of, options_of
+from hotlap.cli.command import Command
+from hotlap.cli.options import Duration, JsonFlag
+from hotlap.cli.parser import app_of, options_of
 from hotlap.errors import RunError
 
 REPORTS_NOTHING = {"run", "demo"}

@@ -5,8 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
+from hotlap.cli.command import EXIT_CODES, Command
+from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.script import detect_host, plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
 
 NOTHING_TO_GAIN = 3
@@ -15,7 +17,7 @@ NOT_PROVEN = 4
 
 def check(
     *,
-    target: ScriptTarget,
+    target: Target,
     plan: Annotated[str, Parameter(help="The plan file, or `auto` for the tuned one.")] = "auto",
     steps: int = 256,
     budget: Duration = 60.0,

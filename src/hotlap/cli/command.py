@@ -1,53 +1,20 @@
-"""What a command is, and how its command line is read."""
+"""What a command is, and how it is invoked."""
 
 import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, CycloptsError, Parameter, Token, UnknownOptionError
-
-from hotlap.cli.durations import parse_duration
 from hotlap.cli.target import Target, split
-from hotlap.errors import UnknownName, UsageError, unknown_name
+from hotlap.errors import UsageError
 
 EXIT_CODES = (
     "0: done. 2: the input is wrong, nothing was started. 130, 143, 129: ended by Ctrl-C, SIGTERM, "
     "SIGHUP. 1: any other error."
 )
-
-JsonFlag = Annotated[
-    bool,
-    Parameter(
-        name="--json",
-        help="Print one JSON document on standard output, and nothing else there.",
-    ),
-]
-"""The `--json` of every command that reports something."""
-
-
-def _duration(kind: Any, tokens: Sequence[Token]) -> float:
-    del kind
-    return parse_duration(tokens[0].value, tokens[0].keyword or "")
-
-
-def _default_shown(value: Any) -> str | None:
-    return None if value is None or value is False or value == () else str(value)
-
-
-Duration = Annotated[
-    float,
-    Parameter(
-        converter=_duration, n_tokens=1, metavar="TIME", show_default=lambda value: f"{value:g}s"
-    ),
-]
-"""An option that is given as `90`, `90s`, `2m` or `1h`; the function gets seconds."""
-
-ScriptTarget = Annotated[Target, Parameter(parse=False)]
-"""The script of a command with `takes_script`; the parameter must be named `target`."""
 
 
 @dataclass(frozen=True)
@@ -60,49 +27,24 @@ class Command:
     examples: tuple[str, ...]
     """Command lines that work, each with what it does behind a `#`."""
     takes_script: bool = False
-    """True if `SCRIPT [ARGS]` follows: the function then has a keyword `target: ScriptTarget`."""
+    """True if `SCRIPT [ARGS]` follows: the function then has a keyword `target: Target`."""
     exit_codes: str = EXIT_CODES
     positionals: tuple[str, ...] = ()
     """What stands before SCRIPT, in capitals."""
 
 
-def app_of(command: Command) -> App:
-    """Return the parser of one command."""
-    before = "".join(f" {name}" for name in command.positionals)
-    arguments = f" [OPTIONS]{before} SCRIPT [ARGS]" if command.takes_script else None
-    lines = "\n".join(f"  {line}" for line in command.examples)
-    app = App(
-        name=f"hotlap {command.name}",
-        usage=f"Usage: hotlap {command.name}{arguments}" if arguments else None,
-        help=_description(command.function),
-        help_format="plaintext",
-        help_epilogue=f"Examples:\n{lines}\n\nExit codes: {command.exit_codes}",
-        version_flags=[],
-        default_parameter=Parameter(negative="", show_default=_default_shown),
-        result_action="return_value",
-    )
-    app.default(command.function)
-    return app
+@dataclass(frozen=True)
+class Given:
+    """What was given behind a command's name."""
 
-
-def _description(function: Callable[..., int]) -> str:
-    """Return a docstring's paragraphs before its parameters, each on one line."""
-    lines: list[str] = []
-    for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
-        if paragraph.startswith(("Parameters\n---", "Args:")):
-            break
-        lines.append(" ".join(paragraph.split()))
-    return "\n\n".join(lines)
-
-
-def options_of(app: App) -> dict[str, bool]:
-    """Return each long option of a command -> True if a value follows it."""
-    options = {"--help": False}
-    for argument in app.assemble_argument_collection():
-        if argument.parse:
-            takes_value = argument.token_count()[0] > 0
-            options |= {name: takes_value for name in argument.names if name.startswith("--")}
-    return options
+    function: Callable[..., int | None]
+    """The command's, or what prints its help."""
+    values: Mapping[str, Any]
+    """Of its parameters, without `target`."""
+    options: Mapping[str, bool]
+    """Each long option of the command -> True if a value follows it."""
+    script: Sequence[str] | None
+    """The script's tokens; None where the function takes none."""
 
 
 def invoke(command: Command, argv: Sequence[str]) -> int:
@@ -111,27 +53,20 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     Raises:
         UsageError: the command line is wrong.
     """
-    app = app_of(command)
-    options = options_of(app)
-    own, script = (
-        split(argv, options, len(command.positionals)) if command.takes_script else (list(argv), [])
-    )
-    _check_values(own, _whole_numbers(app))
-    try:
-        function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
-    except UnknownOptionError as error:
-        given = (error.token.keyword or error.token.value).partition("=")[0]
-        raise UnknownName(unknown_name(given, options, "option")) from error
-    except CycloptsError as error:
-        allowed = ", ".join(sorted(options))
-        raise UsageError(f"{str(error).rstrip('.')}. Expected options: {allowed}.") from error
-    if "target" in unread:
+    given = _read_plain(command, argv)
+    if given is None:
+        # 50 ms of imports, which `hotlap run` is better off without.
+        from hotlap.cli.parser import read
+
+        given = read(command, argv)
+    values = dict(given.values)
+    if given.script is not None:
         _check_folder()
-        bound.arguments["target"] = Target.parse(script).resolve()
+        values["target"] = Target.parse(given.script).resolve()
     try:
-        return function(*bound.args, **bound.kwargs) or 0
+        return given.function(**values) or 0
     except UsageError as error:
-        hint = _meant(script[1:], options, str(error))
+        hint = _meant((given.script or [])[1:], given.options, str(error))
         if hint is None:
             raise
         raise UsageError(
@@ -139,17 +74,50 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         ) from error
 
 
-def _whole_numbers(app: App) -> set[str]:
-    collection = app.assemble_argument_collection()
-    return {name for argument in collection if argument.hint is int for name in argument.names}
+_PLAIN = (bool, str, str | None, tuple[str, ...])
+"""Types of options that need no library to be read."""
+
+
+def _read_plain(command: Command, argv: Sequence[str]) -> Given | None:
+    """Return what was given, None if it needs more to read it, or to say what is wrong with it."""
+    parameters = dict(inspect.signature(command.function).parameters)
+    if not command.takes_script or command.positionals or parameters.pop("target", None) is None:
+        return None
+    if any(each.annotation not in _PLAIN for each in parameters.values()):
+        return None
+    named = {f"--{name.replace('_', '-')}": each for name, each in parameters.items()}
+    options = {"--help": False} | {
+        name: each.annotation is not bool for name, each in named.items()
+    }
+    own, script = split(argv, options)
+    values: dict[str, Any] = {}
+    for token in own:
+        option, equals, value = token.partition("=")
+        parameter = named.get(option)
+        if parameter is None or bool(equals) != options[option]:
+            return None
+        name = parameter.name
+        if parameter.annotation == tuple[str, ...]:
+            values[name] = (*values.get(name, ()), value)
+        elif name in values:
+            return None
+        else:
+            values[name] = value if equals else True
+    check_values(own)
+    return Given(command.function, values, options, script)
 
 
 _LONGEST_NAME = 255
 """Bytes of a file's name, on the file systems that people have."""
 
 
-def _check_values(own: Iterable[str], whole: set[str]) -> None:
-    """Refuse values that no option takes: empty ones, names too long for a file, fractions."""
+def check_values(own: Iterable[str], whole: Iterable[str] = ()) -> None:
+    """Refuse values that no option takes: empty ones, names too long for a file, fractions.
+
+    Args:
+        own: hotlap's tokens.
+        whole: options whose value is an integer.
+    """
     for token in own:
         name, equals, value = token.partition("=")
         if not equals:

@@ -5,14 +5,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import Command, Duration, JsonFlag, ScriptTarget
+from hotlap.cli.command import Command
+from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.script import detect_host, say, script_or_recipe
+from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
 
 
 def diagnose(
     *,
-    target: ScriptTarget,
+    target: Target,
     budget: Duration = 60.0,
     hide: tuple[str, ...] = (),
     rule: tuple[str, ...] = (),

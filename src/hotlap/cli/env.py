@@ -4,7 +4,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import Command, JsonFlag
+from hotlap.cli.command import Command
+from hotlap.cli.options import JsonFlag
 from hotlap.errors import RunError
 from hotlap.host import Host, Problem, problems
 from hotlap.host.ceilings import Ceilings, measure

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import Command, JsonFlag
+from hotlap.cli.command import Command
+from hotlap.cli.options import JsonFlag
 
 
 def explain(

@@ -4,13 +4,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import Command, JsonFlag, ScriptTarget
+from hotlap.cli.command import Command
+from hotlap.cli.options import JsonFlag
 from hotlap.cli.script import say, task_of
+from hotlap.cli.target import Target
 
 
 def export(
     *,
-    target: ScriptTarget,
+    target: Target,
     source: Annotated[
         str | None,
         Parameter(name="--from", help="A run's folder, a folder `step-...`, or a file of weights."),

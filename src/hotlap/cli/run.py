@@ -1,20 +1,19 @@
 """`hotlap run`: runs an unedited script under a plan."""
 
 import sys
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from hotlap.cli.command import Command, ScriptTarget
+from hotlap.cli.command import Command
 from hotlap.cli.script import say, script_of
+from hotlap.cli.target import Target
+from hotlap.errors import UsageError
 
 
 def run(
     *,
-    target: ScriptTarget,
-    plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
+    target: Target,
+    plan: str | None = None,
     technique: tuple[str, ...] = (),
-    python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    python: str = sys.executable,
     dry: bool = False,
 ) -> int:
     """Run an unedited script under a plan.
@@ -24,14 +23,17 @@ def run(
 
     Parameters
     ----------
+    plan
+        A plan file, or `auto` for the tuned one.
     technique
         A third-party technique that the plan names, as module:NAME; may be given several times.
+    python
+        Python that runs the script.
     dry
         Say what would be done, and do nothing.
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.attach.runner import run as run_script
-    from hotlap.errors import UsageError
     from hotlap.host import Host
     from hotlap.recipe import is_recipe, trains_itself
     from hotlap.report.printable import printable

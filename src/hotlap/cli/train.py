@@ -4,13 +4,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import Command, JsonFlag, ScriptTarget
+from hotlap.cli.command import Command
+from hotlap.cli.options import JsonFlag
 from hotlap.cli.script import recipe_of, say, task_of
+from hotlap.cli.target import Target
 
 
 def train(
     *,
-    target: ScriptTarget,
+    target: Target,
     plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
     run_dir: Annotated[

@@ -5,8 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import EXIT_CODES, Command, Duration, JsonFlag, ScriptTarget
+from hotlap.cli.command import EXIT_CODES, Command
+from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.script import detect_host, say, script_or_recipe
+from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
 
 NOTHING_TO_GAIN = 3
@@ -15,7 +17,7 @@ NOT_PROVEN = 4
 
 def tune(
     *,
-    target: ScriptTarget,
+    target: Target,
     budget: Duration = 180.0,
     accept: str = "rounding",
     only: tuple[str, ...] = (),

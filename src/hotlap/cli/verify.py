@@ -5,8 +5,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from hotlap.cli.command import EXIT_CODES, Command, JsonFlag, ScriptTarget
+from hotlap.cli.command import EXIT_CODES, Command
+from hotlap.cli.options import JsonFlag
 from hotlap.cli.script import plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
 
 NOT_PROVEN = 4
@@ -17,7 +19,7 @@ def verify(
     b: Annotated[str, Parameter(help="Plan file to compare with it, or `plain`.")],
     /,
     *,
-    target: ScriptTarget,
+    target: Target,
     steps: int = 256,
     accept: str = "rounding",
     technique: tuple[str, ...] = (),

@@ -18,7 +18,8 @@ from benchmarks.races import raced
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run as run_script
 from hotlap.host import Host
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.techniques import EXACT_PLAN
 
 ROOT = Path(__file__).parents[1]

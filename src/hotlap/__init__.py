@@ -3,10 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hotlap import schedules
 from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 
 if TYPE_CHECKING:
+    from hotlap import schedules
     from hotlap.diagnosis.call import diagnose
     from hotlap.engine.export.exporting import export
     from hotlap.engine.memory.estimate import estimate
@@ -61,6 +61,8 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "schedules":
+        return importlib.import_module("hotlap.schedules")
     if name not in _WHERE:
         raise AttributeError(f"module 'hotlap' has no attribute '{name}'")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -12,7 +12,8 @@ from hotlap.attach.entry import Script
 from hotlap.attach.plan_choice import PlanChoice, choose, plan_path
 from hotlap.errors import MissingFile, PlanError
 from hotlap.lab.subject import RecipeRun
-from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict
+from hotlap.plan import Plan
+from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict
 from hotlap.techniques import EXACT_PLAN, Numerics, Proof, Technique, registry
 
 PLAN = Plan({"resident": {}, "optimizer": {"implementation": "fused"}})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotlap.cli.command import Command, _read_plain
+from hotlap.cli.command import Command, read_plain
 from hotlap.cli.parser import read
 from hotlap.cli.run import COMMAND
 from hotlap.cli.tune import COMMAND as TUNE
@@ -39,7 +39,7 @@ def given_to(reader: Any, command: Command, argv: str) -> tuple[dict[str, Any], 
     ],
 )
 def test_both_readers_agree(argv: str) -> None:
-    quick = given_to(_read_plain, COMMAND, argv)
+    quick = given_to(read_plain, COMMAND, argv)
     assert quick == given_to(read, COMMAND, argv)
     assert quick[0] != {"read": False}
 
@@ -57,15 +57,15 @@ def test_both_readers_agree(argv: str) -> None:
     ],
 )
 def test_what_is_odd_is_left_to_the_library(argv: str) -> None:
-    assert _read_plain(COMMAND, argv.split()) is None
+    assert read_plain(COMMAND, argv.split()) is None
 
 
 def test_so_is_a_command_whose_options_are_more_than_plain() -> None:
-    assert _read_plain(TUNE, ["train.py"]) is None
+    assert read_plain(TUNE, ["train.py"]) is None
 
 
 def test_an_empty_value_is_refused_by_both() -> None:
-    for reader in (_read_plain, read):
+    for reader in (read_plain, read):
         with pytest.raises(UsageError, match="--plan is empty"):
             reader(COMMAND, ["--plan=", "train.py"])
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 
 HERE = Path(__file__).parents[1]
 Run = Callable[..., subprocess.CompletedProcess[str]]

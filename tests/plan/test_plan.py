@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hotlap.errors import MissingFile, PlanError
-from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
-from hotlap.plan.file import is_plan_file
+from hotlap.plan import Plan
+from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup, is_plan_file
 
 PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}, "threads": {"count": 2}})
 FILE = PlanFile(

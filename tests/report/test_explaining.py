@@ -7,7 +7,8 @@ import pytest
 
 from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, PlanError, UnknownName
-from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
+from hotlap.plan import Plan
+from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.explaining import explain
 from hotlap.rules import registry as rules_registry

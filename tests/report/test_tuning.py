@@ -8,7 +8,8 @@ import pytest
 from hotlap.lab.observing import WholeRun
 from hotlap.lab.statistics import Ratio, Spread, figures
 from hotlap.lab.verdict import Verdict
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.report import jsonout, tuning
 from hotlap.tuning.result import OUTCOMES, ProvenPlan, TrialRow, Tuning, plan_file
 from tests.report.shown import words

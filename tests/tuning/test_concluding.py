@@ -18,7 +18,8 @@ from hotlap.lab.observing import Observation
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.report import tuning as report
 from hotlap.techniques import Numerics
 from hotlap.tuning import concluding, stages

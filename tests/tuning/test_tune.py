@@ -10,7 +10,8 @@ import pytest
 
 from hotlap.host import Host
 from hotlap.lab.statistics import Ratio
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.techniques import ORDER, Numerics, registry
 from hotlap.trace.schema import Anchor, Trace

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from hotlap.attach.entry import is_off
 from hotlap.attach.runner import exact_part
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.techniques import EXACT_PLAN, check, registry
 
 

@@ -14,12 +14,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from hotlap import compat
 from hotlap.attach.listener import State
-from hotlap.trace import events
+from hotlap.trace import event_kinds
 
 _FILES = {
-    "_open_zipfile_reader": events.LOAD,
-    "_open_zipfile_writer_file": events.SAVE,
-    "_open_zipfile_writer_buffer": events.SAVE,
+    "_open_zipfile_reader": event_kinds.LOAD,
+    "_open_zipfile_writer_file": event_kinds.SAVE,
+    "_open_zipfile_writer_buffer": event_kinds.SAVE,
 }
 """Classes of torch's that `torch.load` and `torch.save` make one of: the functions' own names are
 copied by `from torch import ...`."""
@@ -27,14 +27,14 @@ copied by `from torch import ...`."""
 
 def patch() -> None:
     """Tell of what happens outside of the step itself, for rules about mistakes."""
-    _tell(GradScaler, "__init__", events.SCALER_MADE)
-    _tell(GradScaler, "unscale_", events.UNSCALE)
-    _tell(GradScaler, "update", events.SCALER_UPDATE)
-    _tell(DistributedSampler, "set_epoch", events.SET_EPOCH)
-    _tell(torch.nn.Module, "train", events.TRAIN, otherwise=events.EVAL)
-    _tell(torch.nn.Module, "zero_grad", events.ZERO_GRAD)
+    _tell(GradScaler, "__init__", event_kinds.SCALER_MADE)
+    _tell(GradScaler, "unscale_", event_kinds.UNSCALE)
+    _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
+    _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
+    _tell(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
+    _tell(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD)
     for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
-        _tell(holder, "load_state_dict", events.LOAD_STATE_DICT)
+        _tell(holder, "load_state_dict", event_kinds.LOAD_STATE_DICT)
     for name, kind in _FILES.items():
         holder = compat.optional(name)
         if holder is not None:
@@ -78,22 +78,22 @@ def _patch_schedules() -> None:
     for kind in kinds:
         kinds += [each for each in kind.__subclasses__() if each not in kinds]
         if "step" in vars(kind):
-            _tell(kind, "step", events.SCHEDULER_STEP)
+            _tell(kind, "step", event_kinds.SCHEDULER_STEP)
     initial = compat.optional("LRScheduler._initial_step")
 
     def _initial_step(self: Any) -> None:
-        is_outermost = events.SCHEDULER_STEP not in State.happening
-        State.happening.add(events.SCHEDULER_STEP)
+        is_outermost = event_kinds.SCHEDULER_STEP not in State.happening
+        State.happening.add(event_kinds.SCHEDULER_STEP)
         try:
             initial(self)
         finally:
             if is_outermost:
-                State.happening.discard(events.SCHEDULER_STEP)
+                State.happening.discard(event_kinds.SCHEDULER_STEP)
 
     def __init_subclass__(cls: Any, **kwargs: Any) -> None:
         super(LRScheduler, cls).__init_subclass__(**kwargs)
         if "step" in vars(cls) and State.listener is not None:
-            _tell(cls, "step", events.SCHEDULER_STEP)
+            _tell(cls, "step", event_kinds.SCHEDULER_STEP)
 
     if initial is not None:
         LRScheduler._initial_step = _initial_step

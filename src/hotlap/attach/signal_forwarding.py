@@ -17,8 +17,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import psutil
-
 NAMES = (
     "SIGTERM",
     "SIGHUP",
@@ -157,6 +155,9 @@ class SignalForwarder:
 
 
 def _is_stopped(pid: int) -> bool:
+    # 10 ms, for what happens in few runs.
+    import psutil
+
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:

@@ -80,7 +80,7 @@ def _dispatch(tokens: Sequence[str]) -> int:
     if tokens[0] not in COMMANDS:
         what = "option" if tokens[0].startswith("-") else "command"
         raise UnknownName(unknown_name(tokens[0], COMMANDS, what))
-    from hotlap.cli.command import invoke
+    from hotlap.cli.invoking import invoke
 
     command = importlib.import_module(f"hotlap.cli.{tokens[0]}").COMMAND
     return invoke(command, tokens[1:])

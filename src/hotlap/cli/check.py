@@ -7,7 +7,8 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command
 from hotlap.cli.options import Duration, JsonFlag
-from hotlap.cli.script import detect_host, plan_given, say, script_or_recipe, steps_given
+from hotlap.cli.script import detect_host, plan_given, script_or_recipe, steps_given
+from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
 

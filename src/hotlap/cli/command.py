@@ -1,6 +1,5 @@
-"""What a command is, and how it is invoked."""
+"""What a command is, and how plain options are read: without a library, for a quick start."""
 
-import difflib
 import inspect
 import os
 import re
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.cli.target import Target, split
+from hotlap.cli.target import split
 from hotlap.errors import UsageError
 
 EXIT_CODES = (
@@ -47,38 +46,11 @@ class Given:
     """The script's tokens; None where the function takes none."""
 
 
-def invoke(command: Command, argv: Sequence[str]) -> int:
-    """Read the tokens behind a command's name, run the command, and return its exit code.
-
-    Raises:
-        UsageError: the command line is wrong.
-    """
-    given = _read_plain(command, argv)
-    if given is None:
-        # 50 ms of imports, which `hotlap run` is better off without.
-        from hotlap.cli.parser import read
-
-        given = read(command, argv)
-    values = dict(given.values)
-    if given.script is not None:
-        _check_folder()
-        values["target"] = Target.parse(given.script).resolve()
-    try:
-        return given.function(**values) or 0
-    except UsageError as error:
-        hint = _meant((given.script or [])[1:], given.options, str(error))
-        if hint is None:
-            raise
-        raise UsageError(
-            f"{error} Or did you mean '{hint}', an option of `hotlap {command.name}`?"
-        ) from error
-
-
 _PLAIN = (bool, str, str | None, tuple[str, ...])
 """Types of options that need no library to be read."""
 
 
-def _read_plain(command: Command, argv: Sequence[str]) -> Given | None:
+def read_plain(command: Command, argv: Sequence[str]) -> Given | None:
     """Return what was given, None if it needs more to read it, or to say what is wrong with it."""
     parameters = dict(inspect.signature(command.function).parameters)
     if not command.takes_script or command.positionals or parameters.pop("target", None) is None:
@@ -134,22 +106,3 @@ def check_values(own: Iterable[str], whole: Iterable[str] = ()) -> None:
         # The parser would round a fraction.
         if name in whole and not re.fullmatch(r"[+-]?\d+", value):
             raise UsageError(f"{name} {value} is not allowed. Expected: an integer.")
-
-
-def _check_folder() -> None:
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise UsageError(
-            "the current folder no longer exists. Use `cd` to change to another one."
-        ) from error
-
-
-def _meant(given: Iterable[str], options: Iterable[str], message: str) -> str | None:
-    """Return the command's own option that one of the script's, named in a message, is near to."""
-    for token in given:
-        name = token.partition("=")[0]
-        near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.7)
-        if near and name.startswith("--") and f"'{name}'" in message:
-            return near[0]
-    return None

@@ -1,7 +1,8 @@
 """`hotlap demo`: the whole story on real data."""
 
 from hotlap.cli.command import Command
-from hotlap.cli.script import detect_host, say
+from hotlap.cli.script import detect_host
+from hotlap.cli.starting import say
 
 
 def demo() -> int:

@@ -3,7 +3,7 @@
 import sys
 
 from hotlap.cli.command import Command
-from hotlap.cli.script import say, script_of
+from hotlap.cli.starting import say, script_of
 from hotlap.cli.target import Target
 from hotlap.errors import UsageError
 
@@ -34,7 +34,6 @@ def run(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.attach.runner import run as run_script
-    from hotlap.host import Host
     from hotlap.recipe import is_recipe, trains_itself
     from hotlap.report.printable import printable
 
@@ -44,8 +43,8 @@ def run(
             f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
             f"Use `hotlap train {target}`."
         )
-    host = Host.detect()
-    chosen = choose(script, plan, cpu=host.cpu, torch=host.torch or "", techniques=technique)
+    cpu, torch = _cpu_and_torch() if plan is not None else ("", "")
+    chosen = choose(script, plan, cpu=cpu, torch=torch, techniques=technique)
     say(chosen.line)
     if dry:
         say("would run: " + " ".join(script.command()))
@@ -57,6 +56,13 @@ def run(
     for line in outcome.problems(script):
         say(line)
     return outcome.exit_code
+
+
+def _cpu_and_torch() -> tuple[str, str]:
+    """Return what a plan file is compared with; `Host.detect` takes a tenth of a second."""
+    from hotlap.host import probes
+
+    return probes.cpu_name(), probes.version("torch") or ""
 
 
 COMMAND = Command(

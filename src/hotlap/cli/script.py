@@ -1,19 +1,18 @@
 """What commands make of SCRIPT: its subject, its task, and options that they share."""
 
 import os
-import shutil
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hotlap.attach.entry import Script
+from hotlap.cli.starting import say, script_of
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.host import Host
 from hotlap.lab.subject import RecipeRun, Subject
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.recipe import as_command_line, is_recipe, load
 from hotlap.task import Task
 from hotlap.techniques import check, registry
@@ -21,26 +20,6 @@ from hotlap.usercode import is_hotlaps, is_users
 
 _BUSY_CORES = 0.5
 _LEAST_STEPS = 16
-
-
-def script_of(target: Target, python: str) -> Script:
-    """Return the script as it is started in the current folder.
-
-    Raises:
-        MissingFile: there is no such Python.
-    """
-    if shutil.which(python) is None:
-        raise MissingFile(
-            f"--python '{python}' was not found, or is not executable. Expected: the path of a "
-            "Python interpreter."
-        )
-    return Script(
-        path=target.script,
-        module=target.module,
-        args=target.args,
-        python=python,
-        cwd=os.getcwd(),
-    )
 
 
 def script_or_recipe(target: Target, python: str) -> Subject:
@@ -143,13 +122,3 @@ def detect_host() -> Host:
             "noisy, and small gains may not be detected"
         )
     return host
-
-
-def say(text: str) -> None:
-    """Print one line of progress on standard error."""
-    from hotlap.report.printable import printable
-
-    # A daemon may have been started with its standard error closed.
-    if sys.stderr is not None:
-        sys.stderr.write(f"hotlap: {printable(text)}\n")
-        sys.stderr.flush()

@@ -6,7 +6,8 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.script import recipe_of, say, task_of
+from hotlap.cli.script import recipe_of, task_of
+from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 
 

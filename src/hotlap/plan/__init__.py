@@ -1,6 +1,5 @@
-"""Plan: how training is executed, and the file it is kept in. No torch in here."""
+"""Plan: how training is executed. `hotlap.plan.file` keeps it. No torch in here."""
 
-from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.plan.record import Option, Plan
 
-__all__ = ["MeasuredOn", "Option", "Plan", "PlanFile", "PlanVerdict", "Speedup"]
+__all__ = ["Option", "Plan"]

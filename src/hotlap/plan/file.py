@@ -8,8 +8,6 @@ and each technique's comment gives the reason for it.
 import json
 import os
 import re
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -177,6 +175,8 @@ class PlanFile:
             raise MissingFile(
                 f"folder '{path.parent}' for the plan file was not found. Create it first."
             )
+        import tempfile
+
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
@@ -238,6 +238,9 @@ def _toml(value: Option) -> str:
 
 
 def _parse(text: str) -> PlanFile:
+    # `hotlap run` needs it only where there is a file.
+    import tomllib
+
     if len(text.encode("utf-8", "replace")) > SIZE_LIMIT:
         raise PlanError(
             f"the plan file is larger than {SIZE_LIMIT} bytes. Use one that `hotlap tune` wrote."

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 from hotlap import errors
 from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, UnknownName, unknown_name
-from hotlap.plan import PlanFile
+from hotlap.plan.file import PlanFile
 from hotlap.plan.outside import is_from_outside, load_object
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.reflow import reflow

@@ -89,6 +89,7 @@ __all__ = [
     "StepTarget",
     "Technique",
     "check",
+    "chosen",
     "get",
     "load",
     "numerics_of",
@@ -105,6 +106,21 @@ def get(name: str) -> Technique:
     if name not in ORDER:
         raise UnknownName(unknown_name(name, ORDER, "technique"))
     return importlib.import_module(f"hotlap.techniques.{name}").TECHNIQUE
+
+
+def chosen(plan: Plan, extra: Iterable[str] = ()) -> list[tuple[Technique, Any]]:
+    """Return a plan's techniques with their options, in the order in which they are applied.
+
+    No other technique is imported.
+
+    Args:
+        plan: checked before.
+        extra: techniques from outside, as `module:NAME`.
+    """
+    found = {name: get(name) for name in ORDER if name in plan.techniques}
+    outside = {technique.name: technique for technique in map(load, extra)}
+    found |= {name: outside[name] for name in outside if name in plan.techniques}
+    return [(found[name], found[name].options(plan.techniques[name])) for name in found]
 
 
 def registry(extra: Iterable[str] = ()) -> dict[str, Technique]:

@@ -5,20 +5,6 @@ from types import FrameType
 from hotlap.trace import frames
 from hotlap.trace.schema import Event
 
-ZERO_GRAD = "zero_grad"
-BACKWARD = "backward"
-OPTIMIZER_STEP = "optimizer_step"
-SCALER_MADE = "scaler_made"
-UNSCALE = "unscale"
-SCALER_UPDATE = "scaler_update"
-SCHEDULER_STEP = "scheduler_step"
-TRAIN = "train"
-EVAL = "eval"
-SET_EPOCH = "set_epoch"
-LOAD = "load"
-LOAD_STATE_DICT = "load_state_dict"
-SAVE = "save"
-
 _MOST = 200_000
 """Events that are kept: the same few come in every step, and a watch is not to use up memory."""
 
@@ -34,7 +20,7 @@ class Events:
 
         Args:
             step: steps done before it.
-            kind: one of the names above.
+            kind: one of `event_kinds`.
             frame: where it happens; its innermost line in a user's file is kept.
         """
         if len(self._noted) < _MOST:

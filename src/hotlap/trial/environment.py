@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hotlap.plan import Plan
-from hotlap.techniques import ProcessTarget, registry
+from hotlap.techniques import ProcessTarget, chosen
 from hotlap.trial.protocol import Config
 
 TRACKERS_OFF = {
@@ -51,12 +51,8 @@ def surroundings(
 
 
 def _process_seam(config: Config, environment: dict[str, str]) -> None:
-    plan = Plan(config.plan)
     target = ProcessTarget(environment)
-    for name, technique in registry(config.techniques).items():
-        if name not in plan.techniques:
-            continue
-        options = technique.options(plan.techniques[name])
+    for technique, options in chosen(Plan(config.plan), config.techniques):
         if technique.seam_of(options) == "process":
             technique.apply(target, options)
 

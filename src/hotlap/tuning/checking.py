@@ -13,7 +13,8 @@ from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import TIERS, Verdict
-from hotlap.plan import Plan, PlanFile
+from hotlap.plan import Plan
+from hotlap.plan.file import PlanFile
 from hotlap.techniques import registry
 from hotlap.tuning.racing import TWINS
 from hotlap.tuning.time_plan import TURN_S

@@ -7,7 +7,8 @@ from typing import Any
 from hotlap.lab.observing import WholeRun
 from hotlap.lab.statistics import Ratio, Spread
 from hotlap.lab.verdict import Verdict
-from hotlap.plan import MeasuredOn, Plan, PlanFile, PlanVerdict, Speedup
+from hotlap.plan import Plan
+from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer
 

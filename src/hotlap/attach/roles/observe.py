@@ -11,7 +11,7 @@ import torch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
-from hotlap.trace import events, frames, store
+from hotlap.trace import event_kinds, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import (
@@ -138,7 +138,7 @@ class Watch(Part):
 
     def backward_begins(self, loss: Any) -> None:
         self.recorder.clock.enter(BACKWARD)
-        self.event_happens(events.BACKWARD)
+        self.event_happens(event_kinds.BACKWARD)
         self._backwards += 1
         if self._last_loader is not None:
             self._last_loader.training = True
@@ -149,7 +149,7 @@ class Watch(Part):
 
     def zeroing_begins(self) -> None:
         self.recorder.clock.enter_nested(OPTIMIZER)
-        self.event_happens(events.ZERO_GRAD)
+        self.event_happens(event_kinds.ZERO_GRAD)
 
     def zeroing_ends(self) -> None:
         self.recorder.clock.leave_nested()
@@ -167,7 +167,7 @@ class Watch(Part):
         if stepper.number == 0:
             self.recorder.commit()
         self.recorder.clock.enter(OPTIMIZER)
-        self.event_happens(events.OPTIMIZER_STEP)
+        self.event_happens(event_kinds.OPTIMIZER_STEP)
 
     def step_ends(self, optimizer: Any) -> None:
         del optimizer

@@ -13,7 +13,7 @@ from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.trace import events
+from hotlap.trace import event_kinds
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
@@ -92,7 +92,7 @@ class Verify(Part):
         self.loss_digests.append(digest.of_tensor(loss))
 
     def event_happens(self, kind: str) -> None:
-        self._saved += kind == events.SAVE
+        self._saved += kind == event_kinds.SAVE
 
     def step_begins(self, optimizer: Any) -> None:
         self.hyperparameters.append(json.dumps(group_hyperparameters(optimizer), sort_keys=True))

@@ -17,7 +17,7 @@ from hotlap.engine.run import steps_of
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
 from hotlap.task import LoaderFacts, Task, TaskFacts
-from hotlap.trace import events, store
+from hotlap.trace import event_kinds, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, PhaseClock
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import getitem_of, optimizer_facts
@@ -98,11 +98,11 @@ class _Watched:
 
     def _backward_ended(self) -> None:
         self.clock.enter(OTHER)
-        self.recorder.events.note(self.recorder.steps, events.BACKWARD, None)
+        self.recorder.events.note(self.recorder.steps, event_kinds.BACKWARD, None)
 
     def _update_begins(self) -> None:
         self.clock.enter(OPTIMIZER)
-        self.recorder.events.note(self.recorder.steps, events.OPTIMIZER_STEP, None)
+        self.recorder.events.note(self.recorder.steps, event_kinds.OPTIMIZER_STEP, None)
 
     def timed(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Return the source's `epoch`, with the wait for each batch on the clock."""

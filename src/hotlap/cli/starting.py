@@ -1,0 +1,39 @@
+"""What `hotlap run` needs before the script starts: it is to start soon, so this imports little."""
+
+import os
+import shutil
+import sys
+
+from hotlap.attach.entry import Script
+from hotlap.cli.target import Target
+from hotlap.errors import MissingFile
+
+
+def script_of(target: Target, python: str) -> Script:
+    """Return the script as it is started in the current folder.
+
+    Raises:
+        MissingFile: there is no such Python.
+    """
+    if shutil.which(python) is None:
+        raise MissingFile(
+            f"--python '{python}' was not found, or is not executable. Expected: the path of a "
+            "Python interpreter."
+        )
+    return Script(
+        path=target.script,
+        module=target.module,
+        args=target.args,
+        python=python,
+        cwd=os.getcwd(),
+    )
+
+
+def say(text: str) -> None:
+    """Print one line of progress on standard error."""
+    from hotlap.report.printable import printable
+
+    # A daemon may have been started with its standard error closed.
+    if sys.stderr is not None:
+        sys.stderr.write(f"hotlap: {printable(text)}\n")
+        sys.stderr.flush()

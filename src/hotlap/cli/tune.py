@@ -21,6 +21,7 @@ def tune(
     target: Target,
     budget: Duration = 180.0,
     accept: str = "rounding",
+    aim: Annotated[str, Parameter(name="--for")] = "run",
     only: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     out: Annotated[str | None, Parameter(help="Where the plan is written.")] = None,
@@ -46,6 +47,9 @@ def tune(
         always started and observed for a moment, whatever the budget is.
     accept
         The weakest verdict that is good enough: exact, rounding or statistical.
+    aim
+        What the plan is chosen by: `run`, the predicted time of the whole run, or `steady`, that of
+        a step once everything has started.
     only
         Use no other technique than this one; may be given several times.
     technique
@@ -68,10 +72,18 @@ def tune(
 
     script = script_or_recipe(target, python)
     path = Path(out) if out is not None else plan_path(script)
-    check_request(accept, only, technique, path)
+    check_request(accept, only, technique, path, aim)
     host = detect_host()
     with lab_of(script, hide=hide, techniques=technique) as lab:
-        found = search(lab, host, budget_s=budget, accept=accept, only=only or None, progress=say)
+        found = search(
+            lab,
+            host,
+            budget_s=budget,
+            accept=accept,
+            only=only or None,
+            aim=aim,
+            progress=say,
+        )
     if found.gained:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
         given = "auto" if out is None else str(path)

@@ -51,6 +51,8 @@ class Arm:
     trial: Trial | None = None
     warm_up: tuple[int, ...] = WARM_UP
     """Steps of the turns that do not count, in each of its processes."""
+    warm_up_s: float = 0.0
+    """What these turns took in its first process: what compiles does so there."""
     capacity: int | None = None
     """Steps that one process has for turns, None if that is not known."""
     taken: int = 0

@@ -194,7 +194,9 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
         try:
             for number, steps in enumerate(arm.warm_up):
                 # The first turn may compile.
-                arm_ms = take_turn(arm, steps, known_ms if number else None)["ms_per_step"]
+                turn = take_turn(arm, steps, known_ms if number else None)
+                arm_ms = turn["ms_per_step"]
+                arm.warm_up_s += turn["whole_ms"] / 1e3
         except TrialError as error:
             leave_out(arm, error, must=arm.name in twins)
             continue

@@ -21,6 +21,7 @@ def tune(
     budget: float = 180.0,
     accept: str = "rounding",
     only: Sequence[str] | None = None,
+    aim: str = "run",
     techniques: Sequence[str] = (),
     device: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -36,6 +37,7 @@ def tune(
         budget: seconds that everything may take together.
         accept: the weakest verdict that is good enough: `exact`, `rounding` or `statistical`.
         only: names of the techniques that may be used, all if None.
+        aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         techniques: techniques from outside, as `module:NAME`, importable in a fresh process.
         device: as torch names it; the first accelerator if None, else the CPU.
         progress: called with a line now and then.
@@ -48,11 +50,17 @@ def tune(
     """
     check_call("hotlap.tune", budget)
     path = recipe_path(task, "hotlap.tune")
-    check_request(accept, only or (), techniques)
+    check_request(accept, only or (), techniques, aim=aim)
     run = RecipeRun(
         path=str(path), args=to_command_line(arguments or {}), cwd=os.getcwd(), device=device
     )
     with Lab(run, techniques=tuple(techniques)) as lab:
         return search(
-            lab, Host.detect(), budget_s=budget, accept=accept, only=only, progress=progress
+            lab,
+            Host.detect(),
+            budget_s=budget,
+            accept=accept,
+            only=only,
+            aim=aim,
+            progress=progress,
         )

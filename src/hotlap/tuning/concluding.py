@@ -12,7 +12,6 @@ from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer, answer
-from hotlap.tuning.proofs import fresh_speedup
 from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
 
@@ -48,7 +47,7 @@ def conclude(
         rungs: what was proven in it.
     """
     accepted = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tuner.accept)]
-    best = max(accepted, key=lambda rung: fresh_speedup(rung).median, default=None)
+    best = max(accepted, key=lambda rung: rung.worth, default=None)
     baseline = _baseline(seen, final)
     claim = _claim(tuner, seen, final, best)
     if best is not None and claim.doubt:
@@ -91,6 +90,7 @@ def conclude(
         unprotected=tuner.lab.unprotected,
         seconds=tuner.budget.spent,
         trace=seen.trace,
+        aim=tuner.aim,
     )
 
 
@@ -128,7 +128,9 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     except HotlapError as error:
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
-    doubt = _is_not_what_was_raced(best, rows) or saves_nothing(plain, under, figures(speedup))
+    doubt = _is_not_what_was_raced(best, rows)
+    if tuner.aim == "run":
+        doubt = doubt or saves_nothing(plain, under, figures(speedup))
     return _Claim({"baseline": plain, "best": under}, rows, doubt, speedup)
 
 
@@ -218,6 +220,10 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         return "could_not_tell", doubt
     if tuner.notes.unproven:
         return "not_proven", tuner.notes.unproven
+    if tuner.notes.not_worth_it:
+        return "nothing_to_gain", (
+            f"{tuner.notes.not_worth_it}. Use --for steady to choose by the time of a step"
+        )
     tried = _last_of_each(tuner.trials)
     open_ = [row for row in tried if row.speedup and row.speedup.high > 1 + WORTH_CALLING]
     reasons = []

@@ -1,30 +1,45 @@
-"""Proves the plans that gained, the fastest of each tier first."""
+"""Proves the plans that gained, the best of each tier first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hotlap.errors import HotlapError
 from hotlap.lab.pairs import Race
 from hotlap.lab.proving import Prover
-from hotlap.lab.statistics import Ratio, figures
+from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
+from hotlap.tuning.saving import Saving, most_saving_first
 from hotlap.tuning.tuner import ACCEPT, Tuner
 
 _LATE_SHARE = 0.1
 """Of the budget: as much later may the first proof end, without which all else was for nothing."""
 
 
-def prove(tuner: Tuner, final: Race, before: Race | None = None) -> list[ProvenPlan]:
-    """Give verdicts to the fastest plan of each tier, and to the next one where it fails.
+def prove(
+    tuner: Tuner,
+    final: Race,
+    before: Race | None = None,
+    saved: Mapping[str, Saving] | None = None,
+) -> list[ProvenPlan]:
+    """Give verdicts to the best plan of each tier, and to the next one where it fails.
 
     Args:
         tuner: what the tuning shares.
         final: the last race.
         before: the race before it, if there was one.
+        saved: what each arm saves over the whole run; None to choose by steps alone.
     """
     names = fastest_first(final, tuner.floor, before, tuner.live)
+    if saved is not None:
+        for name in names:
+            if saved[name].seconds <= 0:
+                gain = figures(final.ratio(name))
+                tuner.notes.note_not_worth_it(
+                    final.arms[name].plan, f"{name} gave {gain} a step; {saved[name]}"
+                )
+        names = most_saving_first(names, saved)
     if not names:
         return []
     horizon = tuner.time_plan.horizon
@@ -46,7 +61,7 @@ def prove(tuner: Tuner, final: Race, before: Race | None = None) -> list[ProvenP
     prover.run_plain()
     rungs: list[ProvenPlan] = []
     for tier in _fastest_tier_first(tuner, final, names):
-        rung = prove_tier(tuner, prover, final, names, tier, rungs)
+        rung = prove_tier(tuner, prover, final, names, tier, rungs, saved)
         if rung is not None:
             rungs.append(rung)
     return sorted(rungs, key=lambda rung: TIERS.index(rung.tier))
@@ -77,6 +92,7 @@ def prove_tier(
     names: Sequence[str],
     tier: str,
     rungs: Sequence[ProvenPlan],
+    saved: Mapping[str, Saving] | None = None,
 ) -> ProvenPlan | None:
     """Return the fastest plan whose verdict is `tier` or better, None if there is none.
 
@@ -88,6 +104,7 @@ def prove_tier(
         tier: plans that claim less, or more, have a turn of their own.
         rungs: what was proven before; a plan that is slower than one of as good a tier is worth no
             proof.
+        saved: see `prove`.
     """
     for name in names:
         plan = final.arms[name].plan
@@ -95,8 +112,8 @@ def prove_tier(
         if not plan.techniques or claimed.best_verdict != tier:
             continue
         as_good = [rung for rung in rungs if TIERS.index(rung.tier) <= TIERS.index(tier)]
-        best = max((fresh_speedup(rung).median for rung in as_good), default=0.0)
-        if final.ratio(name).median <= best:
+        worth = final.ratio(name).median if saved is None else saved[name].seconds
+        if worth <= max((rung.worth for rung in as_good), default=0.0):
             return None
         is_narrow = tier == "statistical"
         needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
@@ -112,11 +129,6 @@ def prove_tier(
             fresh, live = final.ratio(name), tuner.live.get(plan)
             # Fresh processes confirm a live gain that they are too noisy to measure.
             speedup = live if live and not final.gains(name, tuner.floor) else fresh
-            return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh)
+            return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh, worth)
         tuner.notes.note_failed_proof(plan, name, verdict.tier, verdict.evidence)
     return None
-
-
-def fresh_speedup(rung: ProvenPlan) -> Ratio:
-    """Return what a plan gained in fresh processes: what plans are compared by."""
-    return rung.fresh or rung.speedup

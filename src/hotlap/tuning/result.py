@@ -48,6 +48,8 @@ class ProvenPlan:
     """What it gained in one live process, where it could be switched on and off."""
     fresh: Ratio | None = None
     """What it gained in fresh processes."""
+    worth: float = 0.0
+    """By which it was chosen: the seconds that it saves over the whole run, or its speed-up."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Tuning:
     unprotected: tuple[str, ...]
     seconds: float
     trace: Trace
+    aim: str = "run"
+    """What the plan was chosen by, one of `tuner.AIMS`."""
 
     @property
     def gained(self) -> bool:
@@ -112,6 +116,7 @@ class Tuning:
         """Return the report as the JSON that `hotlap tune --json` prints."""
         return {
             "script": self.script,
+            "for": self.aim,
             "outcome": self.outcome,
             "reason": self.reason,
             "plan": self.plan.techniques,

@@ -26,8 +26,9 @@ from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
+from hotlap.tuning.saving import savings
 from hotlap.tuning.time_plan import has_time_for_age, plan_time
-from hotlap.tuning.tuner import ACCEPT, WEAKEST, Progress, Tuner
+from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
 
 _OBSERVE_SHARE = 0.2
 _MOST_PLANS = 6
@@ -44,6 +45,7 @@ def tune(
     budget_s: float,
     accept: str = "rounding",
     only: Sequence[str] | None = None,
+    aim: str = "run",
     hints: Sequence[Hint] = (),
     progress: Progress = lambda _: None,
 ) -> Tuning:
@@ -56,6 +58,7 @@ def tune(
             some steps whatever the budget is.
         accept: `exact`, `rounding` or `statistical`.
         only: names of the techniques that may be used, all if None.
+        aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         hints: what a diagnosis measured: tried first, whatever is left of the budget.
         progress: called with a line now and then.
 
@@ -63,14 +66,18 @@ def tune(
         UsageError: `accept` or a name in `only` is not known.
         TrialError: the plain script itself cannot be measured.
     """
-    known = check_request(accept, only or (), lab.techniques)
+    known = check_request(accept, only or (), lab.techniques, aim=aim)
     if only is not None:
         known = {name: known[name] for name in known if name in only}
-    return _tune(Tuner(lab, host, known, accept, Budget(budget_s), progress, hints))
+    return _tune(Tuner(lab, host, known, accept, Budget(budget_s), progress, hints, aim=aim))
 
 
 def check_request(
-    accept: str, only: Sequence[str], techniques: Sequence[str], out: Path | None = None
+    accept: str,
+    only: Sequence[str],
+    techniques: Sequence[str],
+    out: Path | None = None,
+    aim: str = "run",
 ) -> dict[str, Technique]:
     """Refuse what cannot be asked for, before anything starts; return the known techniques.
 
@@ -79,6 +86,8 @@ def check_request(
     """
     if accept not in ACCEPT:
         raise UsageError(unknown_name(accept, ACCEPT, "--accept"))
+    if aim not in AIMS:
+        raise UsageError(unknown_name(aim, AIMS, "--for"))
     known = registry(techniques)
     for name in only:
         if name not in known:
@@ -140,7 +149,7 @@ def _tune(tuner: Tuner) -> Tuning:
     if live is not None and live.finalists:
         tuner.live = live.finalists
         final = confirm(tuner, seen, live)
-        rungs = prove(tuner, final) if final else []
+        rungs = prove(tuner, final, None, savings(tuner, seen, final)) if final else []
         return conclude(tuner, seen, final, rungs)
     if live is not None:
         hinted = sum(candidate in live.rest for candidate in candidates[:hinted])
@@ -149,7 +158,7 @@ def _tune(tuner: Tuner) -> Tuning:
     final, rungs = None, []
     if first is not None:
         final, before = _later_races(tuner, seen, candidates, first)
-        rungs = prove(tuner, final, before) if final else []
+        rungs = prove(tuner, final, before, savings(tuner, seen, final)) if final else []
     return conclude(tuner, seen, final or first, rungs)
 
 

@@ -29,6 +29,8 @@ class Notes:
         """Candidate that was not tried -> why."""
         self.unproven = ""
         """Why something that was faster is not proven to learn the same; empty if nothing was."""
+        self.not_worth_it = ""
+        """Why something that was faster does not shorten the whole run; empty if nothing was."""
 
     def note_inapplicable(self, reasons: Mapping[str, str]) -> None:
         """Note techniques that cannot serve here, with the reason."""
@@ -105,6 +107,12 @@ class Notes:
         self.unproven = f"{name} was faster, and its verdict is `{tier}`: {evidence}"
         for technique in plan.techniques:
             self._overrule(technique, "refused", f"verdict `{tier}` on {name}: {evidence}")
+
+    def note_not_worth_it(self, plan: Plan, why: str) -> None:
+        """Note that a plan's steps are faster, and that the whole run is not."""
+        self.not_worth_it = why
+        for technique in plan.techniques:
+            self._overrule(technique, "no_effect", why)
 
     def note_unclaimed(self, plan: Plan, why: str) -> None:
         """Note that a plan's gain contradicts other measurements."""

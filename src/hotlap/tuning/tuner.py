@@ -23,6 +23,8 @@ WEAKEST = {
     "rounding": Numerics.ROUNDING,
     "statistical": Numerics.STREAM,
 }
+AIMS = ("run", "steady")
+"""What a plan is chosen by: the predicted time of the whole run, or that of a later step."""
 Progress = Callable[[str], None]
 
 
@@ -44,6 +46,8 @@ class Tuner:
     live: Mapping[Plan, Ratio] = field(default_factory=dict)
     """What plans gained in one live process, to be confirmed in fresh ones."""
     floor: float = 0.0
+    aim: str = "run"
+    """One of `AIMS`."""
     time_plan: TimePlan = field(init=False)
 
     @property

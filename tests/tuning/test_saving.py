@@ -1,0 +1,121 @@
+"""A plan is chosen by the whole run: a faster step may not be worth a long start."""
+
+from typing import Any
+
+import pytest
+
+from hotlap.errors import UsageError
+from hotlap.lab.pairs import Race
+from hotlap.lab.verdict import Verdict
+from hotlap.plan import Plan
+from hotlap.tuning import proofs
+from hotlap.tuning.concluding import conclude
+from hotlap.tuning.saving import most_saving_first, savings
+from hotlap.tuning.stages import check_request
+from hotlap.tuning.tuner import Tuner
+from tests.tuning import faked
+
+FUSED = Plan({"optimizer": {"implementation": "fused"}})
+COMPILED = Plan({"compile": {}})
+RESIDENT = Plan({"resident": {}})
+
+
+def race(compiling_s: float = 90.0) -> Race:
+    """A race of steps of 20 ms: compiled ones are twice as fast, the others 1.25 times."""
+    final = faked.raced({FUSED: 1.25, COMPILED: 2.0}, plain_ms=20.0)
+    for arm in final.arms.values():
+        arm.setup_s, arm.warm_up_s = 2.0, sum(arm.warm_up) * arm.means_ms[0] / 1e3
+    final.arms[faked.name_of(COMPILED)].warm_up_s += compiling_s
+    return final
+
+
+def saved(final: Race, planned_steps: int, tuner: Tuner | None = None) -> Any:
+    seen = faked.watched(20.0, planned_steps=planned_steps)
+    return savings(tuner or faked.tuner(), seen, final)
+
+
+def test_compiling_is_worth_it_in_a_long_run_only() -> None:
+    final = race()
+    few, many = saved(final, 2_000), saved(final, 100_000)
+    name, other = faked.name_of(COMPILED), faked.name_of(FUSED)
+    assert few[name].steps_s == pytest.approx(20.0) and few[name].start_s == pytest.approx(90, 0.01)
+    assert few[name].seconds < 0 < few[other].seconds
+    assert most_saving_first([name, other], few) == [other]
+    assert most_saving_first([name, other], many) == [name, other]
+
+
+def test_among_those_that_save_as_much_the_order_stays() -> None:
+    final = faked.raced({FUSED: 1.50, COMPILED: 1.51})
+    order = [faked.name_of(FUSED), faked.name_of(COMPILED)]
+    assert most_saving_first(order, saved(final, 10_000)) == order
+    final = faked.raced({FUSED: 1.30, COMPILED: 1.51})
+    assert most_saving_first(order, saved(final, 10_000)) == order[::-1]
+
+
+def test_starts_that_differ_by_chance_count_for_nothing() -> None:
+    final = race(compiling_s=0.8)
+    assert saved(final, 100)[faked.name_of(COMPILED)].start_s == 0
+
+
+def test_resident_saves_nothing_in_the_first_epoch() -> None:
+    final = faked.raced({RESIDENT: 2.0}, plain_ms=20.0)
+    final.arms[faked.name_of(RESIDENT)].setup_s = 30.0
+    assert saved(final, 100)[faked.name_of(RESIDENT)].seconds == 0
+    # What it read ahead for the race is no part of a run.
+    assert saved(final, 300)[faked.name_of(RESIDENT)].seconds == pytest.approx(200 * 0.02 / 2)
+
+
+def test_without_a_known_end_the_steps_decide() -> None:
+    assert saved(race(), None) is None  # type: ignore[arg-type]
+    steady = faked.tuner()
+    steady.aim = "steady"
+    assert saved(race(), 2_000, steady) is None
+
+
+class Exact:
+    """A prover to whom all is exact."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        del args, options
+
+    def run_plain(self) -> None: ...
+
+    def prove(self, plan: Plan) -> Verdict:
+        del plan
+        return Verdict("rounding", "bit-equal", 99)
+
+
+@pytest.mark.parametrize(
+    ("steps", "aim", "expected"),
+    [
+        (2_000, "run", FUSED),
+        (100_000, "run", COMPILED),
+        (2_000, "steady", COMPILED),
+    ],
+)
+def test_the_plan_that_is_proven_is_the_one_that_saves_most(
+    steps: int, aim: str, expected: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proofs, "Prover", Exact)
+    final, tuner = race(), faked.tuner(accept="rounding")
+    tuner.aim = aim
+    rungs = proofs.prove(tuner, final, None, saved(final, steps, tuner))
+    assert max(rungs, key=lambda rung: rung.worth).plan == expected
+
+
+def test_where_no_plan_shortens_the_run_it_says_so_with_the_figures() -> None:
+    final, tuner = race(), faked.tuner()
+    del final.arms[faked.name_of(FUSED)]  # type: ignore[attr-defined]
+    seen = faked.watched(20.0, planned_steps=2_000)
+    rungs = proofs.prove(tuner, final, None, savings(tuner, seen, final))
+    assert rungs == []
+    found = conclude(tuner, seen, final, rungs)
+    assert found.outcome == "nothing_to_gain" and not found.plan
+    assert "its steps save 20.0 s, and its start takes 90.0 s more" in found.reason
+    assert "--for steady" in found.reason
+    assert found.to_json()["for"] == "run"
+
+
+def test_an_unknown_aim_is_refused() -> None:
+    with pytest.raises(UsageError, match="--for 'fast'"):
+        check_request("rounding", (), (), aim="fast")

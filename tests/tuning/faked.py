@@ -115,5 +115,6 @@ def tuner(
         fill_s=0,
         prove_s=3,
         prove_narrow_s=6,
+        start_s=2,
     )
     return made

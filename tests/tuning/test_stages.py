@@ -322,7 +322,7 @@ def test_a_budget_of_a_second_watches_the_script_once_and_starts_no_trial_more()
         started = lab.trials[0]
     assert took < found.trace.setup_s + 10
     assert started.plan == Plan()
-    assert "up to 60 s" in said[0]
+    assert "up to 60 s" in said[0] and said[0].endswith(" s left)")
     assert found.outcome == "could_not_tell"
     assert found.not_tried
     assert found.trials == ()

@@ -42,10 +42,16 @@ def prove(
         names = most_saving_first(names, saved)
     if not names:
         return []
-    horizon = tuner.time_plan.horizon
     # The plain run, and once more beside one plan; a recipe's are not followed at once.
     runs = 3.0 if tuner.owns_step else 2.5
-    needed_s = runs * tuner.time_plan.prove_s - _LATE_SHARE * tuner.budget.seconds
+    late_s = _LATE_SHARE * tuner.budget.seconds
+    if tuner.budget.left + late_s < runs * tuner.time_plan.prove_s:
+        # A shorter proof says more than none.
+        fills = tuner.reads_all(final.arms[names[0]].plan)
+        shorter = tuner.time_plan.shortened((tuner.budget.left + late_s) / runs, fills=fills)
+        tuner.time_plan = shorter or tuner.time_plan
+    horizon = tuner.time_plan.horizon
+    needed_s = runs * tuner.time_plan.prove_s - late_s
     if not tuner.budget.affords(f"the proof of {names[0]}", needed_s):
         tuner.notes.unproven = _no_time(tuner, names[0], final)
         return []

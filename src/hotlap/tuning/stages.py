@@ -60,7 +60,7 @@ def tune(
         only: names of the techniques that may be used, all if None.
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         hints: what a diagnosis measured: tried first, whatever is left of the budget.
-        progress: called with a line now and then.
+        progress: called with a line now and then, which ends with the seconds left.
 
     Raises:
         UsageError: `accept` or a name in `only` is not known.
@@ -69,7 +69,12 @@ def tune(
     known = check_request(accept, only or (), lab.techniques, aim=aim)
     if only is not None:
         known = {name: known[name] for name in known if name in only}
-    return _tune(Tuner(lab, host, known, accept, Budget(budget_s), progress, hints, aim=aim))
+    budget = Budget(budget_s)
+
+    def say(text: str) -> None:
+        progress(f"{text} ({max(0.0, budget.left):.0f} s left)")
+
+    return _tune(Tuner(lab, host, known, accept, budget, say, hints, aim=aim))
 
 
 def check_request(

@@ -1,6 +1,6 @@
 """How a tuning spends its seconds, from what the first observation showed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hotlap.lab.proving import NARROW_SAMPLES, SEED_STEPS
 from hotlap.lab.verdict import LEAST_SEEDS
@@ -62,6 +62,32 @@ class TimePlan:
     """Seconds that one more plan's proof takes."""
     prove_narrow_s: float
     """The same where the plan computes in a narrower format."""
+    start_s: float = 0.0
+    """Of that, what passes before the first step."""
+    least_horizon: int = _LEAST_HORIZON
+    """The fewest steps that a verdict may rest on."""
+
+    def shortened(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
+        """Return a plan whose proofs take at most `prove_s` seconds each, None if that is too few.
+
+        Args:
+            prove_s: seconds.
+            fills: True if the plan to be proven keeps the whole data set in memory.
+        """
+        before_s = self.start_s + (self.fill_s if fills else 0.0)
+        step_s = (self.prove_s - self.start_s) / self.horizon
+        horizon = min(self.horizon, int((prove_s - before_s) / step_s))
+        if horizon < self.least_horizon:
+            return None
+        saved_s = (self.horizon - horizon) * step_s
+        return replace(
+            self,
+            horizon=horizon,
+            # Such a proof may end before the second epoch.
+            fill_ahead=True,
+            prove_s=self.prove_s - saved_s,
+            prove_narrow_s=self.prove_narrow_s - saved_s,
+        )
 
 
 def plan_time(
@@ -120,6 +146,8 @@ def plan_time(
         fill_s=fill_s,
         prove_s=setup + horizon * step,
         prove_narrow_s=setup + horizon * step + more_s,
+        start_s=setup,
+        least_horizon=min(horizon, age + _BEYOND_EPOCH if age else _LEAST_HORIZON),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.host import Host
+from hotlap.host.facts import Host
 
 NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from benchmarks.__main__ import Result
-from hotlap.host import Host
+from hotlap.host.facts import Host
 
 ROOT = Path(__file__).parents[1]
 TIERS = {"exact": "exact", "rounding": "rounding", "reduced precision": "bf16"}

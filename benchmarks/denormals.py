@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from benchmarks.__main__ import Result
-from hotlap.host import Host
+from hotlap.host.facts import Host
 
 _ELEMENTS = 50_000
 _NORMAL, _DENORMAL = 1e-3, 5e-39

@@ -18,7 +18,7 @@ from plain import FashionMNIST
 from benchmarks import feed_jpeg
 from benchmarks.__main__ import Result
 from hotlap.engine.build import build
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
 from hotlap.task import Task

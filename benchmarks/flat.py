@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.__main__ import Result
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.statistics import spread
 
 IMPLEMENTATIONS = ("foreach", "fused")

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.__main__ import Result
 from benchmarks.races import Races, raced
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 
 ROOT = Path(__file__).parents[1]

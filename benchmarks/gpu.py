@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.__main__ import Result
 from benchmarks.gpu_rows import Rows, read, state
 from hotlap.errors import unknown_name
-from hotlap.host import Host
+from hotlap.host.facts import Host
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "build" / "gpu"

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.__main__ import Result
 from benchmarks.neighbor import busy_neighbor
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.pairs import race
 from hotlap.lab.trial import Lab

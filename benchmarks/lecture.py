@@ -17,7 +17,7 @@ from benchmarks.__main__ import Result
 from benchmarks.races import raced
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run as run_script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
 from hotlap.techniques import EXACT_PLAN

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.proving import Prover
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab

@@ -21,7 +21,7 @@ from hotlap.engine.build import build
 from hotlap.engine.memory.peak import peak_bytes
 from hotlap.engine.memory.rehearsal import Sample, rehearse
 from hotlap.engine.run import steps_of
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.task import Task
 

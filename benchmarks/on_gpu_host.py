@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 
 from benchmarks.gpu_rows import state
 from benchmarks.gpu_turns import Sizes, attempted, memory
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.scratch import probe
 
 GPT_PRODUCTS = ((768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304))

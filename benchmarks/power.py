@@ -16,7 +16,7 @@ from statistics import median
 from benchmarks.__main__ import Result
 from benchmarks.neighbor import busy_neighbor
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.duel import Duel
 from hotlap.lab.pairs import race

@@ -11,7 +11,7 @@ from benchmarks.__main__ import Result
 from benchmarks.truths_kinds import KINDS
 from hotlap.attach.entry import Script
 from hotlap.errors import HotlapError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.proving import Prover
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab

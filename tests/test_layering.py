@@ -19,7 +19,7 @@ LAYERS = (
     ("recipe",),
     ("task",),
     ("plan", "host", "sequences", "schedules"),
-    ("nested", "rng", "usercode", "compat"),
+    ("nested", "rng", "usercode", "compat", "recipe_detection"),
     ("errors",),
 )
 """From top to bottom."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hotlap.engine.memory.estimate import estimate
     from hotlap.engine.run import steps
     from hotlap.engine.train import train
-    from hotlap.host import Host
+    from hotlap.host.facts import Host
     from hotlap.kernels.cross_entropy import chunked_cross_entropy
     from hotlap.plan import Plan
     from hotlap.sequences.lengths import buckets
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 _WHERE = {
-    "Host": "hotlap.host",
+    "Host": "hotlap.host.facts",
     "Plan": "hotlap.plan",
     "Task": "hotlap.task",
     "buckets": "hotlap.sequences.lengths",

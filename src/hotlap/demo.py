@@ -17,7 +17,7 @@ from hotlap.attach.runner import run as run_script
 from hotlap.diagnosis.causes import diagnose
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, RunError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report import diagnosis as diagnosis_page

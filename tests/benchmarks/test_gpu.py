@@ -16,7 +16,7 @@ from benchmarks.gpu_rows import Rows, read
 from benchmarks.gpu_turns import Sizes
 from benchmarks.on_gpu import HERE, PARTS
 from hotlap.device.accelerator import Device
-from hotlap.host import Host
+from hotlap.host.facts import Host
 
 HOST = Host(cpu="x", cores=2)
 

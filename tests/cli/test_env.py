@@ -10,8 +10,10 @@ import pytest
 
 from hotlap import cli
 from hotlap.errors import RunError
-from hotlap.host import Gpu, Host, Problem, ceilings, kept_ceilings
+from hotlap.host import ceilings, kept_ceilings
 from hotlap.host.ceilings import Ceilings, parse
+from hotlap.host.facts import Gpu, Host
+from hotlap.host.problems import Problem
 from hotlap.report import environment
 from hotlap.report.terminal import page_console
 

@@ -12,10 +12,10 @@ import pytest
 import hotlap as library
 from hotlap import cli
 from hotlap.errors import MissingFile, UsageError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict
-from hotlap.recipe import is_recipe
+from hotlap.recipe_detection import is_recipe
 from hotlap.techniques import EXACT_PLAN, ORDER
 from hotlap.trial.protocol import IN_TRIAL
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.host import Gpu, Host, probes, problems
+from hotlap.host import probes
+from hotlap.host.facts import Gpu, Host
+from hotlap.host.problems import problems
 
 GOOD = Host(
     cpu="Fast",

@@ -23,7 +23,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from tests.same_bits.cases import ROOT, Case, cases
 

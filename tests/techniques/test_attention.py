@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import hotlap
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.techniques import ModelTarget, Refusal, attention

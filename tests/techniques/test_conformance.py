@@ -14,7 +14,7 @@ import torch
 
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, Numerics, Technique, get, numerics_of, registry
 from hotlap.techniques.record import Seam

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.task import TaskFacts
 from hotlap.techniques import ModelTarget, NoOptions, Refusal, fp8
 

@@ -12,7 +12,7 @@ import hotlap
 from hotlap.attach.entry import environment
 from hotlap.device import switches
 from hotlap.errors import PlanError
-from hotlap.host import Gpu, Host
+from hotlap.host.facts import Gpu, Host
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.techniques import ProcessTarget, check, get

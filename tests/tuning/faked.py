@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.pairs import Race

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab import pairs
 from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab

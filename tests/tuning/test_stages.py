@@ -10,7 +10,7 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.pairs import Race
 from hotlap.lab.trial import Lab

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile

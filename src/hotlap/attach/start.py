@@ -15,7 +15,6 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.live import LiveTechniques
 from hotlap.attach.roles.guard import Guard
 from hotlap.attach.roles.session import Part, Session
-from hotlap.attach.seeds import shift_seeds
 from hotlap.plan import Plan
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_FAILED, Config
@@ -77,6 +76,8 @@ def _start(config: Config, channel: Channel) -> None:
     if config.inject_seed is not None:
         _seed(config.inject_seed + config.shift_seeds)
     if config.shift_seeds:
+        from hotlap.attach.seeds import shift_seeds
+
         shift_seeds(config.shift_seeds)
     if config.role == "duel":
         in_process = LiveTechniques(config.options["plans"], extra=config.techniques)

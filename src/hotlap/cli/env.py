@@ -7,9 +7,10 @@ from cyclopts import Parameter
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
 from hotlap.errors import RunError
-from hotlap.host import Host, Problem, problems
 from hotlap.host.ceilings import Ceilings, measure
+from hotlap.host.facts import Host
 from hotlap.host.kept_ceilings import keep
+from hotlap.host.problems import Problem, problems
 from hotlap.report import environment, jsonout
 from hotlap.report.terminal import page_console, progress_console
 

@@ -34,7 +34,7 @@ def run(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.attach.runner import run as run_script
-    from hotlap.recipe import is_recipe, trains_itself
+    from hotlap.recipe_detection import is_recipe, trains_itself
     from hotlap.report.printable import printable
 
     script = script_of(target, python)

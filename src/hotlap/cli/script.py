@@ -9,11 +9,12 @@ from pathlib import Path
 from hotlap.cli.starting import say, script_of
 from hotlap.cli.target import Target
 from hotlap.errors import MissingFile, RunError, UsageError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
-from hotlap.recipe import as_command_line, is_recipe, load
+from hotlap.recipe import as_command_line, load
+from hotlap.recipe_detection import is_recipe
 from hotlap.task import Task
 from hotlap.techniques import check, registry
 from hotlap.usercode import is_hotlaps, is_users

@@ -63,7 +63,7 @@ def train(
     from hotlap.cli.stopping import Stopping
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
-    from hotlap.host import Host
+    from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun
     from hotlap.report import jsonout
     from hotlap.report import training as text

@@ -9,11 +9,11 @@ from hotlap.attach.entry import Script
 from hotlap.diagnosis.causes import diagnose as find_causes
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.errors import MissingFile, UsageError
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.lab.trial import Lab
-from hotlap.recipe import is_recipe
+from hotlap.recipe_detection import is_recipe
 from hotlap.task import Task
 
 

@@ -2,8 +2,3 @@
 
 `hotlap.host.ceilings` measures what the machine can do; this package only asks the system.
 """
-
-from hotlap.host.facts import Gpu, Host
-from hotlap.host.problems import Problem, problems
-
-__all__ = ["Gpu", "Host", "Problem", "problems"]

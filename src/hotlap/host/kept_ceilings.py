@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hotlap.host import Host
 from hotlap.host.ceilings import Ceilings
+from hotlap.host.facts import Host
 
 log = logging.getLogger("hotlap")
 _SCHEMA = 1

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import importlib.metadata
 import os
 import platform
 import re
@@ -22,16 +21,20 @@ _GPU_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_versi
 
 def version(package: str) -> str | None:
     """Return the version of an installed package without importing it."""
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
 def torch_cuda() -> str | None:
     """Return the CUDA version that the installed torch was built for, without importing it."""
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        path = importlib.metadata.distribution("torch").locate_file("torch/version.py")
+    from importlib import metadata
+
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        path = metadata.distribution("torch").locate_file("torch/version.py")
         match = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", read(Path(str(path))), re.MULTILINE)
         return match[1] if match else None
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import MissingFile, UsageError
-from hotlap.recipe import is_recipe
+from hotlap.recipe_detection import is_recipe
 from hotlap.task import Task
 from hotlap.trial.protocol import IN_TRIAL
 

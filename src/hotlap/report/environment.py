@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hotlap.host import Host, Problem
 from hotlap.host.ceilings import Ceilings
+from hotlap.host.facts import Host
+from hotlap.host.problems import Problem
 from hotlap.report.printable import printable
 
 _GIB = 1024**3

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hotlap.host import Host
+from hotlap.host.facts import Host
 from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab

@@ -33,6 +33,10 @@ _DIGITS_FACTOR = 40
 _DIAGNOSE_S = 45.0
 _TUNE_S = 120.0
 """With three whole runs of a quarter of a minute each, four minutes together on two cores."""
+_NEXT = """\
+  hotlap diagnose train.py --epochs 10          # why is it slow? --epochs is the script's
+  hotlap tune train.py --epochs 10              # find a faster plan, and prove it
+  hotlap run --plan auto train.py --epochs 10   # run the unedited script under that plan"""
 _TIMES = re.compile(r", \d+\.\d s$", re.MULTILINE)
 
 
@@ -95,6 +99,8 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
     console.rule("3. Run it")
     shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
     _show_runs(shown, found.plan, found.verdict.tier, console, say)
+    console.rule("4. Your own script")
+    console.print(_NEXT)
 
 
 def hints_of(diagnosis: Diagnosis) -> list[Hint]:
@@ -149,6 +155,8 @@ def _show_runs(
         tuned = _run_timed(script, plan)
         console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
         console.print(f"  {plain.seconds / tuned.seconds:.2f}x for the whole run, with start-up")
+    else:
+        console.print("There is no tuned plan to run: see the reason in part 2.")
     if plain.learned != exact.learned:
         raise RunError(
             f"an exact plan changed what `{script}` prints. This is a bug in hotlap. Report it "

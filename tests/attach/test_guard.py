@@ -12,14 +12,12 @@ from hotlap.attach.roles.guard import Guard
 from hotlap.attach.roles.session import Session
 from hotlap.attach.runner import Outcome, run
 from hotlap.plan import Plan
-from tests.lab.nap_techniques import NAP_MS
 
 ROOT = Path(__file__).parents[2]
 
 
 def nap(monkeypatch: pytest.MonkeyPatch, name: str, steps: int) -> Outcome:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv(NAP_MS, "4")
     script = Script(path="napping.py", args=(str(steps),), cwd=str(ROOT / "tests" / "lab"))
     spec = f"tests.lab.nap_techniques:{name.upper()}"
     done = run(script, Plan({name: {}}), techniques=(spec,))

@@ -6,26 +6,25 @@ from typing import Any
 from hotlap.techniques import Numerics, ProcessTarget, Proof, Refusal, Technique
 from hotlap.techniques.record import Live
 
-NAP_MS = "NAP_MS"
 
-
-def _technique(name: str, ms: str) -> Technique:
-    def switch(target: Any) -> Any:
-        before = target.notes[name] = os.environ[NAP_MS]
-        os.environ[NAP_MS] = ms or before
-        return lambda: os.environ.update({NAP_MS: before})
-
-    def apply(target: ProcessTarget) -> ProcessTarget:
-        target.switch = lambda: switch(target)
-        return target
+def _technique(name: str, longer_ms: float) -> Technique:
+    variable = f"NAP_{name.upper()}"
 
     def on(target: Any, options: Any) -> None:
-        del options
-        os.environ[NAP_MS] = ms or target.notes[name]
+        del target, options
+        os.environ[variable] = str(longer_ms)
 
     def off(target: Any, options: Any) -> None:
-        del options
-        os.environ[NAP_MS] = target.notes[name]
+        del target, options
+        os.environ[variable] = "0"
+
+    def switch() -> Any:
+        on(None, None)
+        return lambda: off(None, None)
+
+    def apply(target: ProcessTarget) -> ProcessTarget:
+        target.switch = switch
+        return target
 
     return Technique(
         name=name,
@@ -37,9 +36,9 @@ def _technique(name: str, ms: str) -> Technique:
     )
 
 
-SHORT = _technique("short", "2")
-IDLE = _technique("idle", "")
-LONG = _technique("long", "9")
+SHORT = _technique("short", -2)
+IDLE = _technique("idle", 0)
+LONG = _technique("long", 5)
 
 
 def _refuse(target: ProcessTarget) -> ProcessTarget:

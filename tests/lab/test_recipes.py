@@ -52,7 +52,8 @@ def prover() -> Iterator[Prover]:
     patch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
     patch.syspath_prepend(folder)
     with Lab(recipe("--epochs", "20"), techniques=TECHNIQUES) as lab:
-        made = Prover(lab, 120, registry(TECHNIQUES))
+        # Drawn steps may leave a verdict open, as is said of it; here they are the same each time.
+        made = Prover(lab, 120, registry(TECHNIQUES), seed=1)
         made.run_plain()
         assert made.differs is None
         yield made

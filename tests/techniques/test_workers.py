@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, TensorDataset
 
 from hotlap import rng
+from hotlap.attach.entry import Script
+from hotlap.attach.runner import run
 from hotlap.errors import DIFFERS
+from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
 from hotlap.techniques.applying import Applied
 from hotlap.techniques.record import Proof
+from tests.tuning.faked import FACTS
 
 TECHNIQUE = get("workers")
 OPTIONS = TECHNIQUE.options({"count": 1})
@@ -85,6 +90,27 @@ def test_others_are_given_workers(loader: Any) -> None:
     assert loader.num_workers == 1 and torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize(("own", "wanted"), [(None, 4), (8, 8)])
+def test_a_loader_that_has_workers_gets_another_number_or_longer_queues(
+    own: int | None, wanted: int
+) -> None:
+    for count in (2, 3):
+        loader = DataLoader(DATA, 4, shuffle=True, num_workers=2, prefetch_factor=own)
+        options = TECHNIQUE.options({"count": count, "prefetch": 4})
+        TECHNIQUE.apply(FeedTarget(loader), options)
+        assert (loader.num_workers, loader.prefetch_factor) == (count, wanted)
+
+
+def test_who_has_workers_is_offered_as_many_first() -> None:
+    def counts(own: int) -> list[Any]:
+        facts = replace(FACTS, loaders=(replace(FACTS.loaders[0], num_workers=own),))
+        return list(TECHNIQUE.candidates(facts, Host(cores=2)))
+
+    assert counts(0) == [{"count": 2}, {"count": 1}]
+    assert counts(2) == [{"count": 2}, {"count": 2, "prefetch": 8}]
+    assert counts(1) == [{"count": 1}, {"count": 1, "prefetch": 8}, {"count": 2}]
+
+
 class Augmented(Dataset):
     """Draws in code that nobody but itself looks at."""
 
@@ -104,6 +130,66 @@ def test_a_data_set_that_draws_keeps_its_own_process(draw: Any) -> None:
     with pytest.raises(Refusal, match="whose state differs in worker processes"):
         TECHNIQUE.apply(FeedTarget(DataLoader(Augmented(draw), 4)), OPTIONS)
     assert rng.generator_that_advanced(state) is None
+
+
+def test_one_that_draws_in_workers_keeps_their_number() -> None:
+    def loader() -> Any:
+        return DataLoader(Augmented(random.random), 4, num_workers=2)
+
+    TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 2, "prefetch": 8}))
+    with pytest.raises(Refusal, match="whose state differs in worker processes"):
+        TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 3}))
+
+
+def test_one_that_sets_its_workers_up_keeps_their_number() -> None:
+    def loader() -> Any:
+        return DataLoader(DATA, 4, num_workers=2, worker_init_fn=print)
+
+    TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 2}))
+    with pytest.raises(Refusal, match="num_workers=2 and a worker_init_fn"):
+        TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 1}))
+
+
+SCRIPT = """
+import random, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Augmented(Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, index):
+        return torch.tensor([index / 48 + random.random(), float(torch.rand(1))])
+
+torch.manual_seed(0)
+persistent = sys.argv[1] == "1"
+loader = DataLoader(Augmented(), 4, shuffle=True, num_workers=2, persistent_workers=persistent)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for batch in loader:
+        loss = torch.nn.functional.dropout(model(batch)).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(loss.item(), model.weight.tolist())
+"""
+
+
+@pytest.mark.parametrize("persistent", ["0", "1"])
+def test_random_augmentation_in_workers_is_the_same_in_longer_queues(
+    tmp_path: Path, persistent: str
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    script = Script(path="train.py", args=(persistent,), cwd=str(tmp_path))
+    printed, states = [], []
+    for given in ({}, {"workers": {"count": 2, "prefetch": 8}}, {"workers": {"count": 1}}):
+        with (tmp_path / "out").open("w+") as out:
+            done = run(script, Plan(given), stdout=out.fileno())
+            out.seek(0)
+            printed.append(out.read())
+        assert done.exit_code == 0
+        states.append([row["state"] for row in done.techniques])
+    assert states == [[], ["applied"], ["refused"]]
+    assert printed[0] == printed[1] == printed[2] != ""
 
 
 def test_a_draw_that_a_worker_tells_of_is_told_and_is_not_applied() -> None:

@@ -1,6 +1,7 @@
 """Batches are made by worker processes, ahead of the training loop.
 
-What it does   gives a DataLoader without workers some, started anew each epoch as torch does.
+What it does   gives a DataLoader without workers some, started anew each epoch as torch does. A
+               DataLoader that has some is given another number, or longer queues.
                What a worker sends is the bytes of its batch, up to 1 MiB: handing over shared
                memory, as torch does, takes longer (1.9 ms against 0.1 for a batch of 200 kB).
 When it helps  decoding costs much, the data set does not fit in memory, and cores are free.
@@ -11,7 +12,8 @@ When it hurts  every core already computes; tiny epochs (starting workers costs 
                one process's work, however many workers.
 Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
-               workers), and so is a sampler that draws between batches. Not seen is what draws
+               workers, or to other workers: with the number that the script has set, it may draw),
+               and so is a sampler that draws between batches. Not seen is what draws
                between the start of an epoch and its first batch, as two loaders that are zipped
                do for each other, or what the loop changes in the data set as it goes.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
@@ -29,6 +31,8 @@ from hotlap.errors import DIFFERS
 from hotlap.task import TaskFacts, is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
+_LONG_QUEUE = 8
+"""Batches of each worker: enough where some take much longer than others."""
 _LOOKED_AT = 4
 """Batches that a sampler is asked for to see whether it draws as it goes."""
 
@@ -38,7 +42,7 @@ class Options:
     count: int
     """Worker processes per loader."""
     prefetch: int = 2
-    """Batches that each worker keeps ready."""
+    """Batches that each worker keeps ready, at least: the script may ask for more."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 256:
@@ -53,15 +57,9 @@ def why_not(task: TaskFacts) -> str | None:
             "the training loop reads from no DataLoader. Wrap the dataset in a `DataLoader` to use "
             "workers."
         )
-    if all(loader.num_workers > 0 for loader in task.training_loaders):
-        return _on_workers(task.training_loaders[0].num_workers)
     if not any(loader.map_style for loader in task.training_loaders):
         return _on_stream(task.training_loaders[0].dataset)
     return None
-
-
-def _on_workers(count: int) -> str:
-    return f"the DataLoader has num_workers={count} already. Set num_workers=0 to use workers."
 
 
 def _on_stream(name: str) -> str:
@@ -75,27 +73,29 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.parcel import Ear, Parcels
     from hotlap.feed.purity.reach import Reach
 
-    loader = target.loader
-    if loader.num_workers > 0:
-        raise Refusal(_on_workers(loader.num_workers))
+    loader, own = target.loader, target.loader.num_workers
     is_iterable = is_stream(loader.dataset)
     if is_iterable and not target.own_order:
         raise Refusal(_on_stream(type(loader.dataset).__qualname__))
-    problem = _unsharable(loader.dataset) if is_iterable else Reach(loader.dataset).problem
-    if problem is not None:
-        raise Refusal(problem)
-    problem = None if target.own_order else _unfit(loader)
-    if problem is not None:
-        raise Refusal(problem)
+    if own == 0:
+        data = loader.dataset
+        problem = _unsharable(data) if is_iterable else Reach(data).problem
+        if problem is not None:
+            raise Refusal(problem)
+    if not target.own_order:
+        problem = _unfit(loader) if own != options.count else _draws_between_batches(loader)
+        if problem is not None:
+            raise Refusal(problem)
 
-    ear = target.notes["ear"] = Ear()
+    # Each batch is made by the worker that makes it in a plain run, if there are as many.
+    ear = target.notes["ear"] = Ear() if own != options.count else None
     given: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def give(loader: Any) -> None:
         # The script may make a new loader for every epoch.
-        if loader.num_workers == 0:
+        if loader.num_workers == own and loader not in given:
             loader.num_workers = options.count
-            loader.prefetch_factor = options.prefetch
+            loader.prefetch_factor = max(options.prefetch, loader.prefetch_factor or 0)
             given.add(loader)
         if loader in given and not target.own_order:
             # Until its iterator is made: the script's own function is its own again then.
@@ -121,6 +121,12 @@ def _unsharable(stream: Any) -> str | None:
 def _unfit(loader: Any) -> str | None:
     """Return why a script's loader would give other batches by workers, None if nothing shows."""
     from hotlap import rng
+
+    if loader.num_workers and loader.worker_init_fn is not None:
+        return (
+            f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
+            "share out the samples among as many. Use that count."
+        )
 
     states = rng.global_random_states()
     try:
@@ -173,7 +179,8 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     started = target.notes.get("worker_processes", 0)
     if started == 0:
         return Proof("no_effect", "no worker process was started")
-    drawn = target.notes["ear"].moved
+    ear = target.notes["ear"]
+    drawn = ear.moved if ear is not None else None
     if drawn is not None:
         return Proof(
             "refused",
@@ -183,8 +190,12 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     return Proof("applied", f"{started} worker processes started, {options.count} requested")
 
 
-def candidates(host: Any) -> tuple[Mapping[str, Any], ...]:
+def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     cores = max(1, int(host.cores))
+    own = max((loader.num_workers for loader in task.training_loaders), default=0)
+    if own:
+        others = [{"count": cores}] if cores != own else []
+        return ({"count": own}, {"count": own, "prefetch": _LONG_QUEUE}, *others)
     counts = sorted({1, cores, max(1, cores // 2)}, reverse=True)
     return tuple({"count": count} for count in counts[:2])
 

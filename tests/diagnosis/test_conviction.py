@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hotlap.attach.entry import Script
-from hotlap.diagnosis.conviction import Trials, conclude
+from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, trials_of_race
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.time_plan import RaceTime
 from hotlap.lab.arm import Arm
@@ -36,7 +36,7 @@ def known(trace: Trace) -> Diagnosis:
     return Diagnosis("train.py", trace, ())
 
 
-def trials(plain_ms: float, **arms_ms: float | str) -> Trials:
+def trials(plain_ms: float, again_ms: float | None = None, **arms_ms: float | str) -> Trials:
     """Return a race of 10 rounds without noise; a text is why an arm failed."""
     lab = Lab(Script(path="train.py"))
     plans = {
@@ -55,11 +55,11 @@ def trials(plain_ms: float, **arms_ms: float | str) -> Trials:
             arm.means_ms = [ms] * 10  # pyright: ignore[reportAttributeAccessIssue]
         arms[arm.name] = arm
     twins = {}
-    for name in ("plain", "plain again"):
-        twins[name] = Arm(name, Plan({}), lab, [plain_ms] * 10)
-        twins[name].means_ms = [plain_ms] * 10  # pyright: ignore[reportAttributeAccessIssue]
+    for name, ms in (("plain", plain_ms), ("plain again", again_ms or plain_ms)):
+        twins[name] = Arm(name, Plan({}), lab, [ms] * 10)
+        twins[name].means_ms = [ms] * 10  # pyright: ignore[reportAttributeAccessIssue]
     alive = {name: arm for name, arm in arms.items() if arm.failed is None}
-    return Trials(Race({**twins, **alive}, tuple(twins), 10, 20), arms)
+    return trials_of_race(Race({**twins, **alive}, tuple(twins), 10, 20), list(arms.values()))
 
 
 def printed(diagnosis: Diagnosis) -> str:
@@ -99,10 +99,8 @@ def test_a_bound_that_gains_nothing_rules_out() -> None:
 
 def test_what_noise_hides_is_not_called_free_of_cost() -> None:
     trace = trace_of(12.0, 0.2, 0.8)
-    noisy = trials(15.0, workers=15.0, replay=9.0)
-    for name, ms in (("plain", 10.0), ("plain again", 22.0)):
-        noisy.race.arms[name].turns_ms[:] = [ms] * 10
-    assert noisy.race.floor > 0.8
+    noisy = trials(10.0, again_ms=22.0, workers=15.0, replay=9.0)
+    assert noisy.floor > 0.8
     found = conclude(known(trace), nominate(trace), (), noisy)
     assert found.findings == () == found.ruled_out
     assert "Undecided: " in found.suspects[0].why
@@ -155,3 +153,20 @@ def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:
     slow = RaceTime(replace(short.trace, steps=[(900.0, 50.0, 50.0, 0.0, 0.0)] * 20), 90)
     assert slow.seconds(3) < 90
     assert slow.arms_that_fit(3, 40.0) >= 1
+
+
+def test_a_cause_that_a_remedy_convicts_needs_no_other_remedy() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    (nomination,) = nominate(trace)
+    plans = {str(plan): plan for plan in (*nomination.remedies, nomination.bound) if plan}
+    wanted = still_wanted(plans, [nomination], trials(15.0, resident=5.0))
+    assert list(wanted) == ["replay"]
+    wanted = still_wanted(plans, [nomination], trials(15.0, resident=15.0))
+    assert list(wanted) == ["workers(count=2)", "replay"]
+
+
+def test_turns_in_one_process_count_more_than_fresh_processes() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    both = trials(15.0, resident=15.0, workers=10.0).with_more(trials(15.0, resident=5.0))
+    (finding,) = conclude(known(trace), nominate(trace), (), both).findings
+    assert finding.plan == {"resident": {}} and finding.cost_ms == pytest.approx(10.0)

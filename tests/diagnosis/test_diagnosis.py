@@ -119,7 +119,8 @@ def test_whole_epochs_are_averaged_with_what_comes_between_them() -> None:
 
 
 def test_a_real_diagnosis_says_all_that_it_promises() -> None:
-    found, _ = diagnosed("--budget", "10s", str(TINY), "--epochs", "3000")
+    found, progress = diagnosed("--budget", "10s", str(TINY), "--epochs", "3000")
+    assert "switched between steps" in progress
     assert set(found["phases"]) == set(PHASES)
     assert sum(found["phases"].values()) == pytest.approx(found["step_ms"]["mean"], rel=0.03)
     assert set(found["step_ms"]) == {"median", "mean", "low", "high", "n"}

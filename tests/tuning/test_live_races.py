@@ -37,6 +37,7 @@ class Process:
 
     ms: Mapping[Combination, float]
     failed: Mapping[int, str]
+    raced_by_all: list[list[Combination]]
 
     def __init__(self, lab: Any, techniques: Sequence[Plan], **options: Any) -> None:
         del lab
@@ -53,6 +54,7 @@ class Process:
     def race(self, arms: Sequence[Combination], *, base: Combination = (), **options: Any) -> Race:
         del options
         self.raced.append((base, list(arms)))
+        self.raced_by_all.append(list(arms))
         decisions = [self._decision(on, self.ms[base] / self.ms.get(on, 4.0)) for on in arms]
         return Race(tuple(decisions), Ratio(1.0, 0.99, 1.01, 12), 12, 1.0)
 
@@ -71,7 +73,7 @@ class Process:
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> type[Process]:
-    Process.ms, Process.failed = {(): 4.0}, {}
+    Process.ms, Process.failed, Process.raced_by_all = {(): 4.0}, {}, []
     monkeypatch.setattr(live_races, "Duel", Process)
     return Process
 
@@ -128,7 +130,7 @@ def test_a_process_that_cannot_be_raced_leaves_all_to_fresh_ones(
     monkeypatch: pytest.MonkeyPatch, process: type[Process]
 ) -> None:
     # A budget that hardly suffices for anything else is not spent here.
-    assert race_live(faked.tuner(seconds=5), watched(), ALL) is None
+    assert race_live(faked.tuner(seconds=1), watched(), ALL) is None
     assert race_live(faked.tuner(), watched(), [WORKERS]) is None
 
     def fails(self: Process) -> Any:
@@ -223,7 +225,17 @@ def test_steps_too_slow_to_decide_anything_are_left_to_fresh_processes(
     process: type[Process],
 ) -> None:
     assert race_live(faked.tuner(), watched(4.0), ALL) is not None
-    assert race_live(faked.tuner(), watched(400.0), ALL) is None
+    assert race_live(faked.tuner(seconds=60), watched(4000.0), ALL) is None
+
+
+def test_slow_steps_are_raced_a_few_plans_at_a_time(process: type[Process]) -> None:
+    tuner = faked.tuner(seconds=60)
+    process.ms = {(): 100.0, (0,): 50.0, (0, 1): 50.0, (0, 2): 50.0, (0, 3): 50.0}
+    process.ms |= {(1,): 100.0, (2,): 99.0, (3,): 98.0}
+    races = race_live(tuner, watched(100.0), ALL)
+    assert races is not None and list(races.finalists) == [RESIDENT.plan()]
+    first, second, *_ = process.raced_by_all
+    assert len(first) < len(LIVE) and [*first, *second] == [(0,), (1,), (2,), (3,)]
 
 
 def test_a_process_with_too_few_steps_left_is_not_raced(process: type[Process]) -> None:

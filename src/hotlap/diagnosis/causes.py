@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotlap.diagnosis.conviction import Trials, conclude, suspect
+from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, suspect, trials_of_race
 from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.live_trials import race_live
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
-from hotlap.lab.observing import LEAST_START_UP_S, watch, watch_lines
+from hotlap.lab.observing import LEAST_START_UP_S, Observation, watch, watch_lines
 from hotlap.lab.pairs import race
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
@@ -25,7 +26,7 @@ INTERVENTIONS = (
     "hotlap.diagnosis.interventions:FREE_STEP",
 )
 _TWINS = ("plain", "plain again")
-_WATCH_SHARE = 0.35
+_WATCH_SHARE = 0.2
 _NAMING_S = 1.0
 _NAMING_SHARE = 0.1
 _NOT_FATAL = ("ended_early", "timeout", "memory")
@@ -86,15 +87,25 @@ def diagnose(
         f"cannot be interrupted and may take {max(LEAST_START_UP_S, seconds) + 2 * seconds:.0f} s"
     )
     naming_s = min(_NAMING_S, _NAMING_SHARE * budget_s)
-    seen = watch(lab, seconds=seconds, naming_s=naming_s, progress=progress)
-    trace, notes = _with_lines(subject, seen.trace)
-    known = Diagnosis(
-        str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
-    )
-    nominations = nominate(trace, known_rules.values())
     lab.techniques = (*lab.techniques, *INTERVENTIONS)
-    switches = _switches(trace, host, registry(lab.techniques))
-    return _try(subject, known, nominations, switches)
+    seen = watch(
+        lab,
+        seconds=seconds,
+        naming_s=naming_s,
+        stays=lab.subject.step_owner == "script",
+        progress=progress,
+    )
+    try:
+        trace, notes = _with_lines(subject, seen.trace)
+        known = Diagnosis(
+            str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
+        )
+        nominations = nominate(trace, known_rules.values())
+        switches = _switches(trace, host, registry(lab.techniques))
+        return _try(subject, seen, known, nominations, switches)
+    finally:
+        if seen.trial is not None:
+            seen.trial.kill()
 
 
 def _with_lines(subject: _Subject, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
@@ -135,6 +146,7 @@ def _plans_to_try(nominations: Sequence[Nomination], switches: Sequence[Plan]) -
 
 def _try(
     subject: _Subject,
+    seen: Observation,
     known: Diagnosis,
     nominations: Sequence[Nomination],
     switches: Sequence[Plan],
@@ -147,12 +159,18 @@ def _try(
     if planned is not None and planned < LEAST_STEPS:
         why = f"a run of {planned} steps is too short to be compared with another"
         return _without_trials(known, nominations, why)
+    if seen.trial is not None:
+        subject.progress(f"{len(plans)} changes, switched between steps of {subject.plain}")
+    live = race_live(subject.lab, seen, plans, subject.clock.left)
+    plans = still_wanted(plans, nominations, live)
+    if not plans:
+        return conclude(known, nominations, switches, live)
     needs, usual = _needs(subject, known.trace, planned, plans)
     fits = needs.arms_that_fit(len(usual), subject.clock.left)
     if not fits:
         total = subject.clock.seconds - subject.clock.left + needs.least_s
         why = f"the budget was used up: use --budget {total:.0f}s or more"
-        return _without_trials(known, nominations, why)
+        return _with_live_only(known, nominations, switches, live, plans, why)
     tried = dict(list(usual.items())[:fits])
     if len(tried) < len(plans):
         missing = ", ".join(name for name in plans if name not in tried)
@@ -163,8 +181,24 @@ def _try(
     except TrialError as error:
         if error.reason not in _NOT_FATAL:
             raise
-        return _without_trials(known, nominations, str(error).splitlines()[0])
-    return conclude(known, nominations, switches, trials)
+        why = str(error).splitlines()[0]
+        return _with_live_only(known, nominations, switches, live, plans, why)
+    return conclude(known, nominations, switches, trials.with_more(live))
+
+
+def _with_live_only(
+    known: Diagnosis,
+    nominations: Sequence[Nomination],
+    switches: Sequence[Plan],
+    live: Trials,
+    missing: Mapping[str, Plan],
+    why: str,
+) -> Diagnosis:
+    """Return what turns in one process say, where fresh processes say nothing."""
+    if not live.tried:
+        return _without_trials(known, nominations, why)
+    words = f"not tried: {', '.join(missing)}: {why}"
+    return conclude(replace(known, notes=(*known.notes, words)), nominations, switches, live)
 
 
 def _needs(
@@ -196,7 +230,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         age=needs.age,
         progress=subject.progress,
     )
-    return Trials(result, {arm.name: arm for arm in arms}, registry(subject.lab.techniques))
+    return trials_of_race(result, arms, registry(subject.lab.techniques))
 
 
 def _without_trials(known: Diagnosis, nominations: Sequence[Nomination], why: str) -> Diagnosis:

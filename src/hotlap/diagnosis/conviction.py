@@ -14,8 +14,7 @@ from hotlap.techniques import Technique, numerics_of
 _NO_PLAN = "depends on the remedy"
 """Numerics of a finding whose remedy is an edit of the script."""
 
-
-_WORTH_CALLING = 0.05
+WORTH_CALLING = 0.05
 """What looks faster by more than this share is not called free of cost."""
 
 
@@ -28,6 +27,10 @@ class Tried:
     """How many times faster it was; None if it could not be measured."""
     words: str
     is_gain: bool = False
+    is_open: bool = False
+    """True if it may be faster, by less than could be told here."""
+    floor: float = 0.0
+    """How far identical runs differed where it was measured."""
     known: Mapping[str, Technique] | None = None
 
     @property
@@ -38,31 +41,76 @@ class Tried:
 
 @dataclass(frozen=True)
 class Trials:
-    """A race, and the arms that were in it, those that failed too."""
+    """What came of each plan that was tried, by its name."""
 
-    race: Race
-    arms: Mapping[str, Arm]
-    known: Mapping[str, Technique] | None = None
-    """The techniques by name, those from outside too; the package's own if None."""
+    tried: Mapping[str, Tried]
+    floor: float
+    """How far identical runs differ."""
 
     def of(self, plan: Plan) -> Tried | None:
         """Return what came of a plan, None if it was not tried."""
-        arm = self.arms.get(str(plan))
-        if arm is None:
-            return None
-        if arm.failed is not None or arm.name not in self.race.arms:
-            return Tried(plan, None, f"{plan}: {arm.failed or 'not in the race'}")
-        idle = [row for row in arm.techniques if row["state"] != "applied"]
-        if idle:
-            return Tried(plan, None, f"{plan}: {idle[0]['state']}, {idle[0]['why']}")
-        ratio = self.race.ratio(arm.name)
-        words = f"{plan} gave {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
-        is_gain = self.race.gains(arm.name, self.race.floor)
-        return Tried(plan, ratio, words, is_gain, self.known)
+        return self.tried.get(str(plan))
 
     def of_all(self, plans: Sequence[Plan]) -> list[Tried]:
         """Return what came of those plans that were tried."""
         return [tried for plan in plans if (tried := self.of(plan)) is not None]
+
+    def with_more(self, others: "Trials") -> "Trials":
+        """Return both; what the others say of a plan counts."""
+        return Trials({**self.tried, **others.tried}, max(self.floor, others.floor))
+
+
+def still_wanted(
+    plans: Mapping[str, Plan], nominations: Sequence[Nomination], live: Trials
+) -> dict[str, Plan]:
+    """Return the plans that were not tried, and would tell something more.
+
+    A cause that one of its remedies convicts needs no other remedy.
+    """
+    idle = set()
+    for nomination in nominations:
+        if any(tried.is_gain for tried in live.of_all(nomination.remedies)):
+            idle |= {str(plan) for plan in nomination.remedies}
+    return {
+        name: plan for name, plan in plans.items() if name not in live.tried and name not in idle
+    }
+
+
+def trials_of_race(
+    race: Race, arms: Sequence[Arm], known: Mapping[str, Technique] | None = None
+) -> Trials:
+    """Return what a race of fresh processes says.
+
+    Args:
+        race: what came out.
+        arms: those that were in it, those that failed too.
+        known: the techniques by name, those from outside too; the package's own if None.
+    """
+    return Trials({arm.name: _tried_fresh(race, arm, known) for arm in arms}, race.floor)
+
+
+def _tried_fresh(race: Race, arm: Arm, known: Mapping[str, Technique] | None) -> Tried:
+    plan = arm.plan
+    if arm.failed is not None or arm.name not in race.arms:
+        return Tried(plan, None, f"{plan}: {arm.failed or 'not in the race'}")
+    idle = [row for row in arm.techniques if row["state"] != "applied"]
+    if idle:
+        return Tried(plan, None, f"{plan}: {idle[0]['state']}, {idle[0]['why']}")
+    ratio = race.ratio(arm.name)
+    return Tried(
+        plan,
+        ratio,
+        in_words(plan, ratio),
+        is_gain=race.gains(arm.name, race.floor),
+        is_open=ratio.low > 1 and ratio.median > 1 + WORTH_CALLING,
+        floor=race.floor,
+        known=known,
+    )
+
+
+def in_words(plan: Plan, ratio: Ratio) -> str:
+    """Return what a plan gave, with its interval."""
+    return f"{plan} gave {ratio.median:.2f}x ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def conclude(
@@ -84,13 +132,14 @@ def conclude(
     for nomination in nominations:
         remedies = trials.of_all(nomination.remedies)
         bound = trials.of(nomination.bound) if nomination.bound is not None else None
-        finding = _convict(nomination, remedies, bound, mean, trials.race.floor, known.is_recipe)
+        finding = _convict(nomination, remedies, bound, mean, known.is_recipe)
         if finding is not None:
             findings.append(finding)
             continue
         tried = [*remedies, *([bound] if bound is not None else [])]
-        words = f"{_in_words(tried)}; identical runs differ by up to {trials.race.floor:.1%}"
-        if any(_is_hidden(one) for one in tried):
+        floor = max((one.floor for one in tried), default=trials.floor)
+        words = f"{_in_words(tried)}; identical runs differ by up to {floor:.1%}"
+        if any(one.is_open for one in tried):
             suspects.append(suspect(nomination, f"{UNDECIDED}{words}"))
         elif any(one.ratio is not None for one in tried):
             ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")
@@ -102,14 +151,8 @@ def conclude(
         opportunities=tuple(_opportunities(switches, trials, mean)),
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
-        floor=trials.race.floor,
+        floor=trials.floor,
     )
-
-
-def _is_hidden(tried: Tried) -> bool:
-    """True if something looks faster, by less than identical runs differ."""
-    ratio = tried.ratio
-    return ratio is not None and ratio.low > 1 and ratio.median > 1 + _WORTH_CALLING
 
 
 def _why_untried(nomination: Nomination) -> str:
@@ -146,15 +189,14 @@ def _convict(
     remedies: Sequence[Tried],
     bound: Tried | None,
     mean: float,
-    floor: float,
     is_recipe: bool,
 ) -> Finding | None:
     gains = [tried for tried in remedies if tried.is_gain and tried.ratio is not None]
     if gains:
         best = max(gains, key=lambda tried: tried.ratio.median if tried.ratio else 0.0)
-        return _by_remedy(nomination, best, remedies, bound, mean, floor, is_recipe)
+        return _by_remedy(nomination, best, remedies, bound, mean, is_recipe)
     if bound is not None and bound.is_gain:
-        return _by_bound(nomination, remedies, bound, mean, floor)
+        return _by_bound(nomination, remedies, bound, mean)
     return None
 
 
@@ -164,7 +206,6 @@ def _by_remedy(
     remedies: Sequence[Tried],
     bound: Tried | None,
     mean: float,
-    floor: float,
     is_recipe: bool,
 ) -> Finding:
     assert best.ratio is not None
@@ -192,12 +233,12 @@ def _by_remedy(
         remedy=remedy,
         plan=best.plan.techniques,
         numerics=numerics,
-        confidence=_confidence(best.ratio, floor),
+        confidence=_confidence(best.ratio, best.floor),
     )
 
 
 def _by_bound(
-    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, mean: float, floor: float
+    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, mean: float
 ) -> Finding | None:
     """Return a cause that no technique removes: what a perfect remedy would save is measured."""
     assert bound.ratio is not None
@@ -218,7 +259,7 @@ def _by_bound(
         remedy=f"{nomination.by_hand} ({tried})",
         plan={},
         numerics=_NO_PLAN,
-        confidence=_confidence(bound.ratio, floor),
+        confidence=_confidence(bound.ratio, bound.floor),
     )
 
 

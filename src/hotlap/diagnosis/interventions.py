@@ -3,16 +3,19 @@
 from typing import Any
 
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
+from hotlap.techniques.record import Live
 
 
 def _serve_one_batch(target: FeedTarget) -> FeedTarget:
     kept: dict[int, Any] = {}
-    target.notes["replay"] = kept
+    target.notes.update(replay=kept, is_on=True)
 
     def wrap(dataset: Any, read: Any) -> Any:
         del dataset
 
         def fetch(indices: Any) -> Any:
+            if not target.notes["is_on"]:
+                return read(indices)
             # The last batch of an epoch is smaller: one is kept for each size.
             if len(indices) not in kept:
                 kept[len(indices)] = read(indices)
@@ -30,6 +33,16 @@ def _proof(target: FeedTarget) -> Proof:
     return Proof("applied", "one batch served again and again")
 
 
+def _switch_on(target: Any, options: Any) -> None:
+    del options
+    target.notes["is_on"] = True
+
+
+def _switch_off(target: Any, options: Any) -> None:
+    del options
+    target.notes["is_on"] = False
+
+
 REPLAY = Technique(
     name="replay",
     seam="feed",
@@ -38,6 +51,7 @@ REPLAY = Technique(
     apply=_serve_one_batch,
     proof=_proof,
     candidates=lambda: (),
+    live=Live(_switch_on, _switch_off),
 )
 
 
@@ -49,10 +63,13 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
             f"'{target.taken_by}' from the plan to measure an optimizer that does nothing."
         )
     notes = target.notes
+    notes["is_on"] = True
     hidden: list[tuple[Any, Any]] = []
 
     def hide(optimizer: Any, args: Any, kwargs: Any) -> None:
         del args, kwargs
+        if not notes["is_on"]:
+            return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -86,6 +103,7 @@ FREE_STEP = Technique(
     apply=_hide_gradients,
     proof=_proof_of_hiding,
     candidates=lambda: (),
+    live=Live(_switch_on, _switch_off),
 )
 """Shows what a step would take with an optimizer that costs nothing."""
 

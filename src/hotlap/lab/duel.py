@@ -13,11 +13,14 @@ from math import log
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
+from hotlap.lab.observing import seconds_to_read
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
+from hotlap.techniques import Technique
+from hotlap.trace.schema import Trace
 from hotlap.trial.evidence import EVIDENCE, decided, differ, evidence
-from hotlap.trial.turns import steps_of_turn
+from hotlap.trial.turns import settling_steps, steps_of_turn
 
 _PLACEBO = None
 _READY_S = 180.0
@@ -51,12 +54,25 @@ class Race:
         return next(each for each in self.decisions if each.on == on)
 
 
+def can_race(technique: Technique, trace: Trace, ready_s: float) -> bool:
+    """Return whether a technique can be switched in a live process that is ready in time.
+
+    Args:
+        technique: the one.
+        trace: the plain run.
+        ready_s: how long the process may take to get ready.
+    """
+    reads_all = technique.memory.keeps_dataset
+    return technique.live is not None and not (reads_all and seconds_to_read(trace) > ready_s / 2)
+
+
 def seconds_to_decide(arms: int, step_ms: float, settle: int) -> float:
     """Return the least seconds in which so many arms can be decided, all rounds agreeing."""
     rounds = 1
     while evidence(rounds, rounds) < EVIDENCE * arms:
         rounds += 1
-    return rounds * (arms + 2) * (steps_of_turn(step_ms) + settle) * step_ms / 1e3
+    steps = steps_of_turn(step_ms) + settling_steps(step_ms, settle)
+    return rounds * (arms + 2) * steps * step_ms / 1e3
 
 
 class Duel:
@@ -214,7 +230,8 @@ class _Turns:
         self.trial: Trial | None = None
         self.has_ended = False
         """True once the script has come to its end."""
-        self._step_ms, self._settle, self._left = step_ms, settle, left
+        self._step_ms, self._left = step_ms, left
+        self._settle = settling_steps(step_ms, settle)
         self.steps = steps_of_turn(step_ms)
 
     def fits(self, turns: int) -> bool:

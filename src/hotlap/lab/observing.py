@@ -152,6 +152,14 @@ def _observe(
         shutil.rmtree(folder)
 
 
+def seconds_to_read(trace: Trace) -> float:
+    """Return about how many seconds it takes to read every training sample."""
+    data_ms = trace.phase_means().get("data", 0.0)
+    loaders = [loader for loader in trace.facts.loaders if loader.training]
+    batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
+    return data_ms * max(batches, default=0.0) / 1e3
+
+
 @dataclass(frozen=True)
 class WholeRun:
     """The predicted time of the run that the user planned, from process start to end."""

@@ -5,15 +5,18 @@ What it sees   a DataLoader over an iterable data set, or with worker processes,
 Why it costs   the model waits while a batch is made, or while the workers fall behind.
 What to do     more worker processes, as far as there are cores; less work per sample; the work done
                once before training, or for a whole batch on the device.
-Evidence       the wait per step, as a clock around `next` shows it. No trial measures it: a stream
-               cannot be told to serve one batch for ever, and workers read in other processes.
+Evidence       the wait per step, as a clock around `next` shows it; convicted by the technique
+               `workers`, which sends batches of worker processes as bytes, with longer queues. No
+               trial measures the wait for a stream.
 """
 
+from hotlap.plan import Plan
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
 WORTH_SAYING = 0.1
+_LONG_QUEUE = 8
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -23,12 +26,20 @@ def nominate(trace: Trace) -> list[Nomination]:
     loaders = trace.facts.training_loaders
     if not loaders or waits < WORTH_SAYING * mean:
         return []
-    loader = loaders[0]
+    loader, remedies, advice = loaders[0], (), {}
     if loader.map_style and loader.num_workers == 0:
         return []
     if loader.num_workers:
         source = f"{loader.num_workers} worker processes make the batches"
         by_hand = f"more workers than {loader.num_workers} at {loader.where}, up to the free cores"
+        own = {"count": loader.num_workers}
+        remedies = tuple(
+            Plan({"workers": each}) for each in (own, {**own, "prefetch": _LONG_QUEUE})
+        )
+        advice = {
+            "workers": f"prefetch_factor={_LONG_QUEUE} at {loader.where}, and few, large tensors "
+            "in a batch"
+        }
     else:
         source = "a stream makes the batches in the training process"
         by_hand = f"num_workers at {loader.where}, with a stream that gives each its own part"
@@ -39,8 +50,8 @@ def nominate(trace: Trace) -> list[Nomination]:
             where=where,
             evidence=f"the loop at {loader.where} waits {waits:.2f} of {mean:.2f} ms a step; "
             f"{source}",
-            remedies=(),
-            advice={},
+            remedies=remedies,
+            advice=advice,
             at_most_ms=waits,
             by_hand=f"{by_hand}; or less work for each sample",
         )

@@ -11,13 +11,20 @@ import torch
 from hotlap.trial.channel import Channel
 
 _TURN_MS = 60.0
-_STEPS = (6, 40)
+_STEPS = (3, 40)
+_SLOW_MS = 20.0
+"""A step so long hides what the step after a switch takes on top: caches are cold by then."""
 
 
 def steps_of_turn(step_ms: float) -> int:
     """Return the steps of a turn in which plans are switched: short turns differ least."""
     least, most = _STEPS
     return min(most, max(least, round(_TURN_MS / step_ms)))
+
+
+def settling_steps(step_ms: float, settle: int) -> int:
+    """Return the steps after a switch that do not count, where a technique asks for `settle`."""
+    return min(1, settle) if step_ms >= _SLOW_MS else settle
 
 
 class Turns:

@@ -6,16 +6,14 @@ from math import inf
 
 from hotlap.errors import HotlapError
 from hotlap.lab.decisions import PLAIN, Combination, Decision
-from hotlap.lab.duel import Duel, seconds_to_decide
+from hotlap.lab.duel import Duel, can_race, seconds_to_decide
 from hotlap.lab.observing import Observation
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics
-from hotlap.trace.schema import Trace
 from hotlap.trial.evidence import WORTH
 from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
-from hotlap.tuning.time_plan import seconds_to_read
 from hotlap.tuning.tuner import Tuner
 
 _SHARE = 0.22
@@ -24,8 +22,10 @@ _SECONDS = 30.0
 """That turns take at the most, beside the start of the process."""
 _SHARE_ALONE = 0.55
 """Of that time, for each technique alone; the rest is for what is added to the fastest one."""
-_MOST_ALONE = 0.8
-"""The same where steps are so slow that less would decide nothing."""
+_SLOW_SHARE = 0.4
+"""Of what is left of the budget, for each technique alone where steps are so slow that less would
+decide nothing."""
+_FEWEST_VARIANTS = 4
 _ENOUGH_ROUNDS = 12
 _FINAL_S = 3.0
 """Turns of the finalists against the plain script, again while that is not decided."""
@@ -66,17 +66,22 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
         candidates: all of them, the most promising first.
     """
     ready_s = max(30.0, _READY_SHARE * tuner.budget.left)
-    live = [c for c in candidates if _is_live(tuner, c, seen.trace, ready_s)]
-    seconds = min(_SECONDS, _SHARE * tuner.budget.seconds)
+    live = [c for c in candidates if can_race(tuner.known[c.technique], seen.trace, ready_s)]
     if seen.trial is None or not live:
         return None
     step_ms = seen.trace.step_ms()["median"]
     settle = max(t.live.settle for c in live if (t := tuner.known[c.technique]).live)
-    needed_s = seconds_to_decide(len(live), step_ms, settle)
     planned, taken = seen.trace.facts.planned_steps, len(seen.trace.steps)
     left_s = inf if planned is None else (planned - taken) * step_ms / 1e3
-    if needed_s > min(left_s, _MOST_ALONE * seconds) or tuner.budget.left < 2 * seconds:
+    seconds = min(_SECONDS, _SHARE * tuner.budget.seconds)
+    most_s = min(left_s, max(_SHARE_ALONE * seconds, _SLOW_SHARE * tuner.budget.left))
+    at_once = len(live)
+    while at_once and seconds_to_decide(at_once, step_ms, settle) > most_s:
+        at_once -= 1
+    if not at_once or tuner.budget.left < 2 * seconds:
         return None
+    alone_s = max(_SHARE_ALONE * seconds, seconds_to_decide(at_once, step_ms, settle))
+    seconds = max(seconds, alone_s / _SHARE_ALONE)
     tuner.progress(f"{len(live)} techniques in one process, switched between steps")
     try:
         with Duel(
@@ -90,19 +95,11 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
             ready_s=ready_s,
             trial=seen.trial,
         ) as duel:
-            alone_s = max(_SHARE_ALONE * seconds, needed_s)
-            races = _Races(tuner, duel, live, seconds, alone_s)
+            races = _Races(tuner, duel, live, at_once, seconds, alone_s)
             return races.run(candidates)
     except HotlapError as error:
         tuner.progress(f"they could not be raced in one process: {str(error).splitlines()[0]}")
         return None
-
-
-def _is_live(tuner: Tuner, candidate: Candidate, trace: Trace, ready_s: float) -> bool:
-    """True if it can be switched in a live process that is ready in time."""
-    technique = tuner.known[candidate.technique]
-    reads_all = technique.memory.keeps_dataset
-    return technique.live is not None and not (reads_all and seconds_to_read(trace) > ready_s / 2)
 
 
 class _Races:
@@ -112,6 +109,7 @@ class _Races:
         tuner: what the tuning shares.
         duel: the process.
         live: the candidates, by the numbers that they have there.
+        at_once: how many of them can be decided in `alone_s`.
         seconds: for all races together.
         alone_s: for each technique alone.
     """
@@ -121,10 +119,11 @@ class _Races:
         tuner: Tuner,
         duel: Duel,
         live: Sequence[Candidate],
+        at_once: int,
         seconds: float,
         alone_s: float,
     ) -> None:
-        self._tuner, self._duel, self._live = tuner, duel, live
+        self._tuner, self._duel, self._live, self._at_once = tuner, duel, live, at_once
         self._seconds, self._alone_s = seconds, alone_s
         self._is_over = False
         self._spent_s = 0.0
@@ -150,34 +149,41 @@ class _Races:
         }
 
     def _race_alone(self) -> dict[Candidate, Decision]:
-        arms: list[Combination] = [(number,) for number in range(len(self._live))]
-        race = self._duel.race(arms, seconds=self._alone_s)
-        self._is_over, self._spent_s = race.is_over, race.seconds
-        if race.placebo is not None:
-            placebo = race.placebo.median
-            self._tuner.floor = max(WORTH, placebo - 1, 1 / placebo - 1)
+        """Race each alone, as many at once as can be decided; the last ones may not be reached."""
+        numbers: list[Combination] = [(number,) for number in range(len(self._live))]
         found = {}
-        for candidate, decision in zip(self._live, race.decisions, strict=True):
-            found[candidate] = decision
-            self._tuner.notes.note_live(candidate, decision)
-            if decision.ratio is not None:
-                row = TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why)
-                self._tuner.trials.append(row)
+        while numbers and not self._is_over and self._spent_s < self._alone_s:
+            arms, numbers = numbers[: self._at_once], numbers[self._at_once :]
+            race = self._duel.race(arms, seconds=self._alone_s)
+            self._is_over = race.is_over
+            self._spent_s += race.seconds
+            if race.placebo is not None:
+                placebo = race.placebo.median
+                self._tuner.floor = max(WORTH, placebo - 1, 1 / placebo - 1)
+            for decision in race.decisions:
+                candidate = self._live[decision.on[0]]
+                found[candidate] = decision
+                self._tuner.notes.note_live(candidate, decision)
+                if decision.ratio is not None:
+                    row = TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why)
+                    self._tuner.trials.append(row)
         return found
 
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
         """Return the fastest combination, greedily; nothing if nothing gains alone."""
         chosen = _best(list(alone.values()))
         usable = [
-            number
-            for number, decision in enumerate(alone.values())
+            decision.on[0]
+            for decision in alone.values()
             if decision.ratio is not None
             and decision.state != "failed"
             and decision.ratio.median > _HARMFUL
         ]
+        # For the last ones there was no time alone.
+        usable += range(len(alone), len(self._live))
         left_s = self._seconds - self._spent_s
         while chosen and left_s > 0 and not self._is_over:
-            arms = self._variants(chosen, usable)
+            arms = self._variants(chosen, usable)[: max(_FEWEST_VARIANTS, self._at_once)]
             if not arms:
                 break
             # The plain script takes turns, too: what is chosen must be faster than that.

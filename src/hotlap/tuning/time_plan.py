@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from hotlap.lab.observing import seconds_to_read
 from hotlap.lab.proving import NARROW_SAMPLES, SEED_STEPS
 from hotlap.lab.verdict import LEAST_SEEDS
 from hotlap.trace.schema import Trace
@@ -155,14 +156,6 @@ def has_time_for_age(trace: Trace, budget: Budget, age: int) -> bool:
     """True if plans can be confirmed and proven after so many steps of their own."""
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
     return _RUNS_TO_AGE * age * step < _AGE_SHARE * budget.left
-
-
-def seconds_to_read(trace: Trace) -> float:
-    """Return about how many seconds it takes to read every training sample."""
-    data_ms = trace.phase_means().get("data", 0.0)
-    loaders = [loader for loader in trace.facts.loaders if loader.training]
-    batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
-    return data_ms * max(batches, default=0.0) / 1e3
 
 
 def _period_s(trace: Trace) -> float:

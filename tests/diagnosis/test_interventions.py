@@ -1,4 +1,4 @@
-"""What a perfect remedy would save is measured by changes that can be switched between two steps."""
+"""What a perfect remedy would save is measured by changes that are switched between steps."""
 
 from typing import Any
 

@@ -453,7 +453,7 @@ def test_what_fails_in_hotlap_leaves_the_script_its_batch(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr("hotlap.feed.memory.resident.gatherer", broken)
+    monkeypatch.setattr("hotlap.feed.memory.row_store.gatherer", broken)
     assert repr(epoch(begun)) == repr(first)
     assert rows.refused == "RuntimeError: planted"
 

@@ -26,6 +26,8 @@ class LoaderFacts:
     """`file:line` of the data set's `__getitem__`."""
     batches: int | None
     """Batches in one pass, if known."""
+    collates_samples: bool = False
+    """True if a function of the script's own makes batches, from samples that may be kept."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Samples are decoded once, kept in memory, and gathered by batch.
 
 What it does   keeps each sample as the first epoch reads it; later epochs gather whole batches from
-               memory, in the order and with the random draws of the script's own DataLoader. In
+               memory, in the order and with the random draws of the script's own DataLoader. A
+               collate function of the script's own is called with copies of its samples. In
                the engine that memory is a GPU's, if the model is there and the samples fit: then
                only an epoch's order goes over the bus.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
@@ -14,6 +15,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; not ye
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,7 +50,7 @@ def why_not(task: TaskFacts) -> str | None:
         )
     if not any(loader.map_style for loader in loaders):
         return _on_stream(loaders[0].dataset)
-    if not any(loader.map_style and loader.plain_collate for loader in loaders):
+    if not any(x.map_style and (x.plain_collate or x.collates_samples) for x in loaders):
         return _COLLATE
     if all(loader.num_workers > 0 for loader in loaders):
         return _on_workers(loaders[0].num_workers)
@@ -75,7 +77,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_on_workers(loader.num_workers))
     # Padding of hotlap's own can be undone, row by row.
     keeps_rows = getattr(loader, "keeps_rows", False)
-    if loader.collate_fn is not default_collate and not keeps_rows:
+    has_own_collate = loader.collate_fn is not default_collate and not keeps_rows
+    if has_own_collate and target.own_order:
         raise Refusal(_COLLATE)
     has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
     if is_stream(loader.dataset) or not has_positions:
@@ -89,18 +92,43 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         ) from error
     limit = options.max_mib * 2**20
     place = _place(target, options)
-    rows = ResidentRows(loader.dataset, limit, own_order=target.own_order, place=place)
+    rows = ResidentRows(
+        loader.dataset,
+        limit,
+        own_order=target.own_order,
+        place=place,
+        whole_samples=has_own_collate,
+    )
     target.notes["resident"] = rows
 
     def serve(dataset: Any, read: Any) -> Any:
+        if has_own_collate:
+            return _serve_samples(dataset, read)
         fetch = rows.bind(dataset, read)
         if target.fill_ahead:
             rows.fill(dataset, read)
         return fetch
 
+    def _serve_samples(dataset: Any, read: Any) -> Any:
+        collate = getattr(getattr(read, "__self__", None), "collate_fn", None)
+        if collate is None:
+            rows.refuse("another technique reads the batches of this DataLoader")
+            return read
+        # Torch's own code for a list of samples, whatever of the data set's methods it calls.
+        fetcher = copy.copy(read.__self__)
+        fetcher.collate_fn = _as_it_is
+        fetch = rows.bind(dataset, fetcher.fetch)
+        if target.fill_ahead:
+            rows.fill(dataset, fetcher.fetch)
+        return lambda indices: collate(fetch(indices))
+
     target.fetchers.append(serve)
     target.dropped.append(rows.drop)
     return target
+
+
+def _as_it_is(samples: Any) -> Any:
+    return samples
 
 
 def _place(target: FeedTarget, options: Options) -> Any:

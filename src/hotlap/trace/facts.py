@@ -110,6 +110,7 @@ def loader_facts(known: WatchedLoader) -> LoaderFacts:
         where=known.where,
         getitem=getitem_of(type(inner)),
         batches=_length(loader),
+        collates_samples=loader.collate_fn is not default_collate,
     )
 
 

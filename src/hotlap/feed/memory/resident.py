@@ -1,7 +1,8 @@
 """Keeps samples as the first epoch reads them, and serves later epochs from memory.
 
 Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The batch that comes
-out is the one that default collation would have made of the same indices, bit for bit.
+out is the one that default collation would have made of the same indices, bit for bit; or, for a
+collate function of the script's own, the list of samples that it would have been given.
 """
 
 import contextlib
@@ -16,9 +17,10 @@ import torch
 from hotlap import rng
 from hotlap.errors import DIFFERS
 from hotlap.feed.memory.epoch_fetch import EpochFetch
-from hotlap.feed.memory.gather import BatchGatherer, gatherer
-from hotlap.feed.memory.place import HostPlace, Place, samples_per_read
+from hotlap.feed.memory.gather import BatchGatherer
+from hotlap.feed.memory.place import HostPlace, Place
 from hotlap.feed.memory.row_store import RowStore
+from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.reach import Reach
 
@@ -50,6 +52,7 @@ class ResidentRows:
         max_bytes: refuse, rather than hold more than this together with all other data sets.
         own_order: the indices are hotlap's own: whole numbers in a tensor, and in range.
         place: where the rows are kept; the host's memory if None.
+        whole_samples: `read` returns a list of samples in place of a collated batch.
     """
 
     def __init__(
@@ -59,10 +62,15 @@ class ResidentRows:
         *,
         own_order: bool = False,
         place: Place | None = None,
+        whole_samples: bool = False,
     ) -> None:
         self._own_order = own_order
         self.length = len(dataset)
-        self._held = RowStore(self.length, max_bytes, place or HostPlace())
+        self._held: RowStore | SampleStore = (
+            SampleStore(self.length, max_bytes)
+            if whole_samples
+            else RowStore(self.length, max_bytes, place or HostPlace())
+        )
         self.served = 0
         """Batches served from memory."""
         self.read_batches = 0
@@ -121,7 +129,7 @@ class ResidentRows:
             self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
             log.info("resident: %s changed, reading the samples again", self.changed)
             self._forget()
-        if self.refused is None and self._checked and self._held.rows is not None:
+        if self.refused is None and self._checked and not self._held.is_empty:
             self._since_check = 0
             self._reread(read, REREAD_PER_EPOCH)
 
@@ -190,7 +198,7 @@ class ResidentRows:
                 done += 1
                 continue
             if several is None:
-                assert self._held.rows is not None
+                assert isinstance(self._held, RowStore) and self._held.rows is not None
                 several = BatchGatherer(self._held.spec, self._held.rows, batch)
             # The last batch of an epoch may not be whole.
             is_ahead = several.count and self.place.gathers_ahead and len(parts[done]) == batch
@@ -245,9 +253,9 @@ class ResidentRows:
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
             self._read_again(read, index[:_REREAD_AT_ONCE])
-        if self.refused is not None or self._held.rows is None:
+        if self.refused is not None or self._held.is_empty:
             return None
-        gather = self.place.wrap_gather(gatherer(self._held.spec, self._held.rows))
+        gather = self._held.gatherer()
         if self._held.missing == 0 and self._own_order:
             self._quick = gather
         self._since_check += index.numel()
@@ -261,7 +269,7 @@ class ResidentRows:
         start = 0
         with _one_thread():
             while start < len(missing) and self.refused is None:
-                chunk = missing[start : start + samples_per_read(self._held.rows, _FILL_CHUNK)]
+                chunk = missing[start : start + self._held.samples_per_read(_FILL_CHUNK)]
                 start += len(chunk)
                 try:
                     self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
@@ -330,7 +338,7 @@ class ResidentRows:
         stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
         wanted = held[self.served % stride :: stride]
-        for part in wanted.split(samples_per_read(self._held.rows, _FILL_CHUNK)):
+        for part in wanted.split(self._held.samples_per_read(_FILL_CHUNK)):
             if self.refused is None:
                 self._read_again(read, part)
 

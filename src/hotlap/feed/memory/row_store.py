@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from hotlap.feed.memory.place import Place, no_room
+from hotlap.feed.memory.gather import gatherer
+from hotlap.feed.memory.place import Gather, Place, no_room, samples_per_read
 from hotlap.feed.purity.same_bytes import same_bytes
 from hotlap.nested import flatten_into
 
@@ -30,7 +31,7 @@ class RowStore:
         self.spec: Any = None
         """Structure of a batch, as `flatten_into` gives it."""
         self.forget()
-        _everybody.add(self)
+        share_memory(self)
 
     @property
     def bytes(self) -> int:
@@ -44,6 +45,20 @@ class RowStore:
         """True for each sample that is held, shape (length,)."""
         self.missing = self.length
         """Samples that are not."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True while nothing is held."""
+        return self.rows is None
+
+    def gatherer(self) -> Gather:
+        """Return `gather(positions) -> batch`."""
+        assert self.rows is not None
+        return self.place.wrap_gather(gatherer(self.spec, self.rows))
+
+    def samples_per_read(self, most: int) -> int:
+        """Return how many samples may be read in one go beside what is held, `most` or fewer."""
+        return samples_per_read(self.rows, most)
 
     def keep(self, batch: Any, index: torch.Tensor) -> str | None:
         """Keep the samples of a batch; return why they cannot be kept, None if they are.
@@ -62,7 +77,7 @@ class RowStore:
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> str | None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
         reason = self._no_room(size)
-        if reason is not None and self._bytes_of_others():
+        if reason is not None and bytes_of_others(self):
             # What a finished run held may only wait for Python to see that nobody can reach it.
             gc.collect()
             reason = self._no_room(size)
@@ -78,15 +93,7 @@ class RowStore:
         return None
 
     def _no_room(self, size: int) -> str | None:
-        return no_room(self.place, size, max_bytes=self.max_bytes, others=self._bytes_of_others())
-
-    def _bytes_of_others(self) -> int:
-        """Return the bytes that other data sets hold in the same place."""
-        return sum(
-            held.bytes
-            for held in _everybody
-            if held is not self and held.place.name == self.place.name
-        )
+        return no_room(self.place, size, max_bytes=self.max_bytes, others=bytes_of_others(self))
 
     def _fill(self, spec: Any, leaves: list[torch.Tensor], index: torch.Tensor) -> str | None:
         assert self.rows is not None
@@ -122,5 +129,19 @@ class RowStore:
         return None
 
 
-_everybody: weakref.WeakSet[RowStore] = weakref.WeakSet()
-"""All that hold rows in this process: they share what memory there is."""
+def share_memory(store: Any) -> None:
+    """Count what a store holds, as `bytes` in `place`, wherever others ask for memory."""
+    _everybody.add(store)
+
+
+def bytes_of_others(store: Any) -> int:
+    """Return the bytes that other data sets hold in the same place."""
+    return sum(
+        held.bytes
+        for held in _everybody
+        if held is not store and held.place.name == store.place.name
+    )
+
+
+_everybody: weakref.WeakSet[Any] = weakref.WeakSet()
+"""All that hold samples in this process: they share what memory there is."""

@@ -150,6 +150,13 @@ def test_an_optimizer_that_is_made_in_each_epoch_takes_its_steps() -> None:
     assert len(seen.trace.facts.optimizers) == 1
 
 
+def test_no_more_steps_are_timed_than_were_asked_for() -> None:
+    script = Script(path=str(LOOPS), args=("while", "3000"), cwd=str(LOOPS.parent))
+    with Lab(script) as lab:
+        seen = watch(lab, seconds=30, steps=70)
+    assert len(seen.trace.steps) <= 70
+
+
 @pytest.mark.parametrize(
     ("subject", "more", "words"),
     [

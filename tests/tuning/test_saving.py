@@ -119,3 +119,9 @@ def test_where_no_plan_shortens_the_run_it_says_so_with_the_figures() -> None:
 def test_an_unknown_aim_is_refused() -> None:
     with pytest.raises(UsageError, match="--for 'fast'"):
         check_request("rounding", (), (), aim="fast")
+
+
+def test_too_few_steps_for_a_verdict_are_refused() -> None:
+    assert check_request("rounding", (), (), steps=64)
+    with pytest.raises(UsageError, match=r"--steps 63 is not allowed\. Expected: 64"):
+        check_request("rounding", (), (), steps=63)

@@ -112,6 +112,12 @@ def test_the_horizon_passes_an_epoch_where_that_fits(step_ms: float, fills: bool
     assert made.first_until < made.second_until
 
 
+def test_a_proof_follows_no_more_steps_than_were_asked_for() -> None:
+    assert plan_time(trace(3.0, 50), Budget(150)).horizon > 100
+    made = plan_time(trace(3.0, 50), Budget(150), most_steps=80)
+    assert made.horizon == 80 and made.fill_ahead
+
+
 def test_what_acts_on_the_larger_part_of_a_step_is_tried_first_and_every_technique_once() -> None:
     facts = replace(FACTS, layers={"Conv2d": 2, "Linear": 2})
     convolutions = {"data": 2.0, "forward": 5.0, "backward": 9.0, "optimizer": 0.4, "other": 0.1}

@@ -22,6 +22,7 @@ def tune(
     budget: Duration = 180.0,
     accept: str = "rounding",
     aim: Annotated[str, Parameter(name="--for")] = "run",
+    steps: int | None = None,
     only: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     out: Annotated[str | None, Parameter(help="Where the plan is written.")] = None,
@@ -50,6 +51,9 @@ def tune(
     aim
         What the plan is chosen by: `run`, the predicted time of the whole run, or `steady`, that of
         a step once everything has started.
+    steps
+        Trials watch, and proofs follow, at most this many steps: for scripts whose steps take
+        seconds. 64 or more; the script is not edited.
     only
         Use no other technique than this one; may be given several times.
     technique
@@ -72,7 +76,7 @@ def tune(
 
     script = script_or_recipe(target, python)
     path = Path(out) if out is not None else plan_path(script)
-    check_request(accept, only, technique, path, aim)
+    check_request(accept, only, technique, path, aim, steps)
     host = detect_host()
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = search(
@@ -82,6 +86,7 @@ def tune(
             accept=accept,
             only=only or None,
             aim=aim,
+            steps=steps,
             progress=say,
         )
     if found.gained:

@@ -25,6 +25,7 @@ _SLOWEST = 5.0
 _EXIT_S = 0.2
 """What Python and torch take to go away, after the script's last line."""
 _ENOUGH_STEPS = 30
+_ANY_STEPS = 10**9
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def watch(
     seconds: float,
     epochs: int = 1,
     naming_s: float = 0.0,
+    steps: int | None = None,
     stays: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Observation:
@@ -56,6 +58,7 @@ def watch(
         seconds: how long steps are timed at most; a step that has begun is not interrupted.
         epochs: whole epochs that are enough.
         naming_s: seconds of further steps in which lines are sampled.
+        steps: steps that are timed at most, None for as many as `seconds` has.
         stays: leave the process of a script there, to be raced, see `Duel`.
         progress: told how long it takes, where a step is long.
 
@@ -71,6 +74,7 @@ def watch(
             seconds=seconds,
             epochs=epochs,
             naming_s=naming_s,
+            steps=_ANY_STEPS if steps is None else steps,
             stays=stays,
         )
     )
@@ -111,6 +115,7 @@ def _observe(
     start_up_s: float,
     seconds: float,
     naming_s: float,
+    steps: int = _ANY_STEPS,
     stays: bool = False,
     **options: Any,
 ) -> tuple[dict[str, Any], Trace, Trial | None]:
@@ -124,7 +129,7 @@ def _observe(
         plan,
         seconds=seconds,
         naming_s=naming_s,
-        steps=10**9,
+        steps=steps,
         folder=str(folder),
         stays=stays,
         **options,

@@ -22,6 +22,7 @@ def tune(
     accept: str = "rounding",
     only: Sequence[str] | None = None,
     aim: str = "run",
+    steps: int | None = None,
     techniques: Sequence[str] = (),
     device: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -38,6 +39,7 @@ def tune(
         accept: the weakest verdict that is good enough: `exact`, `rounding` or `statistical`.
         only: names of the techniques that may be used, all if None.
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
+        steps: that are watched, and that a proof follows, at most; 64 or more.
         techniques: techniques from outside, as `module:NAME`, importable in a fresh process.
         device: as torch names it; the first accelerator if None, else the CPU.
         progress: called with a line now and then.
@@ -50,7 +52,7 @@ def tune(
     """
     check_call("hotlap.tune", budget)
     path = recipe_path(task, "hotlap.tune")
-    check_request(accept, only or (), techniques, aim=aim)
+    check_request(accept, only or (), techniques, aim=aim, steps=steps)
     run = RecipeRun(
         path=str(path), args=to_command_line(arguments or {}), cwd=os.getcwd(), device=device
     )
@@ -62,5 +64,6 @@ def tune(
             accept=accept,
             only=only,
             aim=aim,
+            steps=steps,
             progress=progress,
         )

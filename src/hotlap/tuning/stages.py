@@ -27,7 +27,7 @@ from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans,
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.saving import savings
-from hotlap.tuning.time_plan import has_time_for_age, plan_time
+from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
 
 _OBSERVE_SHARE = 0.2
@@ -46,6 +46,7 @@ def tune(
     accept: str = "rounding",
     only: Sequence[str] | None = None,
     aim: str = "run",
+    steps: int | None = None,
     hints: Sequence[Hint] = (),
     progress: Progress = lambda _: None,
 ) -> Tuning:
@@ -59,6 +60,7 @@ def tune(
         accept: `exact`, `rounding` or `statistical`.
         only: names of the techniques that may be used, all if None.
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
+        steps: that are watched, and that a proof follows, at most; None for what the budget has.
         hints: what a diagnosis measured: tried first, whatever is left of the budget.
         progress: called with a line now and then, which ends with the seconds left.
 
@@ -66,7 +68,7 @@ def tune(
         UsageError: `accept` or a name in `only` is not known.
         TrialError: the plain script itself cannot be measured.
     """
-    known = check_request(accept, only or (), lab.techniques, aim=aim)
+    known = check_request(accept, only or (), lab.techniques, aim=aim, steps=steps)
     if only is not None:
         known = {name: known[name] for name in known if name in only}
     budget = Budget(budget_s)
@@ -74,7 +76,7 @@ def tune(
     def say(text: str) -> None:
         progress(f"{text} ({max(0.0, budget.left):.0f} s left)")
 
-    return _tune(Tuner(lab, host, known, accept, budget, say, hints, aim=aim))
+    return _tune(Tuner(lab, host, known, accept, budget, say, hints, aim=aim, most_steps=steps))
 
 
 def check_request(
@@ -83,6 +85,7 @@ def check_request(
     techniques: Sequence[str],
     out: Path | None = None,
     aim: str = "run",
+    steps: int | None = None,
 ) -> dict[str, Technique]:
     """Refuse what cannot be asked for, before anything starts; return the known techniques.
 
@@ -93,6 +96,11 @@ def check_request(
         raise UsageError(unknown_name(accept, ACCEPT, "--accept"))
     if aim not in AIMS:
         raise UsageError(unknown_name(aim, AIMS, "--for"))
+    if steps is not None and steps < LEAST_HORIZON:
+        raise UsageError(
+            f"--steps {steps} is not allowed. Expected: {LEAST_HORIZON} or more, which a verdict "
+            "needs."
+        )
     known = registry(techniques)
     for name in only:
         if name not in known:
@@ -116,7 +124,11 @@ def _tune(tuner: Tuner) -> Tuning:
         f"watching {tuner.plain}; its start is waited for whatever the budget, for up to 60 s"
     )
     seen = watch(
-        tuner.lab, seconds=budget.seconds * _OBSERVE_SHARE, epochs=1, stays=not tuner.owns_step
+        tuner.lab,
+        seconds=budget.seconds * _OBSERVE_SHARE,
+        epochs=1,
+        steps=tuner.most_steps,
+        stays=not tuner.owns_step,
     )
     facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
     candidates, refused = nominate(
@@ -150,6 +162,7 @@ def _tune(tuner: Tuner) -> Tuning:
         reads_all=any(tuner.reads_all(plan) for plan in finalists),
         age=tuner.age_for(seen, raced),
         at_once=not tuner.owns_step,
+        most_steps=tuner.most_steps,
     )
     if live is not None and live.finalists:
         tuner.live = live.finalists

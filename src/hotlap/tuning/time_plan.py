@@ -21,7 +21,7 @@ _REPEATED = 5
 """Steps that one sampled step costs: written, read, and repeated in float64."""
 _WATCH_SHARE = 0.2
 _FIRST_SHARE = 0.45
-_LEAST_HORIZON = 64
+LEAST_HORIZON = 64
 _ENOUGH_HORIZON = 256
 """Steps that show whatever happens to every 50th update, where an epoch is shorter."""
 _MOST_HORIZON = 2000
@@ -65,7 +65,7 @@ class TimePlan:
     """The same where the plan computes in a narrower format."""
     start_s: float = 0.0
     """Of that, what passes before the first step."""
-    least_horizon: int = _LEAST_HORIZON
+    least_horizon: int = LEAST_HORIZON
     """The fewest steps that a verdict may rest on."""
 
     def shortened(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
@@ -100,6 +100,7 @@ def plan_time(
     reads_all: bool = False,
     age: int = 0,
     at_once: bool = True,
+    most_steps: int | None = None,
 ) -> TimePlan:
     """Share out what is left of the budget.
 
@@ -111,6 +112,7 @@ def plan_time(
         reads_all: True if one of them keeps the whole data set in memory.
         age: steps before which one of them does not show, see `Technique.acts_late`.
         at_once: True if two runs are followed at a time, see `Prover`.
+        most_steps: that a proof may follow, None if that is left to the budget.
     """
     setup = trace.setup_s + 1.0
     step = trace.step_ms()["mean"] / 1e3 + _DIGESTS_S
@@ -127,7 +129,8 @@ def plan_time(
     share_of_run = _AT_ONCE_SHARE if at_once else 1.0
     starts = runs = 1 + share_of_run * (1 + (plans or 3))
     fits = (share * budget.left - starts * setup - narrow_s) / (runs * step)
-    horizon, fill_ahead = _horizon(trace, max(fits, age + _BEYOND_EPOCH if age else 0))
+    fits = max(fits, age + _BEYOND_EPOCH if age else 0)
+    horizon, fill_ahead = _horizon(trace, fits if most_steps is None else min(fits, most_steps))
     fill_s = seconds_to_read(trace)
     fills_s = share_of_run * (plans or 3) * fill_s if fill_ahead and reads_all else 0.0
     prove_all = starts * setup + runs * horizon * step + fills_s + narrow_s
@@ -148,7 +151,7 @@ def plan_time(
         prove_s=setup + horizon * step,
         prove_narrow_s=setup + horizon * step + more_s,
         start_s=setup,
-        least_horizon=min(horizon, age + _BEYOND_EPOCH if age else _LEAST_HORIZON),
+        least_horizon=min(horizon, age + _BEYOND_EPOCH if age else LEAST_HORIZON),
     )
 
 
@@ -170,7 +173,7 @@ def _horizon(trace: Trace, fits: float) -> tuple[int, bool]:
     """
     epoch = trace.facts.steps_per_epoch
     planned = trace.facts.planned_steps or _MOST_HORIZON
-    most = min(max(_LEAST_HORIZON, int(fits)), _MOST_HORIZON, planned)
+    most = min(max(LEAST_HORIZON, int(fits)), _MOST_HORIZON, planned)
     if epoch is not None and epoch + _BEYOND_EPOCH <= most:
         return max(epoch + _BEYOND_EPOCH, min(_ENOUGH_HORIZON, most)), False
     return most, epoch is None or most < epoch + _BEYOND_EPOCH // 4

@@ -48,6 +48,8 @@ class Tuner:
     floor: float = 0.0
     aim: str = "run"
     """One of `AIMS`."""
+    most_steps: int | None = None
+    """Steps that are watched, and that a proof follows, at most."""
     time_plan: TimePlan = field(init=False)
 
     @property

@@ -238,6 +238,26 @@ def test_slow_steps_are_raced_a_few_plans_at_a_time(process: type[Process]) -> N
     assert len(first) < len(LIVE) and [*first, *second] == [(0,), (1,), (2,), (3,)]
 
 
+def test_what_only_looks_faster_gets_more_turns_and_these_count_together(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 3.0}
+    race = process.race
+
+    def undecided(self: Any, arms: Any, **options: Any) -> Race:
+        made = race(self, arms, **options)
+        rows = [replace(d, state="undecided", odds=9.0) for d in made.decisions]
+        return replace(made, decisions=tuple(rows))
+
+    monkeypatch.setattr(process, "race", undecided)
+    tuner = faked.tuner()
+    races = found(tuner)
+    assert list(races.finalists) == [RESIDENT.plan()]
+    assert process.raced_by_all[1] == [(0,)]
+    assert races.rest[0] == WORKERS
+    assert [str(row.plan) for row in tuner.trials].count("resident") == 1
+
+
 def test_a_process_with_too_few_steps_left_is_not_raced(process: type[Process]) -> None:
     assert race_live(faked.tuner(), watched(planned_steps=100_000), ALL) is not None
     assert race_live(faked.tuner(), watched(planned_steps=300), ALL) is None

@@ -26,6 +26,9 @@ _SLOW_SHARE = 0.4
 """Of what is left of the budget, for each technique alone where steps are so slow that less would
 decide nothing."""
 _FEWEST_VARIANTS = 4
+_LONGER = 1.5
+"""How many times as long as planned all races together may take, where nothing is decided."""
+_MOST_HOPES = 2
 _ENOUGH_ROUNDS = 12
 _FINAL_S = 3.0
 """Turns of the finalists against the plain script, again while that is not decided."""
@@ -129,8 +132,11 @@ class _Races:
         self._spent_s = 0.0
 
     def run(self, candidates: Sequence[Candidate]) -> LiveRaces:
-        alone = self._race_alone()
-        rest = [c for c in candidates if c not in alone or _is_open(alone[c])]
+        alone = self._race_longer(self._race_alone())
+        self._note(alone)
+        # First what only a fresh process can tell: there, what varies is told no better.
+        rest = [c for c in candidates if c not in alone]
+        rest += [c for c, decision in alone.items() if _is_open(decision)]
         chosen = self._combine(alone)
         faster = [d for d in alone.values() if d.state == "faster"]
         if any(decision.on == chosen for decision in faster):
@@ -160,14 +166,33 @@ class _Races:
             if race.placebo is not None:
                 placebo = race.placebo.median
                 self._tuner.floor = max(WORTH, placebo - 1, 1 / placebo - 1)
-            for decision in race.decisions:
-                candidate = self._live[decision.on[0]]
-                found[candidate] = decision
-                self._tuner.notes.note_live(candidate, decision)
-                if decision.ratio is not None:
-                    row = TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why)
-                    self._tuner.trials.append(row)
+            found |= {self._live[decision.on[0]]: decision for decision in race.decisions}
         return found
+
+    def _race_longer(self, alone: dict[Candidate, Decision]) -> dict[Candidate, Decision]:
+        """Give more turns to what looks faster, while nothing is known to be: steps may vary."""
+        most_s = _LONGER * self._seconds
+        while self._spent_s < most_s and not self._is_over:
+            hopes = [each for each in alone.items() if _is_hope(each[1])]
+            if not hopes or any(decision.state == "faster" for decision in alone.values()):
+                break
+            hopes = sorted(hopes, key=lambda each: -each[1].odds)[:_MOST_HOPES]
+            arms = [decision.on for _, decision in hopes]
+            seconds = min(_FINAL_S, most_s - self._spent_s)
+            race = self._duel.race(arms, seconds=seconds, least_rounds=_ENOUGH_ROUNDS)
+            self._is_over = race.is_over
+            self._spent_s += race.seconds
+            if not race.rounds:
+                break
+            alone = alone | {one: self._duel.against(on.on, PLAIN) for one, on in hopes}
+        return alone
+
+    def _note(self, alone: Mapping[Candidate, Decision]) -> None:
+        for candidate, decision in alone.items():
+            self._tuner.notes.note_live(candidate, decision)
+            if decision.ratio is not None:
+                row = TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why)
+                self._tuner.trials.append(row)
 
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
         """Return the fastest combination, greedily; nothing if nothing gains alone."""
@@ -253,6 +278,13 @@ def _looks_faster(decision: Decision) -> bool:
         return False
     is_likely = decision.odds >= _LIKELY and ratio.median > _LIKELY_GAIN
     return is_likely or ratio.low > 1 + WORTH
+
+
+def _is_hope(decision: Decision) -> bool:
+    """True if more turns may show that it is faster."""
+    if decision.state != "undecided" or decision.why or decision.ratio is None:
+        return False
+    return decision.odds > 1 and decision.ratio.median > _LIKELY_GAIN
 
 
 def _is_open(decision: Decision) -> bool:

@@ -258,6 +258,29 @@ def test_what_only_looks_faster_gets_more_turns_and_these_count_together(
     assert [str(row.plan) for row in tuner.trials].count("resident") == 1
 
 
+def test_a_script_whose_steps_are_used_up_ends_the_races(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (0, 2): 1.0}
+    race = process.race
+
+    def used_up(self: Any, arms: Any, **options: Any) -> Race:
+        if len(self.raced) > 20:
+            raise AssertionError("it never ends")
+        made = race(self, arms, **options)
+        if len(self.raced) <= 2:
+            return made
+        rows = [Decision(each.on, "undecided") for each in made.decisions]
+        return Race(tuple(rows), None, 0, 0.0)
+
+    def nothing(self: Any, on: Any, base: Any) -> Decision:
+        return Decision(on, "undecided")
+
+    monkeypatch.setattr(process, "race", used_up)
+    monkeypatch.setattr(process, "against", nothing)
+    assert list(found().finalists) == [RESIDENT.plan()]
+
+
 def test_a_process_with_too_few_steps_left_is_not_raced(process: type[Process]) -> None:
     assert race_live(faked.tuner(), watched(planned_steps=100_000), ALL) is not None
     assert race_live(faked.tuner(), watched(planned_steps=300), ALL) is None

@@ -248,7 +248,8 @@ class _Races:
         while not _is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
             race = self._duel.race(arms, seconds=_FINAL_S, least_rounds=_ENOUGH_ROUNDS)
             self._spent_s += race.seconds
-            self._is_over = race.is_over
+            # A script has only so many steps.
+            self._is_over = race.is_over or not race.rounds
             known = [self._duel.against(on, PLAIN) for on in arms]
         found = self._plans(known)
         self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]

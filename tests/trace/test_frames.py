@@ -40,7 +40,7 @@ def loops_of(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     frames._tree.cache_clear()
     frames.linecache.clearcache()
     found: list[frames.Loop] = []
-    namespace["go"](lambda: found.extend(frames.counted_loops(sys._getframe(1))))
+    namespace["go"](lambda: found.extend(frames.loops_around(sys._getframe(1))))
     assert namespace["Config"].runs <= 1, "a property was run once more, to count the loop"
     return [loop for loop in found if loop.where.endswith("users.py:18")]
 
@@ -68,14 +68,18 @@ def test_counted_loops_are_counted(
     [
         "for epoch in range(args.trap):",
         "for epoch in [1, 2]:",
-        "while True:",
         "for e in range(len('ab')):",
     ],
 )
 def test_what_would_have_to_be_run_is_not_counted(
     header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert loops_of(header, tmp_path, monkeypatch) == []
+    (loop,) = loops_of(header, tmp_path, monkeypatch)
+    assert loop.total is None
+
+
+def test_a_while_loop_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loops_of("while True:", tmp_path, monkeypatch) == []
 
 
 def test_libraries_are_not_the_users(tmp_path: Path) -> None:

@@ -63,26 +63,29 @@ def plan_steps(
     per_epoch: int | None,
 ) -> tuple[int | None, str]:
     """Return the steps of the whole run as its counted loops say, and how that was found."""
-    if not loops:
+    if all(loop.total is None for loop in loops):
         return None, "no counted loop (`for ... in range(...)`) goes around the step"
-    if not training:
-        total = 1
-        for loop in loops:
-            total *= loop.total
-        return total, " x ".join(f"{loop.where} goes round {loop.total} times" for loop in loops)
-    if per_epoch is None:
+    if training and per_epoch is None:
         return None, "the number of batches in an epoch is not known"
-    known = training[0]
-    line = int(known.where.rpartition(":")[2] or 0)
-    depth = stack.index(known.function) if known.function in stack else -1
-    outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
-    if not outer:
-        return per_epoch, "one pass over the loader: no counted loop goes around it"
-    total = per_epoch
+    outer, each = loops, ""
+    if training:
+        known = training[0]
+        line = int(known.where.rpartition(":")[2] or 0)
+        depth = stack.index(known.function) if known.function in stack else -1
+        outer = [loop for loop in loops if (loop.depth, -loop.line) > (depth, -line)]
+        if depth < 0:
+            # The batches come from a generator of the user's: one of these loops is over it.
+            outer = [loop for loop in outer if loop.total is not None]
+        if not outer:
+            return per_epoch, "one pass over the loader: no counted loop goes around it"
+        each = f", {per_epoch} steps each"
+    total = per_epoch if training and per_epoch is not None else 1
     for loop in outer:
+        if loop.total is None:
+            return None, f"how many times {loop.where} goes round is not known"
         total *= loop.total
     rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in outer)
-    return total, f"{rounds}, {per_epoch} steps each"
+    return total, f"{rounds}{each}"
 
 
 def _length(loader: Any) -> int | None:

@@ -63,19 +63,20 @@ def stack(frame: FrameType | None) -> list[Function]:
 
 @dataclass(frozen=True)
 class Loop:
-    """A counted `for` loop of the user's around a running line."""
+    """A `for` loop of the user's around a running line."""
 
     where: str
     line: int
-    total: int
+    total: int | None
+    """Passes; None where that cannot be told without running something of the user's."""
     done: int
-    """Passes completed before the one that is running."""
+    """Passes completed before the one that is running; 0 where that is not known."""
     depth: int
     """How many of the user's calls lie between it and the running line."""
 
 
-def counted_loops(frame: FrameType | None) -> list[Loop]:
-    """Return the `for ... in range(...)` loops around the running line, innermost first.
+def loops_around(frame: FrameType | None) -> list[Loop]:
+    """Return the `for` loops around the running line, innermost first, `range(...)` counted.
 
     Looks through `tqdm(...)`, `trange(...)` and the like. Only names, attributes, numbers and
     arithmetic are evaluated, from the frame's own variables; nothing is called.
@@ -83,9 +84,9 @@ def counted_loops(frame: FrameType | None) -> list[Loop]:
     loops = []
     for depth, current in enumerate(user_frames(frame)):
         for node in _enclosing_loops(current.f_code.co_filename, current.f_lineno):
-            loop = _count_loop(node, current, depth)
-            if loop is not None:
-                loops.append(loop)
+            where = f"{shorten_path(current.f_code.co_filename)}:{node.lineno}"
+            total, done = _count_passes(node, current) or (None, 0)
+            loops.append(Loop(where, node.lineno, total, done, depth))
     return loops
 
 
@@ -109,7 +110,8 @@ def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 
-def _count_loop(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
+def _count_passes(node: ast.For, frame: FrameType) -> tuple[int, int] | None:
+    """Return how many passes a loop has, and how many are done; None if it is not counted."""
     call = node.iter
     while isinstance(call, ast.Call) and call.args and _name(call.func) != "range":
         if _name(call.func) == "trange":
@@ -129,8 +131,7 @@ def _count_loop(node: ast.For, frame: FrameType, depth: int) -> Loop | None:
         target = target.elts[-1] if isinstance(target, ast.Tuple) else target
     current = _value(target, frame)
     done = counted.index(current) if isinstance(current, int) and current in counted else 0
-    where = f"{shorten_path(frame.f_code.co_filename)}:{node.lineno}"
-    return Loop(where, node.lineno, len(counted), done, depth)
+    return len(counted), done
 
 
 def _name(node: ast.expr) -> str:

@@ -181,7 +181,7 @@ class Watch(Part):
             self.recorder.count_step()
         self.recorder.mark_step()
         if self.steps == _LOOPS_AT_STEP and not self._loops:
-            self._loops = frames.counted_loops(frames.caller())
+            self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
         if stepper.number == 0:
             self.recorder.tell_step()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.entry import Script
@@ -67,6 +68,7 @@ class Followed(PlanInProcess):
         self.costs, self.on = costs, dict.fromkeys(costs, True)
         self.ready = set(costs)
         self.switches = 0
+        self.slow_steps: list[bool] = []
 
     @property
     def step_ms(self) -> float:
@@ -95,6 +97,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Any:
     def take(guard: Guard, plan: Followed, steps: int) -> None:
         for _ in range(steps):
             now[0] += round(plan.step_ms * 1e6)
+            plan.slow_steps.append(not plan.on["optimizer"])
             guard.step_done(optimizer)
 
     return take
@@ -116,6 +119,40 @@ def test_what_makes_no_difference_stays(train: Any) -> None:
     plan, session = Followed(EXACT, {"resident": 0.0, "optimizer": 0.05}), Following()
     train(Guard(session, plan), plan, 3000)
     assert all(plan.on.values()) and not session.parts
+
+
+def test_what_gains_much_is_not_switched_off_for_long(train: Any) -> None:
+    plan, session = Followed(EXACT, {"resident": -9.0, "optimizer": -9.0}), Following()
+    plan.costs["resident"] = 0.0
+    guard = Guard(session, plan)
+    train(guard, plan, 2000)
+    assert not session.parts and all(plan.on.values())
+    steps = sum(plan.slow_steps)
+    assert steps < 60, f"{steps} steps of ten times the time"
+
+
+def test_a_small_data_set_that_is_ready_does_not_speak_for_a_large_one() -> None:
+    plan = PlanInProcess(Plan({"resident": {}}))
+    for size, epochs in ((40, 1), (8, 3)):
+        data = TensorDataset(torch.arange(float(size)))
+        for _ in range(epochs):
+            loader = DataLoader(data, batch_size=4)
+            plan.iterator_wanted(loader)
+            iterator = iter(loader)
+            plan.iterator_made(loader, iterator)
+            list(iterator)
+        kept.append(data)
+    assert not plan.is_ready("resident")
+    for _ in range(2):
+        loader = DataLoader(kept[0], batch_size=4)
+        plan.iterator_wanted(loader)
+        iterator = iter(loader)
+        plan.iterator_made(loader, iterator)
+        list(iterator)
+    assert plan.is_ready("resident")
+
+
+kept: list[Any] = []
 
 
 def test_what_is_not_ready_is_waited_for(train: Any) -> None:

@@ -80,6 +80,18 @@ def test_samples_of_any_length_are_read_once_and_collated_in_every_epoch() -> No
     assert "15 batches served" in proof["why"] and "5 read from the dataset" in proof["why"]
 
 
+def test_a_function_that_is_made_again_in_every_epoch_keeps_nothing_twice() -> None:
+    plan, data = PlanInProcess(Plan({"resident": {}})), Items()
+    for _ in range(4):
+        loader = DataLoader(data, batch_size=8, collate_fn=lambda batch: padded(batch))
+        plan.iterator_wanted(loader)
+        iterator = iter(loader)
+        plan.iterator_made(loader, iterator)
+        list(iterator)
+    assert len(plan.targets()) == 1
+    assert "15 batches served" in plan.proofs()[0]["why"]
+
+
 def test_a_collate_that_draws_draws_what_a_plain_run_draws() -> None:
     def noisy(samples: list[Item]) -> torch.Tensor:
         return padded(samples)[0] * torch.rand(())

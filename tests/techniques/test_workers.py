@@ -150,6 +150,67 @@ def test_one_that_sets_its_workers_up_keeps_their_number() -> None:
         TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 1}))
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_looking_at_a_sampler_draws_nothing_from_the_script(count: int) -> None:
+    loader = DataLoader(DATA, 4, sampler=Balanced(True), num_workers=2)
+    state = rng.global_random_states()
+    TECHNIQUE.apply(FeedTarget(loader), TECHNIQUE.options({"count": count}))
+    assert rng.generator_that_advanced(state) is None
+
+
+def test_what_each_worker_has_a_copy_of_keeps_their_number() -> None:
+    class Seeded(Augmented):
+        def __init__(self) -> None:
+            generator = np.random.default_rng(0)
+            super().__init__(generator.random)
+            self.generator = generator
+
+    def loader() -> Any:
+        return DataLoader(Seeded(), 4, num_workers=2)
+
+    TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 2}))
+    with pytest.raises(Refusal, match="random generator"):
+        TECHNIQUE.apply(FeedTarget(loader()), TECHNIQUE.options({"count": 3}))
+
+
+def test_samples_that_depend_on_their_worker_keep_the_number_of_workers() -> None:
+    class ByWorker(Augmented):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            info = torch.utils.data.get_worker_info()
+            return torch.tensor(index if info is None else info.id)
+
+    with pytest.raises(Refusal, match="get_worker_info"):
+        loader = DataLoader(ByWorker(random.random), 4, num_workers=2)
+        TECHNIQUE.apply(FeedTarget(loader), TECHNIQUE.options({"count": 3}))
+
+
+def test_a_sample_is_looked_at_without_opening_its_file_here() -> None:
+    class Lazy(Augmented):
+        file: Any = None
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if self.file is None:
+                self.file = object()
+            return torch.tensor(index)
+
+    data = Lazy(random.random)
+    TECHNIQUE.apply(FeedTarget(DataLoader(data, 4)), OPTIONS)
+    assert data.file is None
+
+
+def test_a_later_loader_that_sets_its_workers_up_is_left_as_it_is() -> None:
+    target = FeedTarget(DataLoader(DATA, 4, num_workers=2))
+    options = TECHNIQUE.options({"count": 3})
+    TECHNIQUE.apply(target, options)
+    later = DataLoader(DATA, 4, num_workers=2, worker_init_fn=print)
+    (give,) = target.later_loaders
+    give(later)
+    assert later.num_workers == 2
+    target.notes["worker_processes"] = 3
+    proof = TECHNIQUE.proof(target, options)
+    assert proof.state == "refused" and "worker_init_fn" in proof.why
+
+
 SCRIPT = """
 import random, sys
 import torch

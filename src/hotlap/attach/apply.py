@@ -3,10 +3,12 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hotlap.attach import seams
 from hotlap.device import switches
+from hotlap.errors import DIFFERS
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, Numerics, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
@@ -28,7 +30,7 @@ class PlanInProcess:
         self._applied = Applied(plan, extra)
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
-        self._feeds: IdentityTable[dict[int, FeedTarget]] = IdentityTable(_drop_all)
+        self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(_drop_all)
         self._optimizers: IdentityTable[_Stepped] = IdentityTable()
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
@@ -55,7 +57,7 @@ class PlanInProcess:
             targets = self._feeds.get(loader.dataset)
             if targets is None:
                 self._feeds.put(loader.dataset, targets := {})
-            targets[id(loader.collate_fn)] = target
+            targets[_code_of(loader.collate_fn)] = target
             self._apply("feed", target)
             target.loader = None
             return
@@ -63,7 +65,7 @@ class PlanInProcess:
             give(loader)
 
     def _feed_target(self, loader: Any) -> FeedTarget | None:
-        return (self._feeds.get(loader.dataset) or {}).get(id(loader.collate_fn))
+        return (self._feeds.get(loader.dataset) or {}).get(_code_of(loader.collate_fn))
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """Put the techniques' own fetch in place of the iterator's."""
@@ -135,7 +137,8 @@ class PlanInProcess:
         """Return {name, state, why} of every technique of the plan."""
         return [
             {**row, "state": "refused", "why": f"switched off {self._switched_off[row['name']]}"}
-            if row["name"] in self._switched_off
+            # What was learned under it counts more than what it cost.
+            if row["name"] in self._switched_off and DIFFERS not in row["why"]
             else row
             for row in self._applied.proofs()
         ]
@@ -154,11 +157,14 @@ class PlanInProcess:
 
     def is_ready(self, name: str) -> bool:
         """True if a technique does what it will do in the rest of the run."""
-        return any(
-            technique.live.is_ready(target)
+        found = [
+            (getattr(target, "size", 0), technique.live.is_ready(target))
             for technique, _, target in self.targets()
             if technique.name == name and technique.live is not None
-        )
+        ]
+        # A small data set is ready while most steps still read the large one.
+        largest = max((size for size, _ in found), default=0)
+        return bool(found) and all(is_ready for size, is_ready in found if size == largest)
 
     def settle(self, name: str) -> int:
         """Return the steps after a switch of that technique that are not representative."""
@@ -178,8 +184,12 @@ class PlanInProcess:
 
     def switch_off(self, name: str, why: str) -> None:
         """Switch one technique off for the rest of the run; `why` becomes its proof."""
-        self._switched_off[name] = why
+        self.note_switched_off(name, why)
         self.switch(name, on=False)
+
+    def note_switched_off(self, name: str, why: str) -> None:
+        """Let `why` be the proof of a technique that is off, for what is prepared later as well."""
+        self._switched_off[name] = why
 
     def _apply(self, seam: str, target: Any) -> None:
         self._applied.apply(seam, target)
@@ -203,7 +213,15 @@ class _Stepped:
     steps: int = 0
 
 
-def _drop_all(targets: dict[int, FeedTarget]) -> None:
+def _code_of(function: Any) -> Any:
+    """Return what stays the same where a script makes a function again in every epoch."""
+    while isinstance(function, partial):
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "__code__", None) or type(function)
+
+
+def _drop_all(targets: dict[Any, FeedTarget]) -> None:
     for target in targets.values():
         for drop in target.dropped:
             drop()

@@ -77,13 +77,14 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     is_iterable = is_stream(loader.dataset)
     if is_iterable and not target.own_order:
         raise Refusal(_on_stream(type(loader.dataset).__qualname__))
-    if own == 0:
+    if own != options.count:
         data = loader.dataset
         problem = _unsharable(data) if is_iterable else Reach(data).problem
         if problem is not None:
             raise Refusal(problem)
     if not target.own_order:
-        problem = _unfit(loader) if own != options.count else _draws_between_batches(loader)
+        problem = _unfit_sample(loader) if own != options.count else None
+        problem = problem or _unfit_loader(loader, options.count)
         if problem is not None:
             raise Refusal(problem)
 
@@ -94,6 +95,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     def give(loader: Any) -> None:
         # The script may make a new loader for every epoch.
         if loader.num_workers == own and loader not in given:
+            if not target.own_order and loader is not target.loader:
+                problem = _unfit_loader(loader, options.count)
+                if problem is not None:
+                    target.notes["left_alone"] = problem
+                    return
             loader.num_workers = options.count
             loader.prefetch_factor = max(options.prefetch, loader.prefetch_factor or 0)
             given.add(loader)
@@ -118,27 +124,46 @@ def _unsharable(stream: Any) -> str | None:
     )
 
 
-def _unfit(loader: Any) -> str | None:
-    """Return why a script's loader would give other batches by workers, None if nothing shows."""
-    from hotlap import rng
-
-    if loader.num_workers and loader.worker_init_fn is not None:
+def _unfit_loader(loader: Any, count: int) -> str | None:
+    """Return why so many workers would give other batches than the script's loader."""
+    if loader.num_workers != count and loader.worker_init_fn is not None:
         return (
             f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
-            "share out the samples among as many. Use that count."
+            "do something else with another number of workers. Keep that number, or remove "
+            "`workers` from the plan."
+        )
+    return _draws_between_batches(loader)
+
+
+def _unfit_sample(loader: Any) -> str | None:
+    """Return why samples would be others in another number of workers, None if nothing shows."""
+    from hotlap import rng
+    from hotlap.feed.purity.own_code import methods_reached, names_in
+    from hotlap.feed.readers.in_child import can_fork, in_child
+
+    dataset = loader.dataset
+    methods = methods_reached(type(dataset)).values()
+    if any("get_worker_info" in names_in(method.__code__) for method in methods):
+        return (
+            "the dataset calls `get_worker_info`, so its samples may depend on the number of "
+            f"workers. Use workers(count={loader.num_workers})."
         )
 
-    states = rng.global_random_states()
-    try:
-        sample = loader.dataset[0]
-        drawn = rng.generator_that_advanced(states)
+    def look() -> str | None:
+        states = rng.global_random_states()
+        try:
+            sample = dataset[0]
+            drawn = rng.generator_that_advanced(states)
+        finally:
+            rng.restore(states)
         if drawn is not None:
             return f"reading a sample draws from {drawn}, whose state differs in worker processes"
         if _requires_grad(sample):
             return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
-        return _draws_between_batches(loader)
-    finally:
-        rng.restore(states)
+        return None
+
+    # A file that is opened here would be shared by all workers, and its position with it.
+    return in_child(look) if can_fork() else look()
 
 
 def _requires_grad(sample: Any) -> bool:
@@ -149,6 +174,17 @@ def _requires_grad(sample: Any) -> bool:
 
 def _draws_between_batches(loader: Any) -> str | None:
     """Look whether a sampler of the user's own draws as it goes: workers would ask it too early."""
+    from hotlap import rng
+
+    # The copy draws as the script's sampler will, before its first batch too.
+    before = rng.global_random_states()
+    try:
+        return _draws_as_it_goes(loader)
+    finally:
+        rng.restore(before)
+
+
+def _draws_as_it_goes(loader: Any) -> str | None:
     from hotlap import rng
 
     sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
@@ -179,6 +215,10 @@ def proof(target: FeedTarget, options: Options) -> Proof:
     started = target.notes.get("worker_processes", 0)
     if started == 0:
         return Proof("no_effect", "no worker process was started")
+    if "left_alone" in target.notes:
+        return Proof(
+            "refused", f"a later DataLoader was left as it is: {target.notes['left_alone']}"
+        )
     ear = target.notes["ear"]
     drawn = ear.moved if ear is not None else None
     if drawn is not None:

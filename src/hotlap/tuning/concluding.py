@@ -200,7 +200,7 @@ def _whole_run_under(
         return WholeRun(seconds, "the plain run's, its steps divided by the speed-up"), ()
     tuner.progress("watching the plan from its very start")
     seconds = spare - seen.trace.setup_s - 0.5
-    own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2)
+    own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
     steady_ms = fmean(final.arms[name].means_ms)
     planned = seen.trace.facts.planned_steps
     return predict_whole_run(own.trace, planned, steady_ms), own.techniques

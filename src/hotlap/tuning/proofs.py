@@ -45,6 +45,9 @@ def prove(
     # The plain run, and once more beside one plan; a recipe's are not followed at once.
     runs = 3.0 if tuner.owns_step else 2.5
     late_s = _LATE_SHARE * tuner.budget.seconds
+    first = numerics_of(final.arms[names[0]].plan, tuner.known).best_verdict
+    narrow_s = tuner.time_plan.prove_narrow_s - tuner.time_plan.prove_s
+    late_s -= narrow_s if first == "statistical" else 0.0
     if tuner.budget.left + late_s < runs * tuner.time_plan.prove_s:
         # A shorter proof says more than none.
         fills = tuner.reads_all(final.arms[names[0]].plan)

@@ -186,6 +186,10 @@ def _without_late_ones(
     """Return the candidates without those that act late, if there is no time to get there."""
     late = [c for c in candidates if tuner.known[c.technique].acts_late]
     age = late_age(len(seen.trace.steps))
+    if late and tuner.most_steps is not None and tuner.most_steps < age + LEAST_HORIZON:
+        why = f"it shows after {age} steps only: use --steps {age + LEAST_HORIZON} or more"
+        tuner.notes.note_untried(late, why)
+        return [candidate for candidate in candidates if candidate not in late]
     if not late or has_time_for_age(seen.trace, tuner.budget, age):
         return list(candidates)
     option = tuner.budget.ask(2 * tuner.budget.seconds)

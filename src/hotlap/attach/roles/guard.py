@@ -18,6 +18,9 @@ _EVERY = 50
 """Steps between two looks at what can be compared."""
 _FIRST_TURN = 10
 """Steps that show how long a turn is to be."""
+_FEWEST_PAIRS = 3
+_LARGE = 0.15
+"""Of log(without / with): what gains so much by a few pairs of turns is compared no longer."""
 _MOST_PAIRS = 40
 """Of turns: what is not decided by then makes no difference that matters."""
 
@@ -57,7 +60,19 @@ class Guard(Part):
         except Exception:
             # The script's own objects may do anything, and its run is what counts.
             logger.warning("techniques are not compared any further", exc_info=True)
+            self._leave_on()
             self._end()
+
+    def _leave_on(self) -> None:
+        """Switch on what a turn had switched off."""
+        if self._compared is None:
+            return
+        name, self._compared = self._compared.name, None
+        try:
+            self._plan.switch(name, on=True)
+        except Exception as error:
+            why = f"it cannot be switched on again: {type(error).__name__}: {error}"
+            self._plan.note_switched_off(name, why)
 
     def _follow(self) -> None:
         if self._compared is None:
@@ -67,7 +82,7 @@ class Guard(Part):
         is_on = self._compared.turn_done()
         if is_on is None:
             return
-        state = decided(self._compared.logs, self._evidence)
+        state = self._compared.state(self._evidence)
         if state is None and len(self._compared.logs) < _MOST_PAIRS:
             self._plan.switch(self._compared.name, on=self._compared.begin_turn(self._generator))
             return
@@ -131,13 +146,22 @@ class _Compared:
             self._is_measuring = False
             self._steps = steps_of_turn(self._clock.median_ms)
             return is_on
-        self._turns[is_on] = self._clock.median_ms, self._clock.ms
+        # Where a step without it takes much longer, fewer of them tell as much.
+        self._steps = min(self._steps, steps_of_turn(self._clock.median_ms))
+        self._turns[is_on] = self._clock.median_ms, self._clock.ms / self._clock.counted
         self._ms[is_on].append(self._clock.median_ms)
         if not self._order:
             (on, on_mean), (off, off_mean) = self._turns[True], self._turns[False]
             self.logs.append(log(on / off))
             self._means.append(log(on_mean / off_mean))
         return is_on
+
+    def state(self, wanted: float) -> str | None:
+        """Return whether steps without it are `faster` or `not_faster`, None while that is open."""
+        if len(self.logs) >= _FEWEST_PAIRS and median(self.logs) < -_LARGE:
+            # It stays on then, whatever the evidence: more turns without it cost more.
+            return "not_faster"
+        return decided(self.logs, wanted)
 
     def begin_turn(self, generator: random.Random) -> bool:
         """Begin the next turn; return whether the technique is to be on in it."""

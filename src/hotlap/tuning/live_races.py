@@ -14,6 +14,7 @@ from hotlap.techniques import Numerics
 from hotlap.trial.evidence import WORTH
 from hotlap.tuning.candidates import Candidate, combine, excludes
 from hotlap.tuning.result import TrialRow
+from hotlap.tuning.time_plan import seconds_after_races
 from hotlap.tuning.tuner import Tuner
 
 _SHARE = 0.22
@@ -77,14 +78,17 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
     planned, taken = seen.trace.facts.planned_steps, len(seen.trace.steps)
     left_s = inf if planned is None else (planned - taken) * step_ms / 1e3
     seconds = min(_SECONDS, _SHARE * tuner.budget.seconds)
-    most_s = min(left_s, max(_SHARE_ALONE * seconds, _SLOW_SHARE * tuner.budget.left))
+    spare_s = max(seconds, tuner.budget.left - seconds_after_races(seen.trace))
+    slow_s = min(_SLOW_SHARE * tuner.budget.left, spare_s)
+    most_s = min(left_s, max(_SHARE_ALONE * seconds, slow_s))
     at_once = len(live)
     while at_once and seconds_to_decide(at_once, step_ms, settle) > most_s:
         at_once -= 1
     if not at_once or tuner.budget.left < 2 * seconds:
         return None
-    alone_s = max(_SHARE_ALONE * seconds, seconds_to_decide(at_once, step_ms, settle))
-    seconds = max(seconds, alone_s / _SHARE_ALONE)
+    needed_s = seconds_to_decide(at_once, step_ms, settle)
+    alone_s = max(_SHARE_ALONE * seconds, needed_s)
+    seconds = max(seconds, min(spare_s, alone_s / _SHARE_ALONE))
     tuner.progress(f"{len(live)} techniques in one process, switched between steps")
     try:
         with Duel(
@@ -98,7 +102,7 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
             ready_s=ready_s,
             trial=seen.trial,
         ) as duel:
-            races = _Races(tuner, duel, live, at_once, seconds, alone_s)
+            races = _Races(tuner, duel, live, (at_once, needed_s), (seconds, spare_s), alone_s)
             return races.run(candidates)
     except HotlapError as error:
         tuner.progress(f"they could not be raced in one process: {str(error).splitlines()[0]}")
@@ -112,8 +116,8 @@ class _Races:
         tuner: what the tuning shares.
         duel: the process.
         live: the candidates, by the numbers that they have there.
-        at_once: how many of them can be decided in `alone_s`.
-        seconds: for all races together.
+        at_once: how many of them can be decided in `alone_s`, and the least that it takes.
+        seconds: for all races together, and the most where nothing is decided by then.
         alone_s: for each technique alone.
     """
 
@@ -122,12 +126,13 @@ class _Races:
         tuner: Tuner,
         duel: Duel,
         live: Sequence[Candidate],
-        at_once: int,
-        seconds: float,
+        at_once: tuple[int, float],
+        seconds: tuple[float, float],
         alone_s: float,
     ) -> None:
-        self._tuner, self._duel, self._live, self._at_once = tuner, duel, live, at_once
-        self._seconds, self._alone_s = seconds, alone_s
+        self._tuner, self._duel, self._live = tuner, duel, live
+        self._at_once, self._needed_s = at_once
+        (self._seconds, self._spare_s), self._alone_s = seconds, alone_s
         self._is_over = False
         self._spent_s = 0.0
 
@@ -157,10 +162,13 @@ class _Races:
     def _race_alone(self) -> dict[Candidate, Decision]:
         """Race each alone, as many at once as can be decided; the last ones may not be reached."""
         numbers: list[Combination] = [(number,) for number in range(len(self._live))]
-        found = {}
-        while numbers and not self._is_over and self._spent_s < self._alone_s:
+        found: dict[Candidate, Decision] = {}
+        while numbers and not self._is_over:
+            left_s = self._alone_s - self._spent_s
+            if found and left_s < self._needed_s:
+                break
             arms, numbers = numbers[: self._at_once], numbers[self._at_once :]
-            race = self._duel.race(arms, seconds=self._alone_s)
+            race = self._duel.race(arms, seconds=left_s)
             self._is_over = race.is_over
             self._spent_s += race.seconds
             if race.placebo is not None:
@@ -171,7 +179,7 @@ class _Races:
 
     def _race_longer(self, alone: dict[Candidate, Decision]) -> dict[Candidate, Decision]:
         """Give more turns to what looks faster, while nothing is known to be: steps may vary."""
-        most_s = _LONGER * self._seconds
+        most_s = min(_LONGER * self._seconds, self._spare_s)
         while self._spent_s < most_s and not self._is_over:
             hopes = [each for each in alone.items() if _is_hope(each[1])]
             if not hopes or any(decision.state == "faster" for decision in alone.values()):
@@ -244,7 +252,7 @@ class _Races:
         exact = tuple(n for n in chosen if self._live[n].numerics is Numerics.EXACT)
         arms = [chosen, *([exact] if exact and exact != chosen else [])]
         known = [self._duel.against(on, PLAIN) for on in arms]
-        most_s = _MOST_SHARE / _SHARE * self._seconds
+        most_s = min(_MOST_SHARE / _SHARE * self._seconds, self._spare_s)
         while not _is_clear(known[0]) and self._spent_s < most_s and not self._is_over:
             race = self._duel.race(arms, seconds=_FINAL_S, least_rounds=_ENOUGH_ROUNDS)
             self._spent_s += race.seconds

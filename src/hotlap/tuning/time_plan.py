@@ -30,6 +30,9 @@ _DIGESTS_S = 0.005
 """Seconds that a proof adds to each step: digests, and updates repeated on sampled elements. About
 5 ms on two cores of an AMD EPYC, for a model of 670,000 parameters."""
 _LEAST_TURNS = 3
+_STEPS_BEFORE_TURNS = 35
+_CONFIRMING, _PROVING = 3, 3.2
+"""Runs that it takes: the plain script twice and the plan; what is followed costs more."""
 _RUNS_TO_AGE = 8
 """Four to confirm a plan, and as much for its proof."""
 _AGE_SHARE = 0.5
@@ -138,7 +141,7 @@ def plan_time(
     racing = max(0.0, budget.left - prove_all - watch_s)
     first_until = budget.deadline(prove_all + watch_s + (1 - _FIRST_SHARE) * racing)
     turn = max(TURN_S, _LEAST_TURNS * step)
-    before_turns_s = START_SHARE * setup + (35 + age) * step
+    before_turns_s = START_SHARE * setup + (_STEPS_BEFORE_TURNS + age) * step
     return TimePlan(
         horizon=horizon,
         fill_ahead=fill_ahead,
@@ -153,6 +156,14 @@ def plan_time(
         start_s=setup,
         least_horizon=min(horizon, age + _BEYOND_EPOCH if age else LEAST_HORIZON),
     )
+
+
+def seconds_after_races(trace: Trace) -> float:
+    """Return about how many seconds it takes to confirm a plan and to prove it over few steps."""
+    setup, step = trace.setup_s + 1.0, trace.step_ms()["mean"] / 1e3
+    turns = _STEPS_BEFORE_TURNS * step + CONFIRM_ROUNDS * max(CONFIRM_TURN_S, 3 * step)
+    proof = setup + LEAST_HORIZON * (step + _DIGESTS_S)
+    return _CONFIRMING * (START_SHARE * setup + turns) + _PROVING * proof
 
 
 def has_time_for_age(trace: Trace, budget: Budget, age: int) -> bool:

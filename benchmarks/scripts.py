@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import Result
 from benchmarks.races import TWINS, Races, raced
+from benchmarks.scripts_grid import try_grid
 from hotlap.attach.entry import Script
 from hotlap.errors import HotlapError
 from hotlap.host.facts import Host
@@ -106,18 +107,21 @@ def subjects(peers: Path | None) -> dict[str, Subject]:
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     """Measure; options: `--subject NAME` (repeatable), `--budget SECONDS`, `--rounds N`,
-    `--turn SECONDS`, `--peers FOLDER`."""
+    `--turn SECONDS`, `--peers FOLDER`, `--grid NAME` (repeatable)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scripts")
     parser.add_argument("--peers", type=Path, help="a folder with `examples` and `minGPT` in it")
     parser.add_argument("--subject", action="append")
+    parser.add_argument(
+        "--grid", action="append", default=[], help="a subject whose pick a grid of plans checks"
+    )
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of each tuning")
     parser.add_argument("--rounds", type=int, default=3 if quick else 7)
     parser.add_argument("--turn", type=float, default=0.3 if quick else 0.7, help="seconds")
     args = parser.parse_args(argv)
     known = subjects(args.peers)
-    for name in args.subject or ():
+    for name in (*(args.subject or ()), *args.grid):
         if name not in known:
-            parser.error(f"--subject {name!r} is not known. Allowed: {', '.join(known)}")
+            parser.error(f"{name!r} is not known. Allowed: {', '.join(known)}")
     if args.peers is not None:
         # minGPT's scripts import their package by name.
         os.environ["PYTHONPATH"] = str(args.peers / "minGPT")
@@ -156,6 +160,8 @@ def _measure(subject: Subject, args: argparse.Namespace, host: Host) -> dict[str
     row["plan"] = str(found.plan) if found.gained else found.reason
     with tempfile.TemporaryDirectory() as folder:
         races = _race(subject, found, Path(folder), args)
+    if found.gained and subject.name in args.grid:
+        row["plan"] = f"{found.plan}; {_against_grid(subject, found, args)}"
     row["ms/step"] = f"{races.spread('plain').median:.2f}"
     for way, column in (("plan", "plan x plain"), ("by hand", "by hand x plain")):
         if way in races.ways:
@@ -171,6 +177,20 @@ def _race(subject: Subject, found: Tuning, folder: Path, args: argparse.Namespac
     if subject.by_hand:
         ways["by hand"] = (subject.changed_by_hand(folder), Plan())
     return raced(subject.name, ways, starts=1, rounds=args.rounds, turn_s=args.turn)
+
+
+def _against_grid(subject: Subject, found: Tuning, args: argparse.Namespace) -> str:
+    """Return in words how the pick compares to the best plan of a grid, and what both took."""
+    checked = try_grid(
+        subject.name, subject.script, found.plan, rounds=args.rounds, turn_s=args.turn
+    )
+    if checked is None:
+        return "no plan of the grid took a turn"
+    ratio = checked.pick_x_best
+    return (
+        f"grid: best {checked.best}; pick x best {ratio.median:.3f} ({ratio.low:.3f} to "
+        f"{ratio.high:.3f}); the grid took {checked.seconds:.0f} s"
+    )
 
 
 def _sum_up(result: Result) -> None:

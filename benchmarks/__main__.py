@@ -23,6 +23,7 @@ NAMES = {
     "gpu": "on a GPU: its tests, an MLP, GPT-2 124M, ceilings and each technique, in parts",
     "flat": "one flat buffer for all parameters against many tensors, Adam",
     "denormals": "which operators this CPU computes more slowly on denormal numbers",
+    "loaders": "`hotlap run` without a plan, on loaders with workers, samplers, augmentation",
     "scripts": "training scripts of many kinds, unedited: what a tuned plan gives, and by hand",
     "truths": "honest techniques on loops of many kinds: does a verdict call one a change?",
     "lies": "techniques that change what is learned: does a verdict let one through?",

@@ -1,8 +1,11 @@
 """What every test may use."""
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +21,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Torch then looks for a device without opening it: tests fork.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+# What is kept between runs of hotlap, a tuning's result for one, must not serve a test.
+_CACHE = tempfile.mkdtemp(prefix="hotlap-tests-")
+os.environ["XDG_CACHE_HOME"] = _CACHE
 
 NO_DEVICE = "needs a CUDA device"
 _deselected = 0
@@ -41,6 +48,7 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    shutil.rmtree(_CACHE, ignore_errors=True)
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["deselected"] = _deselected
@@ -73,6 +81,12 @@ def _reason(report: Any) -> str:
 
 def _chosen(config: pytest.Config) -> list[tuple[str, str]]:
     return [("-m", config.getoption("markexpr")), ("-k", config.getoption("keyword"))]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(_CACHE, digest)))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Whose file it is: the user's, a library's, or hotlap's own."""
 
 import os
+import sys
 import sysconfig
 from functools import lru_cache
 
@@ -30,3 +31,9 @@ def is_users(filename: str) -> bool:
     if path.startswith(_HOTLAP + os.sep) or any(f in path for f in _FOLDERS):
         return False
     return not any(path.startswith(root + os.sep) for root in _LIBRARIES)
+
+
+def imported_files() -> list[str]:
+    """Return the user's files that this process has imported so far, sorted."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return sorted(os.path.abspath(file) for file in files if file and is_users(file))

@@ -37,6 +37,8 @@ FUSED_ALONE = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUND
 class Proofs:
     """A prover whose verdicts are given."""
 
+    plain: Any = "followed"
+
     def __init__(self, **tiers: str) -> None:
         self.tiers = tiers
 
@@ -72,7 +74,7 @@ def test_a_weaker_verdict_than_the_tier_is_not_taken_and_a_better_one_is() -> No
 
 
 def test_a_proof_that_failed_proves_nothing() -> None:
-    class Fails:
+    class Fails(Proofs):
         def prove(self, plan: Plan) -> Verdict:
             raise TrialError("the script died.\nIts last output", reason="crashed")
 
@@ -292,9 +294,6 @@ def test_the_fastest_plan_is_proven_first_and_an_exact_one_if_there_is_time(
     class Prover(Proofs):
         def __init__(self, lab: Any, *args: Any, **options: Any) -> None:
             super().__init__(resident="exact", optimizer_resident="rounding")
-
-        def run_plain(self) -> None:
-            pass
 
         def prove(self, plan: Plan) -> Verdict:
             tuner.budget.seconds -= 7.5

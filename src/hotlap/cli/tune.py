@@ -23,6 +23,7 @@ def tune(
     accept: str = "rounding",
     aim: Annotated[str, Parameter(name="--for")] = "run",
     steps: int | None = None,
+    again: bool = False,
     only: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     out: Annotated[str | None, Parameter(help="Where the plan is written.")] = None,
@@ -54,6 +55,10 @@ def tune(
     steps
         Trials watch, and proofs follow, at most this many steps: for scripts whose steps take
         seconds. 64 or more; the script is not edited.
+    again
+        Measure everything again. Without it, what an earlier tuning of the same script, with the
+        same options on this machine, measured is used: its result, or, if it was interrupted or
+        undecided, its measurements.
     only
         Use no other technique than this one; may be given several times.
     technique
@@ -70,6 +75,7 @@ def tune(
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
+    from hotlap.tuning.kept_tunings import kept_tuning
     from hotlap.tuning.result import plan_file
     from hotlap.tuning.stages import check_request
     from hotlap.tuning.stages import tune as search
@@ -78,17 +84,25 @@ def tune(
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path, aim, steps)
     host = detect_host()
-    with lab_of(script, hide=hide, techniques=technique) as lab:
-        found = search(
-            lab,
-            host,
-            budget_s=budget,
-            accept=accept,
-            only=only or None,
-            aim=aim,
-            steps=steps,
-            progress=say,
-        )
+    asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": hide}
+    kept = kept_tuning(script, host, {**asked, "techniques": technique}, again=again)
+    before = kept.result_for(budget)
+    found = before
+    if found is None:
+        with lab_of(script, hide=hide, techniques=technique) as lab:
+            found = search(
+                lab,
+                host,
+                budget_s=budget,
+                accept=accept,
+                only=only or None,
+                aim=aim,
+                steps=steps,
+                kept=kept,
+                progress=say,
+            )
+    else:
+        say(f"measured on {kept.when}, and unchanged since; to measure again: --again")
     if found.gained:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
         given = "auto" if out is None else str(path)
@@ -100,7 +114,8 @@ def tune(
         if path.exists():
             said += f" {path}, from an earlier tuning, was left as it is."
     if json:
-        jsonout.write({**found.to_json(), "plan_file": str(path) if found.gained else None})
+        more = {"plan_file": str(path) if found.gained else None, "is_kept": before is not None}
+        jsonout.write({**found.to_json(), **more})
     else:
         text.page(found, page_console(), every=every)
         page_console().print(f"\n{said}")

@@ -5,9 +5,6 @@ is none: ceilings are measured again.
 """
 
 import json
-import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,15 +12,14 @@ from typing import Any
 
 from hotlap.host.ceilings import Ceilings
 from hotlap.host.facts import Host
+from hotlap.host.kept_files import cache_folder, write_whole
 
-log = logging.getLogger("hotlap")
 _SCHEMA = 1
 
 
 def cache_file() -> Path:
-    """Return the path of the file: `$XDG_CACHE_HOME/hotlap/ceilings.json`, or in `~/.cache`."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(root, "hotlap", "ceilings.json")
+    """Return the path of the file."""
+    return cache_folder() / "ceilings.json"
 
 
 def key_of(host: Host, device: str) -> str:
@@ -63,13 +59,5 @@ def _read() -> dict[str, Any]:
 
 
 def _write(rows: Mapping[str, Any]) -> None:
-    path = cache_file()
     text = json.dumps({"schema": _SCHEMA, "ceilings": rows}, indent=1, sort_keys=True)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Two commands may write at once: one of them wins as a whole.
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            file.write(text)
-        os.replace(file.name, path)
-    except OSError as error:
-        log.info("ceilings are not kept: %s", error)
+    write_whole(cache_file(), text)

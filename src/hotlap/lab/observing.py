@@ -37,6 +37,8 @@ class Observation:
     """{name, state, why}, as the process itself proved it."""
     trial: Trial | None = None
     """The process, if it was to stay and has not ended: it waits, and can be raced."""
+    files: tuple[str, ...] = ()
+    """The user's files that the process had imported."""
 
 
 def watch(
@@ -80,7 +82,7 @@ def watch(
     )
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
-    return Observation(trace, report["techniques"], trial)
+    return Observation(trace, report["techniques"], trial, tuple(report["files"]))
 
 
 def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:

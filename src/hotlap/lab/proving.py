@@ -92,7 +92,7 @@ class Prover:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The record of the plain run."""
+        """The record of the plain run, empty before there is one."""
         return self._runs.plain
 
     @property

@@ -9,6 +9,7 @@ from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.task import Task
+from hotlap.tuning.kept_tunings import kept_tuning
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.stages import check_request
 from hotlap.tuning.stages import tune as search
@@ -23,6 +24,7 @@ def tune(
     only: Sequence[str] | None = None,
     aim: str = "run",
     steps: int | None = None,
+    again: bool = False,
     techniques: Sequence[str] = (),
     device: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -40,6 +42,7 @@ def tune(
         only: names of the techniques that may be used, all if None.
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         steps: that are watched, and that a proof follows, at most; 64 or more.
+        again: measure everything again, whatever an earlier tuning of the same measured.
         techniques: techniques from outside, as `module:NAME`, importable in a fresh process.
         device: as torch names it; the first accelerator if None, else the CPU.
         progress: called with a line now and then.
@@ -56,14 +59,21 @@ def tune(
     run = RecipeRun(
         path=str(path), args=to_command_line(arguments or {}), cwd=os.getcwd(), device=device
     )
+    host = Host.detect()
+    asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": ()}
+    kept = kept_tuning(run, host, {**asked, "techniques": techniques}, again=again)
+    found = kept.result_for(budget)
+    if found is not None:
+        return found
     with Lab(run, techniques=tuple(techniques)) as lab:
         return search(
             lab,
-            Host.detect(),
+            host,
             budget_s=budget,
             accept=accept,
             only=only,
             aim=aim,
             steps=steps,
+            kept=kept,
             progress=progress,
         )

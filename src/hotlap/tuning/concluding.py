@@ -231,9 +231,11 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         top = max(open_, key=lambda row: row.speedup.median if row.speedup else 0.0)
         assert top.speedup is not None
         if top.speedup.low > 1 + tuner.floor:
+            was_again = sum(row.plan == top.plan for row in tuner.trials) > 1
+            other = "another race did not confirm it" if was_again else "no other race was held"
             reasons.append(
-                f"{top.plan} gave {figures(top.speedup)} in a race, which another race did not "
-                f"confirm; use {tuner.budget.option}, or a machine with fewer other processes"
+                f"{top.plan} gave {figures(top.speedup)} in one race, and {other}; use "
+                f"{tuner.budget.option}, or a machine with fewer other processes"
             )
         else:
             reasons.append(

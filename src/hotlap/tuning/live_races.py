@@ -1,7 +1,7 @@
 """Live races: techniques that can be switched are raced, and combined, in one live process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from hotlap.errors import HotlapError
@@ -56,6 +56,8 @@ class LiveRaces:
     """The plans to be confirmed in fresh processes, the fastest first; empty if nothing gained."""
     rest: Sequence[Candidate]
     """What can only be tried in a fresh process, or must be tried there again."""
+    alone: Mapping[Candidate, Decision] = field(default_factory=dict)
+    """What each that was switched gave alone."""
 
 
 def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) -> LiveRaces | None:
@@ -71,8 +73,12 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
     """
     ready_s = max(30.0, _READY_SHARE * tuner.budget.left)
     live = [c for c in candidates if can_race(tuner.known[c.technique], seen.trace, ready_s)]
+    known = tuner.kept.decisions
+    new = [c for c in live if c.plan() not in known]
     if seen.trial is None or not live:
         return None
+    # What an earlier tuning has decided comes last, for combinations only.
+    live = [*new, *(c for c in live if c.plan() in known)]
     step_ms = seen.trace.step_ms()["median"]
     settle = max(t.live.settle for c in live if (t := tuner.known[c.technique]).live)
     planned, taken = seen.trace.facts.planned_steps, len(seen.trace.steps)
@@ -135,10 +141,15 @@ class _Races:
         (self._seconds, self._spare_s), self._alone_s = seconds, alone_s
         self._is_over = False
         self._spent_s = 0.0
+        self._known: dict[Candidate, Decision] = {}
+        for number, candidate in enumerate(live):
+            decision = tuner.kept.decisions.get(candidate.plan())
+            if decision is not None:
+                self._known[candidate] = replace(decision, on=(number,))
 
     def run(self, candidates: Sequence[Candidate]) -> LiveRaces:
-        alone = self._race_longer(self._race_alone())
-        self._note(alone)
+        alone = self._race_longer(self._race_alone() | self._known)
+        note_alone(self._tuner, alone)
         # First what only a fresh process can tell: there, what varies is told no better.
         rest = [c for c in candidates if c not in alone]
         rest += [c for c, decision in alone.items() if _is_open(decision)]
@@ -149,7 +160,8 @@ class _Races:
         else:
             finalists = self._against_plain(chosen) if chosen else {}
         fastest = _best(faster)
-        return LiveRaces(finalists or self._plans([d for d in faster if d.on == fastest]), rest)
+        finalists = finalists or self._plans([d for d in faster if d.on == fastest])
+        return LiveRaces(finalists, rest, alone)
 
     def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
         """Return what is faster of them, with what it gains."""
@@ -161,7 +173,8 @@ class _Races:
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         """Race each alone, as many at once as can be decided; the last ones may not be reached."""
-        numbers: list[Combination] = [(number,) for number in range(len(self._live))]
+        new = len(self._live) - len(self._known)
+        numbers: list[Combination] = [(number,) for number in range(new)]
         found: dict[Candidate, Decision] = {}
         while numbers and not self._is_over:
             left_s = self._alone_s - self._spent_s
@@ -195,13 +208,6 @@ class _Races:
             alone = alone | {one: self._duel.against(on.on, PLAIN) for one, on in hopes}
         return alone
 
-    def _note(self, alone: Mapping[Candidate, Decision]) -> None:
-        for candidate, decision in alone.items():
-            self._tuner.notes.note_live(candidate, decision)
-            if decision.ratio is not None:
-                row = TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why)
-                self._tuner.trials.append(row)
-
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
         """Return the fastest combination, greedily; nothing if nothing gains alone."""
         chosen = _best(list(alone.values()))
@@ -213,7 +219,7 @@ class _Races:
             and decision.ratio.median > _HARMFUL
         ]
         # For the last ones there was no time alone.
-        usable += range(len(alone), len(self._live))
+        usable += [n for n, candidate in enumerate(self._live) if candidate not in alone]
         left_s = self._seconds - self._spent_s
         while chosen and left_s > 0 and not self._is_over:
             arms = self._variants(chosen, usable)[: max(_FEWEST_VARIANTS, self._at_once)]
@@ -262,6 +268,14 @@ class _Races:
         found = self._plans(known)
         self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]
         return found
+
+
+def note_alone(tuner: Tuner, alone: Mapping[Candidate, Decision]) -> None:
+    """Note what techniques gave alone in one process."""
+    for candidate, decision in alone.items():
+        tuner.notes.note_live(candidate, decision)
+        if decision.ratio is not None:
+            tuner.trials.append(TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why))
 
 
 def _best(decisions: Sequence[Decision]) -> Combination:

@@ -7,6 +7,7 @@ from hotlap.lab.pairs import Race
 from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import TIERS, Verdict
+from hotlap.plan import Plan
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
@@ -55,7 +56,8 @@ def prove(
         tuner.time_plan = shorter or tuner.time_plan
     horizon = tuner.time_plan.horizon
     needed_s = runs * tuner.time_plan.prove_s - late_s
-    if not tuner.budget.affords(f"the proof of {names[0]}", needed_s):
+    is_known = final.arms[names[0]].plan in tuner.kept.verdicts
+    if not is_known and not tuner.budget.affords(f"the proof of {names[0]}", needed_s):
         tuner.notes.unproven = _no_time(tuner, names[0], final)
         return []
     prover = Prover(
@@ -66,14 +68,25 @@ def prove(
         # Races have held more than two at a time.
         at_once=True,
     )
-    tuner.progress(f"proving over {horizon} steps: {tuner.plain}, twice")
-    prover.run_plain()
     rungs: list[ProvenPlan] = []
     for tier in _fastest_tier_first(tuner, final, names):
         rung = prove_tier(tuner, prover, final, names, tier, rungs, saved)
         if rung is not None:
             rungs.append(rung)
     return sorted(rungs, key=lambda rung: TIERS.index(rung.tier))
+
+
+def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
+    if not prover.plain:
+        tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}, twice")
+        prover.run_plain()
+    tuner.progress(f"proving {name}")
+    try:
+        verdict = prover.prove(plan)
+    except HotlapError as error:
+        return Verdict("unproven", str(error).splitlines()[0], 0)
+    tuner.kept.keep_verdict(plan, verdict)
+    return verdict
 
 
 def _fastest_tier_first(tuner: Tuner, final: Race, names: Sequence[str]) -> list[str]:
@@ -107,7 +120,7 @@ def prove_tier(
 
     Args:
         tuner: what the tuning shares.
-        prover: has followed the plain run.
+        prover: gives the verdicts.
         final: the last race.
         names: the arms that gained, the fastest first.
         tier: plans that claim less, or more, have a turn of their own.
@@ -126,14 +139,11 @@ def prove_tier(
             return None
         is_narrow = tier == "statistical"
         needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
-        if not tuner.budget.affords(f"a verdict on {name}", needed_s):
+        known = tuner.kept.verdicts.get(plan)
+        if known is None and not tuner.budget.affords(f"a verdict on {name}", needed_s):
             tuner.notes.unproven = _no_time(tuner, name, final)
             return None
-        tuner.progress(f"proving {name}")
-        try:
-            verdict = prover.prove(plan)
-        except HotlapError as error:
-            verdict = Verdict("unproven", str(error).splitlines()[0], 0)
+        verdict = known or _verdict(tuner, prover, name, plan)
         if TIERS.index(verdict.tier) <= TIERS.index(tier):
             fresh, live = final.ratio(name), tuner.live.get(plan)
             # Fresh processes confirm a live gain that they are too noisy to measure.

@@ -8,6 +8,7 @@ from typing import Any
 from hotlap import rules
 from hotlap.errors import UsageError, unknown_name
 from hotlap.lab.arm import Arm
+from hotlap.lab.decisions import Decision
 from hotlap.lab.observing import Observation, watch
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
@@ -18,19 +19,22 @@ from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Technique, registry
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
-from hotlap.tuning.concluding import conclude
+from hotlap.tuning.concluding import WORTH_CALLING, conclude
 from hotlap.tuning.confirming import confirm
 from hotlap.tuning.hints import Hint, put_first
-from hotlap.tuning.live_races import race_live
+from hotlap.tuning.kept_tunings import KeptTuning
+from hotlap.tuning.live_races import LiveRaces, note_alone, race_live
 from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.result import Tuning
+from hotlap.tuning.result import TrialRow, Tuning
 from hotlap.tuning.saving import savings
 from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
 
 _OBSERVE_SHARE = 0.2
+_LONG_START_S = 20.0
+"""A start about which a user who waits should know."""
 _MOST_PLANS = 6
 _RACING_SHARE = 0.2
 """About what share of a budget the first race gets."""
@@ -48,6 +52,7 @@ def tune(
     aim: str = "run",
     steps: int | None = None,
     hints: Sequence[Hint] = (),
+    kept: KeptTuning | None = None,
     progress: Progress = lambda _: None,
 ) -> Tuning:
     """Find the fastest plan for the lab's script or recipe whose verdict is at least `accept`.
@@ -62,6 +67,7 @@ def tune(
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         steps: that are watched, and that a proof follows, at most; None for what the budget has.
         hints: what a diagnosis measured: tried first, whatever is left of the budget.
+        kept: what an earlier tuning of the same measured, to be continued and added to.
         progress: called with a line now and then, which ends with the seconds left.
 
     Raises:
@@ -76,7 +82,13 @@ def tune(
     def say(text: str) -> None:
         progress(f"{text} ({max(0.0, budget.left):.0f} s left)")
 
-    return _tune(Tuner(lab, host, known, accept, budget, say, hints, aim=aim, most_steps=steps))
+    tuner = Tuner(lab, host, known, accept, budget, say, hints, aim=aim, most_steps=steps)
+    tuner.kept = kept or tuner.kept
+    if tuner.kept.is_begun:
+        say(f"continuing the tuning of {tuner.kept.when}; to measure everything again: --again")
+    found = _tune(tuner)
+    tuner.kept.keep_result(found, budget_s)
+    return found
 
 
 def check_request(
@@ -130,6 +142,12 @@ def _tune(tuner: Tuner) -> Tuning:
         steps=tuner.most_steps,
         stays=not tuner.owns_step,
     )
+    tuner.kept.keep_files(seen.files)
+    if seen.trace.setup_s > _LONG_START_S:
+        tuner.progress(
+            f"{seen.trace.setup_s:.0f} s from start to first batch: each further process takes as "
+            "long, and several may start at once"
+        )
     facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
     candidates, refused = nominate(
         facts,
@@ -148,10 +166,14 @@ def _tune(tuner: Tuner) -> Tuning:
     hinted = sum(candidate in candidates for candidate in first)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     try:
-        live = race_live(tuner, seen, candidates)
+        live = _kept_races(tuner, candidates) or race_live(tuner, seen, candidates)
     finally:
         if seen.trial is not None:
             seen.trial.kill()
+    if live is not None:
+        alone = {candidate.plan(): decision for candidate, decision in live.alone.items()}
+        rest = [candidate.plan() for candidate in live.rest]
+        tuner.kept.keep_live(alone, live.finalists, rest, tuner.floor)
     finalists = list(live.finalists) if live is not None else []
     raced = finalists or [candidate.plan() for candidate in candidates]
     tuner.time_plan = plan_time(
@@ -172,12 +194,40 @@ def _tune(tuner: Tuner) -> Tuning:
     if live is not None:
         hinted = sum(candidate in live.rest for candidate in candidates[:hinted])
         candidates = list(live.rest)
+    candidates = without_decided_ones(tuner, candidates)
     first = _first_races(tuner, seen, candidates, hinted)
     final, rungs = None, []
     if first is not None:
         final, before = _later_races(tuner, seen, candidates, first)
         rungs = prove(tuner, final, before, savings(tuner, seen, final)) if final else []
     return conclude(tuner, seen, final or first, rungs)
+
+
+def _kept_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces | None:
+    """Return what gained in one process in an earlier tuning, None if nothing did."""
+    kept = tuner.kept
+    if not kept.finalists:
+        return None
+    alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
+    note_alone(tuner, alone)
+    tuner.floor = kept.floor
+    return LiveRaces(kept.finalists, [c for c in candidates if c.plan() in kept.rest], alone)
+
+
+def without_decided_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates without those that gave nothing alone in an earlier tuning."""
+    useless = [candidate for candidate in candidates if _is_useless(tuner, candidate)]
+    for candidate in useless:
+        decision = tuner.kept.decisions[candidate.plan()]
+        tuner.notes.note_earlier(candidate, decision)
+        if decision.ratio is not None:
+            tuner.trials.append(TrialRow(candidate.plan(), 1, decision.ratio, None, "earlier"))
+    return [candidate for candidate in candidates if candidate not in useless]
+
+
+def _is_useless(tuner: Tuner, candidate: Candidate) -> bool:
+    decision = tuner.kept.decisions.get(candidate.plan())
+    return decision is not None and decision.state in ("not_faster", "failed")
 
 
 def _without_late_ones(
@@ -250,6 +300,14 @@ def _first_race(
     tuner.floor = result.floor
     for candidate, arm in zip(candidates, arms, strict=True):
         tuner.notes.note_race(candidate, arm, result)
+    raced = {c.plan(): result.ratio(c.name) for c in candidates if c.name in result.arms}
+    tuner.kept.keep_decisions(
+        {
+            plan: Decision((), "not_faster", ratio)
+            for plan, ratio in raced.items()
+            if ratio.high < 1 + WORTH_CALLING
+        }
+    )
     return result
 
 

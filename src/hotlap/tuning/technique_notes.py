@@ -74,6 +74,14 @@ class Notes:
             words += ", no gain"
         self._note(candidate.technique, "no_effect", words, speed=ratio.median)
 
+    def note_earlier(self, candidate: Candidate, decision: Decision) -> None:
+        """Note what came out for a candidate that an earlier tuning has decided."""
+        words = f": {figures(decision.ratio)}, no gain" if decision.ratio else f": {decision.why}"
+        words = f"{candidate.name} alone, in an earlier tuning{words}"
+        speed = decision.ratio.median if decision.ratio else 0.0
+        state = "refused" if decision.state == "failed" else "no_effect"
+        self._note(candidate.technique, state, words, speed=speed)
+
     def note_extension(self, candidate: Candidate, arm: Arm, race: Race, best: Plan) -> None:
         """Note what a candidate gave on top of the plan that is best without it."""
         if arm.is_late:

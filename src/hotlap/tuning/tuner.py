@@ -13,6 +13,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.hints import Hint
+from hotlap.tuning.kept_tunings import KeptTuning
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.technique_notes import Notes
 from hotlap.tuning.time_plan import TimePlan
@@ -50,6 +51,8 @@ class Tuner:
     """One of `AIMS`."""
     most_steps: int | None = None
     """Steps that are watched, and that a proof follows, at most."""
+    kept: KeptTuning = field(default_factory=KeptTuning)
+    """What an earlier tuning measured, and where to keep more."""
     time_plan: TimePlan = field(init=False)
 
     @property

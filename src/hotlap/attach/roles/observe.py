@@ -25,6 +25,7 @@ from hotlap.trace.facts import (
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor
 from hotlap.trace.steppers import Steppers
+from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
 
@@ -200,7 +201,7 @@ class Watch(Part):
             starts = [known.starts for known in self._training()]
             trace = self.recorder.trace(self._facts(), self._anchor(), starts)
             store.write(trace, Path(self._folder))
-        return {"steps": self.steps}
+        return {"steps": self.steps, "files": imported_files()}
 
     def _anchor(self) -> Anchor:
         batches = sum(known.batches for known in self._training())

@@ -23,6 +23,7 @@ from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import getitem_of, optimizer_facts
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor, Trace
+from hotlap.usercode import imported_files
 
 _WHERE = "the recipe's task()"
 
@@ -50,7 +51,7 @@ def observe(trial: Trial) -> None:
     ended = watched.run()
     trace = watched.trace()
     store.write(trace, Path(options["folder"]))
-    trial.report(built, steps=len(trace.steps), ended=ended)
+    trial.report(built, steps=len(trace.steps), ended=ended, files=imported_files())
 
 
 def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:

@@ -1,0 +1,206 @@
+"""What tunings measured, in the user's cache: to be continued, or given once more.
+
+One JSON file for each tuning that is asked for. It is valid as long as the script and what it
+imports are, byte for byte, what was measured; nothing is known of other files that a script reads.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hotlap.host.facts import Host
+from hotlap.host.kept_files import cache_folder, write_whole
+from hotlap.lab.decisions import Decision
+from hotlap.lab.statistics import Ratio
+from hotlap.lab.subject import Subject
+from hotlap.lab.verdict import Verdict
+from hotlap.plan import Plan
+from hotlap.tuning.result import Tuning
+from hotlap.tuning.stored import data_of, plan_of, tuning_of, verdict_of
+
+_SCHEMA = 1
+_MOST_KEPT = 100
+_ENVIRONMENT = ("CUDA_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH")
+"""What variables start with that torch, or what it computes with, reads."""
+_FINAL = ("gain", "nothing_to_gain")
+"""Outcomes that are given once more; another one is worth another try."""
+_PROVEN = ("exact", "rounding", "statistical", "changed")
+
+
+@dataclass
+class KeptTuning:
+    """What was measured of one tuning so far; empty, and kept nowhere, without a path."""
+
+    path: Path | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    """The script's own files, and the SHA-256 of what was measured."""
+    decisions: dict[Plan, Decision] = field(default_factory=dict)
+    """What each plan of one technique gave alone, where that is decided; of `Decision.on` nothing
+    is kept."""
+    finalists: dict[Plan, Ratio] = field(default_factory=dict)
+    """What gained in one live process, the fastest first."""
+    rest: list[Plan] = field(default_factory=list)
+    """What could not be tried in a live process."""
+    floor: float = 0.0
+    verdicts: dict[Plan, Verdict] = field(default_factory=dict)
+    result: Tuning | None = None
+    budget_s: float = 0.0
+    """That the result had."""
+    at: float = 0.0
+    """When something was kept last, in seconds since 1970."""
+
+    @property
+    def is_begun(self) -> bool:
+        """True if there is something to continue."""
+        return bool(self.decisions or self.finalists or self.verdicts)
+
+    @property
+    def when(self) -> str:
+        """When something was kept last, in words."""
+        return time.strftime("%Y-%m-%d at %H:%M", time.localtime(self.at))
+
+    def result_for(self, budget_s: float) -> Tuning | None:
+        """Return the result of a tuning that had this budget at least, None if none is final."""
+        if self.result is None or self.result.outcome not in _FINAL or self.budget_s < budget_s:
+            return None
+        return self.result
+
+    def keep_files(self, files: Iterable[str]) -> None:
+        """Note what was loaded for what is measured; forget what was measured of other files."""
+        found = {path: digest for path in files if (digest := _digest(path)) is not None}
+        if any(found[path] != digest for path, digest in self.files.items() if path in found):
+            self.decisions, self.finalists, self.verdicts, self.result = {}, {}, {}, None
+        self.files = found
+
+    def keep_live(
+        self,
+        alone: Mapping[Plan, Decision],
+        finalists: Mapping[Plan, Ratio],
+        rest: Sequence[Plan],
+        floor: float,
+    ) -> None:
+        """Keep what races in a live process said."""
+        self.finalists, self.rest, self.floor = dict(finalists), list(rest), floor
+        self.keep_decisions(alone)
+
+    def keep_decisions(self, alone: Mapping[Plan, Decision]) -> None:
+        """Keep what plans of one technique gave alone, where that is decided."""
+        self.decisions |= {p: each for p, each in alone.items() if each.state != "undecided"}
+        self._write()
+
+    def keep_verdict(self, plan: Plan, verdict: Verdict) -> None:
+        """Keep a verdict that rests on checks that were made."""
+        if verdict.tier in _PROVEN:
+            self.verdicts[plan] = verdict
+            self._write()
+
+    def keep_result(self, result: Tuning, budget_s: float) -> None:
+        """Keep what the tuning came to."""
+        self.result, self.budget_s = result, budget_s
+        self._write()
+
+    def _write(self) -> None:
+        if self.path is None or not self.files:
+            return
+        self.at = time.time()
+        write_whole(self.path, json.dumps(self._to_data()))
+        newest = sorted(self.path.parent.glob("*.json"), key=os.path.getmtime, reverse=True)
+        for old in newest[_MOST_KEPT:]:
+            old.unlink(missing_ok=True)
+
+    def _to_data(self) -> dict[str, Any]:
+        return {
+            "schema": _SCHEMA,
+            "files": self.files,
+            "decisions": [[asdict(p), asdict(each)] for p, each in self.decisions.items()],
+            "finalists": [[asdict(p), asdict(ratio)] for p, ratio in self.finalists.items()],
+            "rest": [asdict(plan) for plan in self.rest],
+            "floor": self.floor,
+            "verdicts": [[asdict(p), asdict(verdict)] for p, verdict in self.verdicts.items()],
+            "result": None if self.result is None else data_of(self.result),
+            "budget_s": self.budget_s,
+            "at": self.at,
+        }
+
+
+def kept_tuning(
+    subject: Subject, host: Host, request: Mapping[str, Any], *, again: bool = False
+) -> KeptTuning:
+    """Return what is kept of a tuning; empty if nothing is, or if a file of the script changed.
+
+    Args:
+        subject: what is tuned.
+        host: where.
+        request: what else was asked for, the budget apart: numbers, words, and tuples of these.
+        again: forget what is kept.
+    """
+    path = cache_folder() / "tunings" / f"{_key(subject, host, request)}.json"
+    if again:
+        return KeptTuning(path)
+    try:
+        return _read(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # It is not there, or another version has written it: it is measured once more.
+        return KeptTuning(path)
+
+
+def _read(path: Path) -> KeptTuning:
+    data = json.loads(path.read_text())
+    is_as_it_was = all(_digest(each) == digest for each, digest in data["files"].items())
+    if data["schema"] != _SCHEMA or not is_as_it_was:
+        return KeptTuning(path)
+    result = data["result"]
+    return KeptTuning(
+        path,
+        files=data["files"],
+        decisions={plan_of(plan): _decision(each) for plan, each in data["decisions"]},
+        finalists={plan_of(plan): Ratio(**ratio) for plan, ratio in data["finalists"]},
+        rest=[plan_of(plan) for plan in data["rest"]],
+        floor=data["floor"],
+        verdicts={plan_of(plan): verdict_of(verdict) for plan, verdict in data["verdicts"]},
+        result=None if result is None else tuning_of(result),
+        budget_s=data["budget_s"],
+        at=data["at"],
+    )
+
+
+def _decision(data: Mapping[str, Any]) -> Decision:
+    ratio = None if data["ratio"] is None else Ratio(**data["ratio"])
+    return Decision(**{**data, "on": (), "ratio": ratio})
+
+
+def _key(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
+    """Return what names a tuning: what is started, where, with which torch and which hotlap."""
+    gpus = [gpu.name for gpu in host.gpus]
+    surroundings = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)}
+    named = {
+        "subject": [subject.command(), str(subject.folder), vars(subject)],
+        "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
+        "hotlap": _own_files(),
+        "request": dict(request),
+    }
+    text = json.dumps(named, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _own_files() -> str:
+    """Return what changes with hotlap's own files: a version says nothing of a checkout."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        found = path.stat()
+        digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _digest(path: str) -> str | None:
+    """Return the SHA-256 of a file, None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None

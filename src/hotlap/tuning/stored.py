@@ -1,0 +1,101 @@
+"""`Tuning` as plain data, and back."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from hotlap.lab.coverage import Limit
+from hotlap.lab.observing import WholeRun
+from hotlap.lab.sampled_steps import Check
+from hotlap.lab.statistics import Ratio, Spread
+from hotlap.lab.verdict import Verdict
+from hotlap.plan import Plan
+from hotlap.trace.schema import Trace
+from hotlap.tuning.hints import HintAnswer
+from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
+
+Data = Mapping[str, Any]
+
+
+def data_of(tuning: Tuning) -> dict[str, Any]:
+    """Return what `tuning_of` takes."""
+    return asdict(tuning)
+
+
+def tuning_of(data: Data) -> Tuning:
+    """Return the tuning that `data_of` was given, after JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: another version of hotlap has written it.
+    """
+    return Tuning(
+        **{
+            **data,
+            "plan": plan_of(data["plan"]),
+            "verdict": verdict_of(data["verdict"]),
+            "speedup": Ratio(**data["speedup"]),
+            "live": _ratio(data["live"]),
+            "fresh": _ratio(data["fresh"]),
+            "baseline_ms": Spread(**data["baseline_ms"]),
+            "best_ms": Spread(**data["best_ms"]),
+            "whole_run": {name: WholeRun(**run) for name, run in data["whole_run"].items()},
+            "proven_plans": tuple(map(_proven, data["proven_plans"])),
+            "trials": tuple(map(_trial, data["trials"])),
+            "techniques": tuple(data["techniques"]),
+            "not_tried": tuple(data["not_tried"]),
+            "hints": tuple(map(_answer, data["hints"])),
+            "not_reached": tuple(data["not_reached"]),
+            "unprotected": tuple(data["unprotected"]),
+            "trace": Trace.from_json(data["trace"]),
+        }
+    )
+
+
+def plan_of(data: Data) -> Plan:
+    """Return the plan of which `data` is the `asdict`."""
+    return Plan(json.loads(data["canonical"]))
+
+
+def verdict_of(data: Data) -> Verdict:
+    """Return the verdict of which `data` is the `asdict`."""
+    return Verdict(
+        **{
+            **data,
+            "checks": tuple(Check(**check) for check in data["checks"]),
+            "limits": tuple(Limit(**limit) for limit in data["limits"]),
+            "not_checked": tuple(data["not_checked"]),
+        }
+    )
+
+
+def _ratio(data: Data | None) -> Ratio | None:
+    return None if data is None else Ratio(**data)
+
+
+def _proven(data: Data) -> ProvenPlan:
+    return ProvenPlan(
+        **{
+            **data,
+            "plan": plan_of(data["plan"]),
+            "speedup": Ratio(**data["speedup"]),
+            "verdict": verdict_of(data["verdict"]),
+            "live": _ratio(data["live"]),
+            "fresh": _ratio(data["fresh"]),
+        }
+    )
+
+
+def _trial(data: Data) -> TrialRow:
+    return TrialRow(
+        **{
+            **data,
+            "plan": plan_of(data["plan"]),
+            "speedup": _ratio(data["speedup"]),
+            "ms": None if data["ms"] is None else Spread(**data["ms"]),
+        }
+    )
+
+
+def _answer(data: Data) -> HintAnswer:
+    return HintAnswer(**{**data, "plan": plan_of(data["plan"]), "raced": _ratio(data["raced"])})

@@ -1,0 +1,62 @@
+"""A tuning that was interrupted is continued; one that is done is given once more."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = Path(__file__).parents[1] / "tiny.py"
+COMMAND = (sys.executable, "-m", "hotlap", "tune", "--json", "--budget", "60s", "--only")
+ARGV = (*COMMAND, "resident", "tiny.py", "--epochs", "3000")
+
+
+@pytest.mark.slow
+def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> None:
+    shutil.copy(TINY, tmp_path)
+    _interrupt_at(tmp_path, "proving")
+    continued, said, _ = _tune(tmp_path)
+    assert "continuing the tuning of" in said
+    assert "in one process, switched" not in said, "what raced was raced once more"
+    assert not continued["is_kept"]
+    assert continued["plan"] == {"resident": {}}
+    assert continued["speedup_live"]["median"] > 1
+
+    given, said, seconds = _tune(tmp_path)
+    assert "--again" in said and given["is_kept"]
+    assert seconds < 10
+    assert given["speedup"] == continued["speedup"]
+    assert given["seconds"] == continued["seconds"]
+
+    with (tmp_path / "tiny.py").open("a") as file:
+        file.write("\n# edited\n")
+    _interrupt_at(tmp_path, "in one process, switched")
+
+
+def _tune(folder: Path) -> tuple[dict[str, Any], str, float]:
+    """Return the report, what was said meanwhile, and the seconds that it took."""
+    started = time.monotonic()
+    done = subprocess.run(ARGV, cwd=folder, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr, time.monotonic() - started
+
+
+def _interrupt_at(folder: Path, words: str) -> None:
+    """Press Ctrl-C as soon as a line of progress has these words."""
+    with subprocess.Popen(
+        ARGV, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if words in line:
+                process.send_signal(signal.SIGINT)
+                break
+        process.stderr.read()
+        assert process.wait(30) != 0, "".join(said)

@@ -12,6 +12,7 @@ from hotlap.errors import DIFFERS
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, Numerics, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
+from hotlap.techniques.record import MakeIterator
 from hotlap.trace.identity import IdentityTable
 
 
@@ -47,10 +48,14 @@ class PlanInProcess:
         """True if a technique of the plan acts at that seam."""
         return self._applied.wants(seam)
 
-    def iterator_wanted(self, loader: Any) -> None:
-        """Apply the feed techniques to a data set that is seen for the first time."""
+    def iterator_wanted(self, loader: Any) -> MakeIterator | None:
+        """Apply the feed techniques to a data set that is seen for the first time.
+
+        Returns:
+            What makes the iterator in torch's place, if a technique does.
+        """
         if not self.wants("feed"):
-            return
+            return None
         target = self._feed_target(loader)
         if target is None:
             target = FeedTarget(loader, fill_ahead=self.fill_ahead, size=_size(loader.dataset))
@@ -60,9 +65,10 @@ class PlanInProcess:
             targets[_code_of(loader.collate_fn)] = target
             self._apply("feed", target)
             target.loader = None
-            return
-        for give in target.later_loaders:
-            give(loader)
+        else:
+            for give in target.later_loaders:
+                give(loader)
+        return target.make_iterator
 
     def _feed_target(self, loader: Any) -> FeedTarget | None:
         return (self._feeds.get(loader.dataset) or {}).get(_code_of(loader.collate_fn))

@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from hotlap.techniques.record import MakeIterator
 from hotlap.trace.identity import IdentityTable
 
 
@@ -20,8 +21,8 @@ class Listener:
     wants_roots = False
     """True to be asked which modules are trained, before their first forward."""
 
-    def iterator_wanted(self, loader: Any) -> None:
-        """A DataLoader is about to make an iterator."""
+    def iterator_wanted(self, loader: Any) -> MakeIterator | None:
+        """A DataLoader is about to make an iterator; return what is to make it, if not torch."""
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """A DataLoader has made an iterator."""

@@ -49,6 +49,7 @@ class LiveTechniques:
     def iterator_wanted(self, loader: Any) -> None:
         """Prepare the feed techniques for a data set that is seen for the first time."""
         for number, part in enumerate(self._parts):
+            # An iterator of a technique's own lives for an epoch: it cannot be switched in between.
             part.iterator_wanted(loader)
             self._switch_new(number)
 

@@ -46,8 +46,8 @@ def _patch_iterators() -> None:
         listener = State.listener
         if listener is None:
             return original(self)
-        listener.iterator_wanted(self)
-        iterator = original(self)
+        make = listener.iterator_wanted(self)
+        iterator = original(self) if make is None else make(self, lambda: original(self))
         listener.iterator_made(self, iterator)
         return iterator
 

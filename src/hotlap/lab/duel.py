@@ -63,6 +63,9 @@ def can_race(technique: Technique, trace: Trace, ready_s: float) -> bool:
         ready_s: how long the process may take to get ready.
     """
     reads_all = technique.memory.keeps_dataset
+    if reads_all and any(loader.num_workers for loader in trace.facts.training_loaders):
+        # Workers are there, or not, for a whole epoch.
+        return False
     return technique.live is not None and not (reads_all and seconds_to_read(trace) > ready_s / 2)
 
 

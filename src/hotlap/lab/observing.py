@@ -161,8 +161,12 @@ def _observe(
 
 def seconds_to_read(trace: Trace) -> float:
     """Return about how many seconds it takes to read every training sample."""
-    data_ms = trace.phase_means().get("data", 0.0)
     loaders = [loader for loader in trace.facts.loaders if loader.training]
+    data_ms = trace.phase_means().get("data", 0.0)
+    workers = max((loader.num_workers for loader in loaders), default=0)
+    if workers:
+        # At the most: they may have read during all of the step.
+        data_ms = trace.step_ms()["mean"] * workers
     batches = [(each.length or 0) / max(1, each.batch_size or 1) for each in loaders]
     return data_ms * max(batches, default=0.0) / 1e3
 

@@ -5,9 +5,10 @@ What it sees   a DataLoader over an iterable data set, or with worker processes,
 Why it costs   the model waits while a batch is made, or while the workers fall behind.
 What to do     more worker processes, as far as there are cores; less work per sample; the work done
                once before training, or for a whole batch on the device.
-Evidence       the wait per step, as a clock around `next` shows it; convicted by the technique
-               `workers`, which sends batches of worker processes as bytes, with longer queues. No
-               trial measures the wait for a stream.
+Evidence       the wait per step, as a clock around `next` shows it; convicted by the techniques
+               `resident`, which keeps what workers have read, and `workers`, which sends batches of
+               worker processes as bytes, with longer queues. No trial measures the wait for a
+               stream.
 """
 
 from hotlap.plan import Plan
@@ -36,9 +37,13 @@ def nominate(trace: Trace) -> list[Nomination]:
         remedies = tuple(
             Plan({"workers": each}) for each in (own, {**own, "prefetch": _LONG_QUEUE})
         )
+        if loader.map_style and loader.plain_collate:
+            remedies = (Plan({"resident": {}}), *remedies)
         advice = {
+            "resident": f"samples that are decoded once, before training, and num_workers=0 at "
+            f"{loader.where}",
             "workers": f"prefetch_factor={_LONG_QUEUE} at {loader.where}, and few, large tensors "
-            "in a batch"
+            "in a batch",
         }
     else:
         source = "a stream makes the batches in the training process"

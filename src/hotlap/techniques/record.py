@@ -44,6 +44,8 @@ class Proof:
 
 Fetch = Callable[[Any], Any]
 """A loader's `fetch(indices) -> batch`."""
+MakeIterator = Callable[[Any, Callable[[], Any]], Any]
+"""Takes a DataLoader and what makes its iterator as torch does, and returns an iterator."""
 
 
 @dataclass
@@ -64,6 +66,8 @@ class FeedTarget:
     """Called with a DataLoader that is made over the same data set later, at each iterator."""
     fetchers: list[Callable[[Any, Fetch], Fetch]] = field(default_factory=list)
     """Take (data set, fetch) of a new iterator, and return what to call in place of `fetch`."""
+    make_iterator: MakeIterator | None = None
+    """Given by a technique, for a script's DataLoaders: makes their iterators in torch's place."""
     dropped: list[Callable[[], None]] = field(default_factory=list)
     """Called when the script has dropped the data set."""
     size: int = 0

@@ -2,7 +2,8 @@
 
 What it does   keeps each sample as the first epoch reads it; later epochs gather whole batches from
                memory, in the order and with the random draws of the script's own DataLoader. A
-               collate function of the script's own is called with copies of its samples. In
+               collate function of the script's own is called with copies of its samples. Where
+               worker processes read the first epoch, later ones need none: none are started. In
                the engine that memory is a GPU's, if the model is there and the samples fit: then
                only an epoch's order goes over the bus.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
@@ -52,8 +53,6 @@ def why_not(task: TaskFacts) -> str | None:
         return _on_stream(loaders[0].dataset)
     if not any(x.map_style and (x.plain_collate or x.collates_samples) for x in loaders):
         return _COLLATE
-    if all(loader.num_workers > 0 for loader in loaders):
-        return _on_workers(loaders[0].num_workers)
     return None
 
 
@@ -63,18 +62,13 @@ def _on_stream(name: str) -> str:
     )
 
 
-def _on_workers(count: int) -> str:
-    return f"the DataLoader has num_workers={count}. Set num_workers=0 to use resident."
-
-
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from torch.utils.data import default_collate
 
+    from hotlap.feed.memory.behind_workers import BehindWorkers, why_not_behind_workers
     from hotlap.feed.memory.resident import ResidentRows
 
     loader = target.loader
-    if loader.num_workers > 0:
-        raise Refusal(_on_workers(loader.num_workers))
     # Padding of hotlap's own can be undone, row by row.
     keeps_rows = getattr(loader, "keeps_rows", False)
     has_own_collate = loader.collate_fn is not default_collate and not keeps_rows
@@ -90,6 +84,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             f"`len(dataset)` raised {type(error).__name__}: {error}. Return the number of samples "
             "from `__len__`."
         ) from error
+    has_workers = loader.num_workers > 0
+    if has_workers:
+        reason = _COLLATE if has_own_collate else why_not_behind_workers(loader, target.own_order)
+        if reason is not None:
+            raise Refusal(reason)
     limit = options.max_mib * 2**20
     place = _place(target, options)
     rows = ResidentRows(
@@ -98,7 +97,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         own_order=target.own_order,
         place=place,
         whole_samples=has_own_collate,
+        behind_workers=has_workers,
     )
+    if has_workers:
+        behind = BehindWorkers(rows, fill_ahead=target.fill_ahead)
+        target.make_iterator = behind.make_iterator
     target.notes["resident"] = rows
 
     def serve(dataset: Any, read: Any) -> Any:
@@ -169,8 +172,10 @@ def _why_none_was_served(rows: Any) -> str:
 
 
 def _is_ready(target: FeedTarget) -> bool:
-    # Until then it keeps what is read: that costs a little, and saves nothing.
-    return target.notes["resident"].is_complete
+    # Until then it keeps what is read: that costs a little, and saves nothing. Behind workers it
+    # cannot be switched within an epoch.
+    rows = target.notes["resident"]
+    return rows.is_complete and not rows.behind_workers
 
 
 def _switch_on(target: FeedTarget, options: Options) -> None:

@@ -20,11 +20,9 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
 
-import copy
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from hotlap.errors import DIFFERS
@@ -33,8 +31,6 @@ from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Techn
 
 _LONG_QUEUE = 8
 """Batches of each worker: enough where some take much longer than others."""
-_LOOKED_AT = 4
-"""Batches that a sampler is asked for to see whether it draws as it goes."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +67,7 @@ def _on_stream(name: str) -> str:
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.parcel import Ear, Parcels
+    from hotlap.feed.purity.in_workers import why_not_in_workers
     from hotlap.feed.purity.reach import Reach
 
     loader, own = target.loader, target.loader.num_workers
@@ -83,7 +80,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         if problem is not None:
             raise Refusal(problem)
     if not target.own_order:
-        problem = _unfit_sample(loader) if own != options.count else None
+        problem = why_not_in_workers(loader) if own != options.count else None
         problem = problem or _unfit_loader(loader, options.count)
         if problem is not None:
             raise Refusal(problem)
@@ -126,89 +123,15 @@ def _unsharable(stream: Any) -> str | None:
 
 def _unfit_loader(loader: Any, count: int) -> str | None:
     """Return why so many workers would give other batches than the script's loader."""
+    from hotlap.feed.purity.in_workers import draws_between_batches
+
     if loader.num_workers != count and loader.worker_init_fn is not None:
         return (
             f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
             "do something else with another number of workers. Keep that number, or remove "
             "`workers` from the plan."
         )
-    return _draws_between_batches(loader)
-
-
-def _unfit_sample(loader: Any) -> str | None:
-    """Return why samples would be others in another number of workers, None if nothing shows."""
-    from hotlap import rng
-    from hotlap.feed.purity.own_code import methods_reached, names_in
-    from hotlap.feed.readers.in_child import can_fork, in_child
-
-    dataset = loader.dataset
-    methods = methods_reached(type(dataset)).values()
-    if any("get_worker_info" in names_in(method.__code__) for method in methods):
-        return (
-            "the dataset calls `get_worker_info`, so its samples may depend on the number of "
-            f"workers. Use workers(count={loader.num_workers})."
-        )
-
-    def look() -> str | None:
-        states = rng.global_random_states()
-        try:
-            sample = dataset[0]
-            drawn = rng.generator_that_advanced(states)
-        finally:
-            rng.restore(states)
-        if drawn is not None:
-            return f"reading a sample draws from {drawn}, whose state differs in worker processes"
-        if _requires_grad(sample):
-            return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
-        return None
-
-    # A file that is opened here would be shared by all workers, and its position with it.
-    return in_child(look) if can_fork() else look()
-
-
-def _requires_grad(sample: Any) -> bool:
-    from hotlap.nested import leaves
-
-    return any(getattr(leaf, "requires_grad", False) for leaf in leaves(sample))
-
-
-def _draws_between_batches(loader: Any) -> str | None:
-    """Look whether a sampler of the user's own draws as it goes: workers would ask it too early."""
-    from hotlap import rng
-
-    # The copy draws as the script's sampler will, before its first batch too.
-    before = rng.global_random_states()
-    try:
-        return _draws_as_it_goes(loader)
-    finally:
-        rng.restore(before)
-
-
-def _draws_as_it_goes(loader: Any) -> str | None:
-    from hotlap import rng
-
-    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    inner = getattr(sampler, "sampler", sampler)
-    if all(type(each).__module__.startswith("torch.") for each in (sampler, inner)):
-        return None
-    if not hasattr(inner, "__dict__") and not hasattr(sampler, "__dict__"):
-        return None
-    try:
-        # The data set may be large, and is not what is looked at.
-        order = iter(copy.deepcopy(sampler, {id(loader.dataset): loader.dataset}))
-        next(order)
-        states = rng.global_random_states()
-        for _ in islice(order, _LOOKED_AT):
-            pass
-    except Exception as error:
-        return f"the sampler cannot be checked ({type(error).__name__}: {error})"
-    drawn = rng.generator_that_advanced(states)
-    if drawn is None:
-        return None
-    return (
-        f"the sampler draws from {drawn} between batches, and worker processes need the indices "
-        "ahead of time. Give the sampler a `torch.Generator` of its own."
-    )
+    return draws_between_batches(loader)
 
 
 def proof(target: FeedTarget, options: Options) -> Proof:

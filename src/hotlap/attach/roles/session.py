@@ -9,6 +9,7 @@ from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import Listener
 from hotlap.attach.live import LiveTechniques
+from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
 
@@ -60,8 +61,8 @@ class Session(Listener):
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
 
-    def iterator_wanted(self, loader: Any) -> None:
-        self.plan.iterator_wanted(loader)
+    def iterator_wanted(self, loader: Any) -> MakeIterator | None:
+        return self.plan.iterator_wanted(loader)
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         self.plan.iterator_made(loader, iterator)

@@ -8,6 +8,8 @@ import time
 import warnings
 from collections.abc import Callable
 
+import torch
+
 _WAIT_S = 60.0
 _MOST_WORDS = 60_000
 """Bytes that a pipe holds, so that the child never waits."""
@@ -44,6 +46,8 @@ def in_child(work: Callable[[], str | None]) -> str | None:
 def _answer(work: Callable[[], str | None], reading: int, writing: int) -> None:
     try:
         os.close(reading)
+        # The threads that torch computes with are not there after a fork.
+        torch.set_num_threads(1)
         try:
             words = work()
         except Exception as error:

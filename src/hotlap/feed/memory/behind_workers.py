@@ -1,0 +1,172 @@
+"""Keeps what a DataLoader's workers read, and serves later epochs from memory, without workers."""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import _utils
+from torch.utils.data import dataloader as _dataloader
+
+from hotlap.feed.memory.parcel import Ear, Parcels
+from hotlap.feed.memory.resident import ResidentRows
+from hotlap.feed.purity.in_workers import (
+    asks_for_its_worker,
+    changes_when_read,
+    draws_between_batches,
+    why_not_in_workers,
+)
+from hotlap.feed.readers.in_child import can_fork
+
+Make = Callable[[], Any]
+"""Makes a DataLoader's iterator as torch does."""
+
+
+class BehindWorkers:
+    """Makes the iterators of the DataLoaders with workers over one data set.
+
+    Args:
+        rows: where samples are kept.
+        fill_ahead: read every sample before the first batch is served; for trials.
+    """
+
+    def __init__(self, rows: ResidentRows, *, fill_ahead: bool = False) -> None:
+        self.rows, self._fill_ahead = rows, fill_ahead
+        self._ear = Ear()
+
+    def make_iterator(self, loader: Any, make: Make) -> Any:
+        """Return an iterator that reads from memory, or one that keeps what workers read."""
+        if loader.num_workers == 0 or self.rows.refused is not None:
+            return make()
+        read = _fetch_of(loader)
+        if self._fill_ahead:
+            self._fill_ahead = False
+            self.rows.fill(loader.dataset, read)
+        if self.rows.can_serve_epoch(loader.dataset, read):
+            return _without_workers(loader, make)
+        if self.rows.refused is not None or _differs(loader) is not None:
+            return make()
+        loader.check_worker_number_rationality()
+        collate = loader.collate_fn
+        # Small batches come as bytes, and with the word of what drew in a worker.
+        loader.collate_fn = Parcels(collate, self._ear)
+        try:
+            return _KeepingIterator(loader, self)
+        finally:
+            loader.collate_fn = collate
+
+    def keep(self, batch: Any, indices: Any, waited_s: float) -> None:
+        """Keep a batch that workers have read, for which the script has waited so long."""
+        if self._ear.moved is not None and self.rows.refused is None:
+            self.rows.refuse(f"reading a sample draws from {self._ear.moved} in a worker")
+        self.rows.keep_batch(batch, indices, waited_s)
+
+
+def _differs(loader: Any) -> str | None:
+    """Return why its samples, or their order, may be others than those of a process alone."""
+    if loader.worker_init_fn is not None:
+        return (
+            f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
+            "change its samples. Use num_workers=0, or remove worker_init_fn."
+        )
+    if not getattr(loader, "in_order", True):
+        return "the DataLoader has in_order=False. Use in_order=True."
+    return None
+
+
+def _without_workers(loader: Any, make: Make) -> Any:
+    """Make the iterator that the loader would have without workers: it draws as much."""
+    workers, timeout = loader.num_workers, loader.timeout
+    loader.num_workers, loader.timeout = 0, 0
+    try:
+        iterator = make()
+    finally:
+        loader.num_workers, loader.timeout = workers, timeout
+    _ask_ahead(iterator, workers * loader.prefetch_factor)
+    return iterator
+
+
+def _ask_ahead(iterator: Any, batches: int) -> None:
+    """Ask the sampler for as many batches as workers are given at once: it may draw for them."""
+    order = iterator._sampler_iter
+    iterator._sampler_iter = itertools.chain(list(itertools.islice(order, batches)), order)
+
+
+def _fetch_of(loader: Any) -> Callable[[Any], Any]:
+    """Return `read(indices) -> batch` of a loader, in this process."""
+    return _dataloader._DatasetKind.create_fetcher(
+        loader._dataset_kind,
+        loader.dataset,
+        loader._auto_collation,
+        loader.collate_fn,
+        loader.drop_last,
+    ).fetch
+
+
+class _KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
+    """Torch's iterator over workers, whose batches are kept as they are handed over.
+
+    That of a loader with persistent workers serves every epoch: from memory, once all is there.
+    """
+
+    def __init__(self, loader: Any, behind: BehindWorkers) -> None:
+        self._behind = behind
+        self._asked: deque[Any] = deque()
+        self._from_memory: Callable[[Any], Any] | None = None
+        self._asked_at = 0.0
+        super().__init__(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._asked.clear()
+        rows, read = self._behind.rows, _fetch_of(loader)
+        if first_iter or not rows.can_serve_epoch(loader.dataset, read):
+            self._from_memory = None
+            super()._reset(loader, first_iter)
+            return
+        # The workers keep waiting: they are needed again if the data set changes.
+        _dataloader._BaseDataLoaderIter._reset(self, loader, first_iter)
+        _ask_ahead(self, self._num_workers * self._prefetch_factor)
+        self._from_memory = rows.bind(loader.dataset, read)
+
+    def _next_index(self) -> Any:
+        indices = super()._next_index()
+        if self._from_memory is None:
+            self._asked.append(indices)
+        return indices
+
+    def _next_data(self) -> Any:
+        if self._from_memory is None:
+            self._asked_at = time.perf_counter()
+            return super()._next_data()
+        batch = self._from_memory(self._next_index())
+        if self._pin_memory:
+            batch = _utils.pin_memory.pin_memory(batch, self._pin_memory_device)
+        return batch
+
+    def _process_data(self, *given: Any) -> Any:
+        indices = self._asked.popleft()
+        batch = super()._process_data(*given)
+        self._behind.keep(batch, indices, time.perf_counter() - self._asked_at)
+        return batch
+
+
+def why_not_behind_workers(loader: Any, own_order: bool) -> str | None:
+    """Return why what this loader's workers read cannot be kept, None if nothing speaks against it.
+
+    Args:
+        loader: a DataLoader with workers.
+        own_order: the engine's own.
+    """
+    if own_order or not can_fork():
+        return f"the DataLoader has num_workers={loader.num_workers}. Use num_workers=0."
+    problem = _differs(loader)
+    if problem is not None:
+        return problem
+    if asks_for_its_worker(loader.dataset):
+        return (
+            "the dataset calls `get_worker_info`, so its samples may depend on the worker that "
+            "reads them. Use num_workers=0, or remove the call."
+        )
+    problem = why_not_in_workers(loader) or changes_when_read(loader.dataset)
+    return problem or draws_between_batches(loader)

@@ -18,10 +18,10 @@ from hotlap.techniques import Numerics
 from hotlap.tuning import proofs
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
+from hotlap.tuning.continuing import without_decided_ones
 from hotlap.tuning.hints import HintAnswer
 from hotlap.tuning.kept_tunings import KeptTuning, kept_tuning
 from hotlap.tuning.result import ProvenPlan, TrialRow
-from hotlap.tuning.stages import without_decided_ones
 from tests.tuning import faked
 
 RESIDENT = Plan({"resident": {}})

@@ -18,6 +18,8 @@ RESIDENT = Plan({"resident": {}})
 class Failing:
     """A prover whose trials crash."""
 
+    plain: Any = "followed"
+
     def prove(self, plan: Plan) -> Any:
         raise TrialError("`train.py` ended with exit code 1", reason="crashed")
 

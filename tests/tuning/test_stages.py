@@ -61,7 +61,7 @@ def test_a_plan_that_is_not_proven_is_not_taken_and_the_next_one_is(tier: str) -
     assert taken.plan == BOTH
     assert tier in tuner.notes.unproven
     prover = Proofs(optimizer=tier, optimizer_resident=tier)
-    assert rung(tuner, final, names, "rounding", prover) is None
+    assert rung(faked.tuner(), final, names, "rounding", prover) is None
 
 
 def test_a_weaker_verdict_than_the_tier_is_not_taken_and_a_better_one_is() -> None:

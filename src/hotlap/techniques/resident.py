@@ -18,10 +18,20 @@ Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-i
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from hotlap.task import TaskFacts, is_stream
-from hotlap.techniques.record import FeedTarget, Live, Memory, Numerics, Proof, Refusal, Technique
+from hotlap.techniques.record import (
+    FeedTarget,
+    Fetch,
+    Live,
+    Memory,
+    Numerics,
+    Proof,
+    Refusal,
+    Technique,
+)
 
 _COLLATE = (
     "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
@@ -72,62 +82,63 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     # Padding of hotlap's own can be undone, row by row.
     keeps_rows = getattr(loader, "keeps_rows", False)
     has_own_collate = loader.collate_fn is not default_collate and not keeps_rows
-    if has_own_collate and target.own_order:
-        raise Refusal(_COLLATE)
-    has_positions = hasattr(loader.dataset, "__len__") and hasattr(loader.dataset, "__getitem__")
-    if is_stream(loader.dataset) or not has_positions:
-        raise Refusal(_on_stream(type(loader.dataset).__qualname__))
-    try:
-        len(loader.dataset)
-    except Exception as error:
-        raise Refusal(
-            f"`len(dataset)` raised {type(error).__name__}: {error}. Return the number of samples "
-            "from `__len__`."
-        ) from error
     has_workers = loader.num_workers > 0
-    if has_workers:
-        reason = _COLLATE if has_own_collate else why_not_behind_workers(loader, target.own_order)
-        if reason is not None:
-            raise Refusal(reason)
-    limit = options.max_mib * 2**20
-    place = _place(target, options)
+    if has_own_collate and (target.own_order or has_workers):
+        raise Refusal(_COLLATE)
+    _check_dataset(loader.dataset)
+    problem = why_not_behind_workers(loader, target.own_order) if has_workers else None
+    if problem is not None:
+        raise Refusal(problem)
     rows = ResidentRows(
         loader.dataset,
-        limit,
+        options.max_mib * 2**20,
         own_order=target.own_order,
-        place=place,
+        place=_place(target, options),
         whole_samples=has_own_collate,
         behind_workers=has_workers,
     )
     if has_workers:
         behind = BehindWorkers(rows, fill_ahead=target.fill_ahead)
         target.make_iterator = behind.make_iterator
+    serve = _serve_samples if has_own_collate else _serve_rows
     target.notes["resident"] = rows
-
-    def serve(dataset: Any, read: Any) -> Any:
-        if has_own_collate:
-            return _serve_samples(dataset, read)
-        fetch = rows.bind(dataset, read)
-        if target.fill_ahead:
-            rows.fill(dataset, read)
-        return fetch
-
-    def _serve_samples(dataset: Any, read: Any) -> Any:
-        collate = getattr(getattr(read, "__self__", None), "collate_fn", None)
-        if collate is None:
-            rows.refuse("another technique reads the batches of this DataLoader")
-            return read
-        # Torch's own code for a list of samples, whatever of the data set's methods it calls.
-        fetcher = copy.copy(read.__self__)
-        fetcher.collate_fn = _as_it_is
-        fetch = rows.bind(dataset, fetcher.fetch)
-        if target.fill_ahead:
-            rows.fill(dataset, fetcher.fetch)
-        return lambda indices: collate(fetch(indices))
-
-    target.fetchers.append(serve)
+    target.fetchers.append(partial(serve, target))
     target.dropped.append(rows.drop)
     return target
+
+
+def _check_dataset(dataset: Any) -> None:
+    has_positions = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if is_stream(dataset) or not has_positions:
+        raise Refusal(_on_stream(type(dataset).__qualname__))
+    try:
+        len(dataset)
+    except Exception as error:
+        raise Refusal(
+            f"`len(dataset)` raised {type(error).__name__}: {error}. Return the number of samples "
+            "from `__len__`."
+        ) from error
+
+
+def _serve_rows(target: FeedTarget, dataset: Any, read: Fetch) -> Fetch:
+    rows = target.notes["resident"]
+    fetch = rows.bind(dataset, read)
+    if target.fill_ahead:
+        rows.fill(dataset, read)
+    return fetch
+
+
+def _serve_samples(target: FeedTarget, dataset: Any, read: Fetch) -> Fetch:
+    rows = target.notes["resident"]
+    collate = getattr(getattr(read, "__self__", None), "collate_fn", None)
+    if collate is None:
+        rows.refuse("another technique reads the batches of this DataLoader")
+        return read
+    # Torch's own code for a list of samples, whatever of the data set's methods it calls.
+    fetcher = copy.copy(read.__self__)  # pyright: ignore[reportFunctionMemberAccess]
+    fetcher.collate_fn = _as_it_is
+    fetch = _serve_rows(target, dataset, fetcher.fetch)
+    return lambda indices: collate(fetch(indices))
 
 
 def _as_it_is(samples: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 from hotlap import rules
 from hotlap.errors import UsageError, unknown_name
 from hotlap.lab.arm import Arm
-from hotlap.lab.decisions import Decision
 from hotlap.lab.observing import Observation, watch
 from hotlap.lab.pairs import Race
 from hotlap.lab.statistics import Ratio
@@ -19,15 +18,21 @@ from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Technique, registry
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
-from hotlap.tuning.concluding import WORTH_CALLING, conclude
+from hotlap.tuning.concluding import conclude
 from hotlap.tuning.confirming import confirm
+from hotlap.tuning.continuing import (
+    continued_races,
+    keep_first_race,
+    keep_races,
+    without_decided_ones,
+)
 from hotlap.tuning.hints import Hint, put_first
 from hotlap.tuning.kept_tunings import KeptTuning
-from hotlap.tuning.live_races import LiveRaces, note_alone, race_live
+from hotlap.tuning.live_races import race_live
 from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
-from hotlap.tuning.result import TrialRow, Tuning
+from hotlap.tuning.result import Tuning
 from hotlap.tuning.saving import savings
 from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
@@ -130,14 +135,13 @@ def check_request(
     return known
 
 
-def _tune(tuner: Tuner) -> Tuning:
-    budget = tuner.budget
+def _watch(tuner: Tuner) -> Observation:
     tuner.progress(
         f"watching {tuner.plain}; its start is waited for whatever the budget, for up to 60 s"
     )
     seen = watch(
         tuner.lab,
-        seconds=budget.seconds * _OBSERVE_SHARE,
+        seconds=tuner.budget.seconds * _OBSERVE_SHARE,
         epochs=1,
         steps=tuner.most_steps,
         stays=not tuner.owns_step,
@@ -148,6 +152,11 @@ def _tune(tuner: Tuner) -> Tuning:
             f"{seen.trace.setup_s:.0f} s from start to first batch: each further process takes as "
             "long, and several may start at once"
         )
+    return seen
+
+
+def _tune(tuner: Tuner) -> Tuning:
+    seen = _watch(tuner)
     facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
     candidates, refused = nominate(
         facts,
@@ -166,19 +175,17 @@ def _tune(tuner: Tuner) -> Tuning:
     hinted = sum(candidate in candidates for candidate in first)
     narrow = any(c.numerics.best_verdict == "statistical" for c in candidates)
     try:
-        live = _kept_races(tuner, candidates) or race_live(tuner, seen, candidates)
+        live = continued_races(tuner, candidates) or race_live(tuner, seen, candidates)
     finally:
         if seen.trial is not None:
             seen.trial.kill()
     if live is not None:
-        alone = {candidate.plan(): decision for candidate, decision in live.alone.items()}
-        rest = [candidate.plan() for candidate in live.rest]
-        tuner.kept.keep_live(alone, live.finalists, rest, tuner.floor)
+        keep_races(tuner, live)
     finalists = list(live.finalists) if live is not None else []
     raced = finalists or [candidate.plan() for candidate in candidates]
     tuner.time_plan = plan_time(
         seen.trace,
-        budget,
+        tuner.budget,
         narrow=narrow,
         plans=len(finalists) or None,
         reads_all=any(tuner.reads_all(plan) for plan in finalists),
@@ -201,33 +208,6 @@ def _tune(tuner: Tuner) -> Tuning:
         final, before = _later_races(tuner, seen, candidates, first)
         rungs = prove(tuner, final, before, savings(tuner, seen, final)) if final else []
     return conclude(tuner, seen, final or first, rungs)
-
-
-def _kept_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces | None:
-    """Return what gained in one process in an earlier tuning, None if nothing did."""
-    kept = tuner.kept
-    if not kept.finalists:
-        return None
-    alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
-    note_alone(tuner, alone)
-    tuner.floor = kept.floor
-    return LiveRaces(kept.finalists, [c for c in candidates if c.plan() in kept.rest], alone)
-
-
-def without_decided_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates without those that gave nothing alone in an earlier tuning."""
-    useless = [candidate for candidate in candidates if _is_useless(tuner, candidate)]
-    for candidate in useless:
-        decision = tuner.kept.decisions[candidate.plan()]
-        tuner.notes.note_earlier(candidate, decision)
-        if decision.ratio is not None:
-            tuner.trials.append(TrialRow(candidate.plan(), 1, decision.ratio, None, "earlier"))
-    return [candidate for candidate in candidates if candidate not in useless]
-
-
-def _is_useless(tuner: Tuner, candidate: Candidate) -> bool:
-    decision = tuner.kept.decisions.get(candidate.plan())
-    return decision is not None and decision.state in ("not_faster", "failed")
 
 
 def _without_late_ones(
@@ -300,14 +280,7 @@ def _first_race(
     tuner.floor = result.floor
     for candidate, arm in zip(candidates, arms, strict=True):
         tuner.notes.note_race(candidate, arm, result)
-    raced = {c.plan(): result.ratio(c.name) for c in candidates if c.name in result.arms}
-    tuner.kept.keep_decisions(
-        {
-            plan: Decision((), "not_faster", ratio)
-            for plan, ratio in raced.items()
-            if ratio.high < 1 + WORTH_CALLING
-        }
-    )
+    keep_first_race(tuner, candidates, result)
     return result
 
 

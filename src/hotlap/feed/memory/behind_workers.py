@@ -1,6 +1,7 @@
 """Keeps what a DataLoader's workers read, and serves later epochs from memory, without workers."""
 
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from torch.utils.data import dataloader as _dataloader
 
 from hotlap.feed.memory.parcel import Ear, Parcels
 from hotlap.feed.memory.resident import ResidentRows
+from hotlap.feed.purity.in_child import can_fork
 from hotlap.feed.purity.in_workers import (
     asks_for_its_worker,
     changes_when_read,
     draws_between_batches,
     why_not_in_workers,
 )
-from hotlap.feed.readers.in_child import can_fork
+
+log = logging.getLogger("hotlap")
 
 Make = Callable[[], Any]
 """Makes a DataLoader's iterator as torch does."""
@@ -39,11 +42,7 @@ class BehindWorkers:
         """Return an iterator that reads from memory, or one that keeps what workers read."""
         if loader.num_workers == 0 or self.rows.refused is not None:
             return make()
-        read = _fetch_of(loader)
-        if self._fill_ahead:
-            self._fill_ahead = False
-            self.rows.fill(loader.dataset, read)
-        if self.rows.can_serve_epoch(loader.dataset, read):
+        if self.can_serve_epoch(loader):
             return _without_workers(loader, make)
         if self.rows.refused is not None or _differs(loader) is not None:
             return make()
@@ -55,6 +54,20 @@ class BehindWorkers:
             return _KeepingIterator(loader, self)
         finally:
             loader.collate_fn = collate
+
+    def can_serve_epoch(self, loader: Any) -> bool:
+        """Look whether the loader's next epoch can be served from memory."""
+        try:
+            read = read_of(loader)
+            if self._fill_ahead:
+                self._fill_ahead = False
+                self.rows.fill(loader.dataset, read)
+            return self.rows.can_serve_epoch(loader.dataset, read)
+        except Exception as error:
+            # The script's own objects may do anything; its workers read as before.
+            log.debug("resident refused", exc_info=True)
+            self.rows.refuse(f"{type(error).__name__}: {error}")
+            return False
 
     def keep(self, batch: Any, indices: Any, waited_s: float) -> None:
         """Keep a batch that workers have read, for which the script has waited so long."""
@@ -83,7 +96,7 @@ def _without_workers(loader: Any, make: Make) -> Any:
         iterator = make()
     finally:
         loader.num_workers, loader.timeout = workers, timeout
-    _ask_ahead(iterator, workers * loader.prefetch_factor)
+    _ask_ahead(iterator, workers * (loader.prefetch_factor or 1))
     return iterator
 
 
@@ -93,7 +106,7 @@ def _ask_ahead(iterator: Any, batches: int) -> None:
     iterator._sampler_iter = itertools.chain(list(itertools.islice(order, batches)), order)
 
 
-def _fetch_of(loader: Any) -> Callable[[Any], Any]:
+def read_of(loader: Any) -> Callable[[Any], Any]:
     """Return `read(indices) -> batch` of a loader, in this process."""
     return _dataloader._DatasetKind.create_fetcher(
         loader._dataset_kind,
@@ -119,15 +132,14 @@ class _KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._asked.clear()
-        rows, read = self._behind.rows, _fetch_of(loader)
-        if first_iter or not rows.can_serve_epoch(loader.dataset, read):
+        if first_iter or not self._behind.can_serve_epoch(loader):
             self._from_memory = None
             super()._reset(loader, first_iter)
             return
         # The workers keep waiting: they are needed again if the data set changes.
         _dataloader._BaseDataLoaderIter._reset(self, loader, first_iter)
-        _ask_ahead(self, self._num_workers * self._prefetch_factor)
-        self._from_memory = rows.bind(loader.dataset, read)
+        _ask_ahead(self, self._num_workers * (self._prefetch_factor or 1))
+        self._from_memory = self._behind.rows.bind(loader.dataset, read_of(loader))
 
     def _next_index(self) -> Any:
         indices = super()._next_index()
@@ -144,9 +156,9 @@ class _KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
             batch = _utils.pin_memory.pin_memory(batch, self._pin_memory_device)
         return batch
 
-    def _process_data(self, *given: Any) -> Any:
+    def _process_data(self, data: Any, worker_idx: int) -> Any:
         indices = self._asked.popleft()
-        batch = super()._process_data(*given)
+        batch = super()._process_data(data, worker_idx)
         self._behind.keep(batch, indices, time.perf_counter() - self._asked_at)
         return batch
 

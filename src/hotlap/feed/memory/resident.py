@@ -5,11 +5,11 @@ out is the one that default collation would have made of the same indices, bit f
 collate function of the script's own, the list of samples that it would have been given.
 """
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from hotlap import rng
 from hotlap.errors import DIFFERS
 from hotlap.feed.memory.epoch_fetch import EpochFetch
 from hotlap.feed.memory.gather import BatchGatherer
+from hotlap.feed.memory.one_thread import one_thread
 from hotlap.feed.memory.place import HostPlace, Place
+from hotlap.feed.memory.rereading import find_difference, positions_of, spread_over
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
+from hotlap.feed.purity.in_child import in_child
 from hotlap.feed.purity.reach import Reach
-from hotlap.feed.readers.in_child import in_child
 
 log = logging.getLogger("hotlap")
 
@@ -135,7 +137,7 @@ class ResidentRows:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         # While it is off, an epoch must cost what it costs without it.
         self._is_due_to_look = self.refused is None and not self.is_on
-        # Behind workers, that was done before.
+        # Behind workers, that is done before there are none.
         if self.refused is None and self.is_on and not self.behind_workers:
             self._own(self._look_again, dataset, read)
         return EpochFetch(self, dataset, read)
@@ -243,12 +245,12 @@ class ResidentRows:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
         if served <= _WORTH_IT * read:
             return
-        times = f"{read:.1f} us, from memory {served:.1f} us: not faster"
-        if self.behind_workers:
-            # Until then there are no workers that could read.
-            self._ends_with_epoch = f"waiting for a sample of the workers takes {times}"
-        else:
-            self.refuse(f"reading a sample takes {times}")
+        action = "waiting for the workers" if self.behind_workers else "reading a sample"
+        why = f"{action} takes {read:.1f} us, from memory {served:.1f} us: not faster"
+        if not self.behind_workers:
+            self.refuse(why)
+        # Until then there are no workers that could read.
+        self._ends_with_epoch = why
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -260,17 +262,11 @@ class ResidentRows:
 
     def _positions(self, indices: Any) -> torch.Tensor | None:
         """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
-        try:
-            index = torch.as_tensor(indices)
-        except (TypeError, ValueError, RuntimeError, IndexError):
-            index = torch.empty(0)
-        if index.dim() == 1 and index.dtype == torch.int64 and index.numel() > 0:
-            # A list's own minimum is found faster than a tensor's.
-            low, high = (min(indices), max(indices)) if type(indices) is list else index.aminmax()
-            if low >= 0 and high < self.length:
-                return index
-        self.refuse(f"the sampler yields something other than indices from 0 to {self.length - 1}")
-        return None
+        index = positions_of(indices, self.length)
+        if index is None:
+            last = self.length - 1
+            self.refuse(f"the sampler yields something other than indices from 0 to {last}")
+        return index
 
     def _serve(self, read: Read, index: torch.Tensor) -> Any:
         """Return the batch from memory, None if a look at the data set says not to."""
@@ -294,7 +290,7 @@ class ResidentRows:
         missing = (~self._held.have).nonzero().flatten().tolist()
         states = rng.global_random_states()
         start = 0
-        with _one_thread():
+        with one_thread():
             while start < len(missing) and self.refused is None:
                 chunk = missing[start : start + self._held.samples_per_read(_FILL_CHUNK)]
                 start += len(chunk)
@@ -339,13 +335,7 @@ class ResidentRows:
         return batch
 
     def keep_batch(self, batch: Any, indices: Any, waited_s: float) -> None:
-        """Keep a batch that workers have read.
-
-        Args:
-            batch: what they have made of the samples.
-            indices: the sampler's.
-            waited_s: seconds that the script has waited for it.
-        """
+        """Keep what workers made of the sampler's `indices`, awaited for `waited_s` seconds."""
         if self.refused is not None or not self.is_on:
             return
         index = self._own(self._positions, indices)
@@ -387,13 +377,11 @@ class ResidentRows:
             self.refuse(reason)
 
     def _reread(self, read: Read, count: int) -> None:
-        held = self._held.have.nonzero().flatten()
         if self.behind_workers:
             # They read several at a time, this process reads one.
             count = max(1, count // _WORKERS_READ)
-        stride = max(1, len(held) // count)
         # Not always the same samples: every epoch starts one further on.
-        wanted = held[self.served % stride :: stride]
+        wanted = spread_over(self._held, count, self.served)
         for part in wanted.split(self._held.samples_per_read(_FILL_CHUNK)):
             if self.refused is None:
                 self._read_again(read, part)
@@ -403,35 +391,9 @@ class ResidentRows:
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
             return
-        if self.behind_workers:
-            differs = in_child(lambda: self._difference(read, index))
-        else:
-            differs = self._difference(read, index)
+        look = partial(find_difference, self._held, read, index)
+        differs = in_child(look) if self.behind_workers else look()
+        if not self.behind_workers:
             self._reach.watched.accept()
         if differs is not None:
             self.refuse(differs, too_late=True)
-
-    def _difference(self, read: Read, index: torch.Tensor) -> str | None:
-        """Read samples under other random states; return what differs, None if nothing does."""
-        with rng.other_random_states():
-            before = rng.global_random_states()
-            again = read(index.tolist())
-            drawn = rng.generator_that_advanced(before)
-        if drawn is not None:
-            return f"reading a sample draws from {drawn}"
-        return self._held.difference(again, index)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch compute in one thread, so that trials that fill at the same time do not collide.
-
-    Two at once with two threads each, on two cores of an AMD EPYC: 10 s for 60,000 images, against
-    3.5 s with one thread each (and 3.3 s for one alone with two).
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

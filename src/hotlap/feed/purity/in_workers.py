@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Any
 
 from hotlap import rng
+from hotlap.feed.purity.in_child import can_fork, in_child
 from hotlap.feed.purity.own_code import methods_reached, names_in
 from hotlap.feed.purity.reach import Reach
-from hotlap.feed.readers.in_child import can_fork, in_child
 from hotlap.nested import leaves
 
 _LOOKED_AT = 4

@@ -281,6 +281,13 @@ def test_who_might_get_other_samples_is_refused_and_gets_its_own(
     assert all(found.with_workers)
 
 
+def test_a_draw_of_one_sample_is_heard_in_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resident, "REREAD_AT_FIRST", 4)
+    monkeypatch.setattr(resident, "REREAD_PER_EPOCH", 4)
+    found = same(lambda: Draws(37), {"shuffle": False})
+    assert "in a worker" in found.proof["why"]
+
+
 def test_batches_that_come_in_any_order_are_not_kept() -> None:
     found = trained(Rows(), {"in_order": False}, plan={"resident": {}})
     assert "in_order=False" in found.proof["why"]

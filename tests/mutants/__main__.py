@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Mutant, load
 
-_LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "results")
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache", "results")
 _PYTEST = ("-m", "pytest", "-q", "-x", "-rfE", "--tb=line", "-p", "no:randomly")
 _PASSED, _FAILED = 0, 1
 _FIRST_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)

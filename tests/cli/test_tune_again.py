@@ -1,7 +1,6 @@
 """A tuning that was interrupted is continued; one that is done is given once more."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,14 +10,35 @@ from typing import Any
 
 import pytest
 
-TINY = Path(__file__).parents[1] / "tiny.py"
-COMMAND = (sys.executable, "-m", "hotlap", "tune", "--json", "--budget", "60s", "--only")
-ARGV = (*COMMAND, "resident", "tiny.py", "--epochs", "3000")
+COMMAND = (sys.executable, "-m", "hotlap", "tune", "--json", "--budget", "60s")
+ARGV = (*COMMAND, "--only", "resident", "train.py")
+SCRIPT = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 320
+
+    def __getitem__(self, index):
+        return torch.full((8,), float(sum(range(20_000)) % 7 + index))
+
+torch.manual_seed(0)
+loader = DataLoader(Slow(), batch_size=16, shuffle=True)
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+for epoch in range(500):
+    for x in loader:
+        loss = torch.nn.functional.mse_loss(model(x), x)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
 
 
 @pytest.mark.slow
 def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> None:
-    shutil.copy(TINY, tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
     _interrupt_at(tmp_path, "proving")
     continued, said, _ = _tune(tmp_path)
     assert "continuing the tuning of" in said
@@ -33,7 +53,7 @@ def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> Non
     assert given["speedup"] == continued["speedup"]
     assert given["seconds"] == continued["seconds"]
 
-    with (tmp_path / "tiny.py").open("a") as file:
+    with (tmp_path / "train.py").open("a") as file:
         file.write("\n# edited\n")
     _interrupt_at(tmp_path, "in one process, switched")
 

@@ -95,7 +95,8 @@ def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) 
     needed_s = seconds_to_decide(at_once, step_ms, settle)
     alone_s = max(_SHARE_ALONE * seconds, needed_s)
     seconds = max(seconds, min(spare_s, alone_s / _SHARE_ALONE))
-    tuner.progress(f"{len(live)} techniques in one process, switched between steps")
+    plural = "s" * (len(live) != 1)
+    tuner.progress(f"{len(live)} technique{plural} in one process, switched between steps")
     try:
         with Duel(
             tuner.lab,

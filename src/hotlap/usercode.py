@@ -4,6 +4,8 @@ import os
 import sys
 import sysconfig
 from functools import lru_cache
+from types import ModuleType
+from typing import Any
 
 _FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """Where libraries lie, also those of another Python than this one."""
@@ -34,6 +36,16 @@ def is_users(filename: str) -> bool:
 
 
 def imported_files() -> list[str]:
-    """Return the user's files that this process has imported so far, sorted."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return sorted(os.path.abspath(file) for file in files if file and is_users(file))
+    """Return the user's files that this process has imported so far, sorted.
+
+    Those below the working folder are given relative to it: a trial may run on a copy.
+    """
+    here = os.getcwd() + os.sep
+    # What an attribute is asked of may import itself only then.
+    files = {vars_of.get("__file__") for vars_of in map(_vars_of, list(sys.modules.values()))}
+    paths = {os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)}
+    return sorted(path.removeprefix(here) for path in paths)
+
+
+def _vars_of(module: Any) -> dict[str, Any]:
+    return object.__getattribute__(module, "__dict__") if isinstance(module, ModuleType) else {}

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler, get_worker_info
 
 from hotlap.attach.apply import PlanInProcess
-from hotlap.feed.memory import resident
+from hotlap.feed.memory import resident, workers_rows
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.plan import Plan
 
@@ -282,7 +282,7 @@ def test_who_might_get_other_samples_is_refused_and_gets_its_own(
 
 
 def test_a_draw_of_one_sample_is_heard_in_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "REREAD_AT_FIRST", 4)
+    monkeypatch.setattr(workers_rows, "REREAD_AT_FIRST", 4)
     monkeypatch.setattr(resident, "REREAD_PER_EPOCH", 4)
     found = same(lambda: Draws(37), {"shuffle": False})
     assert "in a worker" in found.proof["why"]
@@ -293,8 +293,103 @@ def test_batches_that_come_in_any_order_are_not_kept() -> None:
     assert "in_order=False" in found.proof["why"]
 
 
+class Shuffled(Sampler[int]):
+    """Shuffles as its iterator is made, which workers make twice."""
+
+    def __init__(self) -> None:
+        self.order = list(range(SAMPLES))
+
+    def __len__(self) -> int:
+        return SAMPLES // 10
+
+    def __iter__(self) -> Iterator[Any]:
+        random.shuffle(self.order)
+        return iter([self.order[start : start + 10] for start in range(0, SAMPLES, 10)])
+
+
+def test_a_sampler_that_shuffles_as_its_epoch_starts() -> None:
+    def batches(plan: dict[str, Any]) -> list[str]:
+        random.seed(3)
+        loader = Heard(Rows(), batch_sampler=Shuffled(), num_workers=2)
+        loader.plan = PlanInProcess(Plan(plan))
+        return [f"{batch} {random.random()}" for _ in range(EPOCHS) for batch in loader]
+
+    assert batches({"resident": {}}) == batches({})
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=str)
+def test_an_epoch_that_is_not_asked_for_its_end_draws_as_much(options: dict[str, Any]) -> None:
+    def batches(plan: dict[str, Any]) -> list[str]:
+        drawn = torch.Generator().manual_seed(5)
+        loader = Heard(Rows(), 4, shuffle=True, generator=drawn, num_workers=2, **options)
+        loader.plan = PlanInProcess(Plan(plan))
+        every = [batch for _ in range(EPOCHS) for _, batch in zip(range(10), loader)]  # noqa: B905
+        return [*map(str, every), str(drawn.get_state().tolist())]
+
+    assert batches({"resident": {}}) == batches({})
+
+
+def test_what_the_loop_changes_within_an_epoch_is_seen_in_the_next() -> None:
+    def batches(plan: dict[str, Any]) -> list[str]:
+        torch.manual_seed(3)
+        dataset = InWorkers()
+        loader = Heard(dataset, 4, shuffle=True, num_workers=2)
+        loader.plan = PlanInProcess(Plan(plan))
+        seen = []
+        for epoch in range(EPOCHS):
+            for number, batch in enumerate(loader):
+                seen.append(str(batch))
+                if epoch == 1 and number == 4:
+                    dataset.scale = 3.0
+        return seen
+
+    assert batches({"resident": {}}) == batches({})
+
+
+class Moded(Rows):
+    """Gives what its worker's function has chosen."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(index * self.scale)
+
+
+def choose(worker: int) -> None:
+    del worker
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.scale = 7.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"worker_init_fn": choose, "num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        {"num_workers": 0},
+    ],
+    ids=["worker_init_fn", "persistent", "without workers"],
+)
+def test_a_later_loader_that_differs_has_its_workers(options: dict[str, Any]) -> None:
+    def batches(plan: dict[str, Any]) -> list[str]:
+        torch.manual_seed(3)
+        dataset = Moded()
+        made = PlanInProcess(Plan(plan))
+        loader, later = Heard(dataset, 4, num_workers=2), Heard(dataset, 4, shuffle=True, **options)
+        loader.plan = later.plan = made
+        return [f"{b} {torch.rand(1)}" for _ in range(3) for one in (loader, later) for b in one]
+
+    assert batches({"resident": {}}) == batches({})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+def test_workers_that_are_started_in_another_way(context: str) -> None:
+    found = same(Rows, {"multiprocessing_context": context})
+    assert found.proof["state"] == "applied", found.proof
+
+
 def test_samples_that_are_never_asked_for_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resident, "_MOST_PASSES", 2)
+    monkeypatch.setattr(workers_rows, "_MOST_PASSES", 2)
     found = same(Rows, {"make_sampler": replaced})
     assert "does not ask for every sample within 2 passes" in found.proof["why"]
     assert all(found.with_workers)

@@ -22,7 +22,12 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                os.unlink(file.name)
+                raise
         os.replace(file.name, path)
     except OSError as error:
         log.info("%s is not kept: %s", path.name, error)

@@ -82,7 +82,8 @@ def watch(
     )
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
-    return Observation(trace, report["techniques"], trial, tuple(report["files"]))
+    files = tuple(str(lab.subject.folder / path) for path in report["files"])
+    return Observation(trace, report["techniques"], trial, files)
 
 
 def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:

@@ -77,6 +77,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
     from hotlap.feed.memory.behind_workers import BehindWorkers, why_not_behind_workers
     from hotlap.feed.memory.resident import ResidentRows
+    from hotlap.feed.memory.workers_rows import WorkersRows
 
     loader = target.loader
     # Padding of hotlap's own can be undone, row by row.
@@ -89,20 +90,22 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     problem = why_not_behind_workers(loader, target.own_order) if has_workers else None
     if problem is not None:
         raise Refusal(problem)
-    rows = ResidentRows(
-        loader.dataset,
-        options.max_mib * 2**20,
-        own_order=target.own_order,
-        place=_place(target, options),
-        whole_samples=has_own_collate,
-        behind_workers=has_workers,
-    )
+    limit = options.max_mib * 2**20
     if has_workers:
+        rows: ResidentRows = WorkersRows(loader.dataset, limit)
         behind = BehindWorkers(rows, fill_ahead=target.fill_ahead)
         target.make_iterator = behind.make_iterator
-    serve = _serve_samples if has_own_collate else _serve_rows
+    else:
+        rows = ResidentRows(
+            loader.dataset,
+            limit,
+            own_order=target.own_order,
+            place=_place(target, options),
+            whole_samples=has_own_collate,
+        )
+        serve = _serve_samples if has_own_collate else _serve_rows
+        target.fetchers.append(partial(serve, target))
     target.notes["resident"] = rows
-    target.fetchers.append(partial(serve, target))
     target.dropped.append(rows.drop)
     return target
 
@@ -191,12 +194,15 @@ def _is_ready(target: FeedTarget) -> bool:
 
 def _switch_on(target: FeedTarget, options: Options) -> None:
     del options
-    target.notes["resident"].is_on = True
+    rows = target.notes["resident"]
+    # Behind workers, an epoch is served as a whole or not at all.
+    rows.is_on = True
 
 
 def _switch_off(target: FeedTarget, options: Options) -> None:
     del options
-    target.notes["resident"].is_on = False
+    rows = target.notes["resident"]
+    rows.is_on = rows.behind_workers
 
 
 TECHNIQUE = Technique(

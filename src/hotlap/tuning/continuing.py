@@ -14,11 +14,10 @@ from hotlap.tuning.tuner import Tuner
 def continued_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces | None:
     """Return what gained in one process in an earlier tuning, None if nothing did."""
     kept = tuner.kept
-    if not kept.finalists:
+    if not kept.finalists or not kept.had_as_much(tuner.budget.seconds):
         return None
     alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
     note_alone(tuner, alone)
-    tuner.floor = kept.floor
     return LiveRaces(kept.finalists, [c for c in candidates if c.plan() in kept.rest], alone)
 
 
@@ -42,12 +41,13 @@ def keep_races(tuner: Tuner, live: LiveRaces) -> None:
     """Keep what races in one process said."""
     alone = {candidate.plan(): decision for candidate, decision in live.alone.items()}
     rest = [candidate.plan() for candidate in live.rest]
-    tuner.kept.keep_live(alone, live.finalists, rest, tuner.floor)
+    tuner.kept.keep_live(alone, live.finalists, rest, tuner.budget.seconds)
 
 
 def keep_first_race(tuner: Tuner, candidates: Sequence[Candidate], race: Race) -> None:
     """Keep which candidates gave nothing alone, in fresh processes."""
-    raced = {c.plan(): race.ratio(c.name) for c in candidates if c.name in race.arms}
+    acted = [c for c in candidates if c.name in race.arms and race.took_effect(c.name)]
+    raced = {candidate.plan(): race.ratio(candidate.name) for candidate in acted}
     tuner.kept.keep_decisions(
         {
             plan: Decision((), "not_faster", ratio)

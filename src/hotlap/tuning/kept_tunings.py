@@ -6,6 +6,7 @@ imports are, byte for byte, what was measured; nothing is known of other files t
 
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,10 +24,32 @@ from hotlap.plan import Plan
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.stored import data_of, plan_of, tuning_of, verdict_of
 
+log = logging.getLogger("hotlap")
 _SCHEMA = 1
 _MOST_KEPT = 100
-_ENVIRONMENT = ("CUDA_", "KMP_", "MALLOC_", "MKL_", "NCCL_", "OMP_", "PYTORCH_", "TORCH")
-"""What variables start with that torch, or what it computes with, reads."""
+_OF_THE_TERMINAL = (
+    "_",
+    "COLUMNS",
+    "COLORTERM",
+    "DBUS_",
+    "DISPLAY",
+    "LINES",
+    "LS_COLORS",
+    "OLDPWD",
+    "PWD",
+    "PYTEST_",
+    "SHLVL",
+    "SSH_",
+    "STY",
+    "TERM",
+    "TMUX",
+    "VSCODE_",
+    "WINDOWID",
+    "XDG_",
+)
+"""What variables start with that say nothing of a training."""
+_MORE_BUDGET = 1.5
+"""How many times the budget of the live races must be had to hold them once more."""
 _FINAL = ("gain", "nothing_to_gain")
 """Outcomes that are given once more; another one is worth another try."""
 _PROVEN = ("exact", "rounding", "statistical", "changed")
@@ -46,7 +69,8 @@ class KeptTuning:
     """What gained in one live process, the fastest first."""
     rest: list[Plan] = field(default_factory=list)
     """What could not be tried in a live process."""
-    floor: float = 0.0
+    raced_s: float = 0.0
+    """The budget of the tuning whose live races these were."""
     verdicts: dict[Plan, Verdict] = field(default_factory=dict)
     result: Tuning | None = None
     budget_s: float = 0.0
@@ -82,15 +106,20 @@ class KeptTuning:
         alone: Mapping[Plan, Decision],
         finalists: Mapping[Plan, Ratio],
         rest: Sequence[Plan],
-        floor: float,
+        budget_s: float,
     ) -> None:
-        """Keep what races in a live process said."""
-        self.finalists, self.rest, self.floor = dict(finalists), list(rest), floor
+        """Keep what races in a live process said, which had a part of that budget."""
+        self.finalists, self.rest, self.raced_s = dict(finalists), list(rest), budget_s
         self.keep_decisions(alone)
+
+    def had_as_much(self, budget_s: float) -> bool:
+        """True if the live races had about as much time as they would have now."""
+        return budget_s < _MORE_BUDGET * self.raced_s
 
     def keep_decisions(self, alone: Mapping[Plan, Decision]) -> None:
         """Keep what plans of one technique gave alone, where that is decided."""
-        self.decisions |= {p: each for p, each in alone.items() if each.state != "undecided"}
+        states = ("faster", "not_faster")
+        self.decisions |= {plan: each for plan, each in alone.items() if each.state in states}
         self._write()
 
     def keep_verdict(self, plan: Plan, verdict: Verdict) -> None:
@@ -108,10 +137,14 @@ class KeptTuning:
         if self.path is None or not self.files:
             return
         self.at = time.time()
-        write_whole(self.path, json.dumps(self._to_data()))
-        newest = sorted(self.path.parent.glob("*.json"), key=os.path.getmtime, reverse=True)
-        for old in newest[_MOST_KEPT:]:
-            old.unlink(missing_ok=True)
+        try:
+            write_whole(self.path, json.dumps(self._to_data()))
+            newest = sorted(self.path.parent.glob("*.json"), key=os.path.getmtime, reverse=True)
+            for old in newest[_MOST_KEPT:]:
+                old.unlink(missing_ok=True)
+        except (OSError, TypeError, ValueError) as error:
+            # What was measured is reported all the same.
+            log.info("the tuning is not kept: %s", error)
 
     def _to_data(self) -> dict[str, Any]:
         return {
@@ -120,7 +153,7 @@ class KeptTuning:
             "decisions": [[asdict(p), asdict(each)] for p, each in self.decisions.items()],
             "finalists": [[asdict(p), asdict(ratio)] for p, ratio in self.finalists.items()],
             "rest": [asdict(plan) for plan in self.rest],
-            "floor": self.floor,
+            "raced_s": self.raced_s,
             "verdicts": [[asdict(p), asdict(verdict)] for p, verdict in self.verdicts.items()],
             "result": None if self.result is None else data_of(self.result),
             "budget_s": self.budget_s,
@@ -161,7 +194,7 @@ def _read(path: Path) -> KeptTuning:
         decisions={plan_of(plan): _decision(each) for plan, each in data["decisions"]},
         finalists={plan_of(plan): Ratio(**ratio) for plan, ratio in data["finalists"]},
         rest=[plan_of(plan) for plan in data["rest"]],
-        floor=data["floor"],
+        raced_s=data["raced_s"],
         verdicts={plan_of(plan): verdict_of(verdict) for plan, verdict in data["verdicts"]},
         result=None if result is None else tuning_of(result),
         budget_s=data["budget_s"],
@@ -177,9 +210,11 @@ def _decision(data: Mapping[str, Any]) -> Decision:
 def _key(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
     """Return what names a tuning: what is started, where, with which torch and which hotlap."""
     gpus = [gpu.name for gpu in host.gpus]
-    surroundings = {k: v for k, v in sorted(os.environ.items()) if k.startswith(_ENVIRONMENT)}
+    variables = sorted(os.environ.items())
+    surroundings = {k: v for k, v in variables if not k.startswith(_OF_THE_TERMINAL)}
     named = {
         "subject": [subject.command(), str(subject.folder), vars(subject)],
+        "given": [_digest(str(subject.folder / each)) for each in subject.command()[1:]],
         "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
         "hotlap": _own_files(),
         "request": dict(request),

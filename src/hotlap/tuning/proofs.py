@@ -14,6 +14,8 @@ from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.saving import Saving, most_saving_first
 from hotlap.tuning.tuner import ACCEPT, Tuner
 
+_ENOUGH_STEPS = 0.5
+"""The share of the steps that would be followed now which an earlier proof must have followed."""
 _LATE_SHARE = 0.1
 """Of the budget: as much later may the first proof end, without which all else was for nothing."""
 
@@ -56,8 +58,9 @@ def prove(
         tuner.time_plan = shorter or tuner.time_plan
     horizon = tuner.time_plan.horizon
     needed_s = runs * tuner.time_plan.prove_s - late_s
-    is_known = final.arms[names[0]].plan in tuner.kept.verdicts
-    if not is_known and not tuner.budget.affords(f"the proof of {names[0]}", needed_s):
+    if _known(tuner, final.arms[names[0]].plan) is None and not tuner.budget.affords(
+        f"the proof of {names[0]}", needed_s
+    ):
         tuner.notes.unproven = _no_time(tuner, names[0], final)
         return []
     prover = Prover(
@@ -74,6 +77,14 @@ def prove(
         if rung is not None:
             rungs.append(rung)
     return sorted(rungs, key=lambda rung: TIERS.index(rung.tier))
+
+
+def _known(tuner: Tuner, plan: Plan) -> Verdict | None:
+    """Return the verdict of an earlier tuning, None if there is none over about as many steps."""
+    known = tuner.kept.verdicts.get(plan)
+    if known is None or known.horizon_steps < _ENOUGH_STEPS * tuner.time_plan.horizon:
+        return None
+    return known
 
 
 def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
@@ -139,7 +150,7 @@ def prove_tier(
             return None
         is_narrow = tier == "statistical"
         needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
-        known = tuner.kept.verdicts.get(plan)
+        known = _known(tuner, plan)
         if known is None and not tuner.budget.affords(f"a verdict on {name}", needed_s):
             tuner.notes.unproven = _no_time(tuner, name, final)
             return None

@@ -108,7 +108,11 @@ def end_with_parent() -> None:
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_watch, args=(parent.pid,), daemon=True).start()
+        own = getattr(multiprocessing.current_process(), "_start_method", None)
+        by_server = (own or multiprocessing.get_start_method(allow_none=True)) == "forkserver"
+        # The server that forks the workers ends with the script, too.
+        expected = os.getppid() if by_server else parent.pid
+        threading.Thread(target=_watch, args=(expected,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

@@ -9,7 +9,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from hotlap.feed.memory.rereading import find_difference, positions_of, spread_o
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
-from hotlap.feed.purity.in_child import in_child
 from hotlap.feed.purity.reach import Reach
 
 log = logging.getLogger("hotlap")
@@ -36,13 +34,9 @@ REREAD_PER_EPOCH = 16
 REREAD_EVERY = 65536
 """Samples served between two looks, at some of the current batch."""
 _REREAD_AT_ONCE = 16
-_WORKERS_READ = 4
-"""By how much fewer samples are read again where workers have read them."""
 _FILL_CHUNK = 256
 _WORTH_IT = 0.9
 _MOST_CHANGES = 8
-_MOST_PASSES = 4
-"""Over the data set, in which all of it has to be read by workers."""
 
 Read = Callable[[Any], Any]
 """`read(indices) -> batch`, by the script's own data set and collation."""
@@ -60,9 +54,9 @@ class ResidentRows:
         own_order: the indices are hotlap's own: whole numbers in a tensor, and in range.
         place: where the rows are kept; the host's memory if None.
         whole_samples: `read` returns a list of samples in place of a collated batch.
-        behind_workers: the script's workers read them. Then this process must not: what it opened
-            would be shared by workers that are started later.
     """
+
+    behind_workers = False
 
     def __init__(
         self,
@@ -72,9 +66,8 @@ class ResidentRows:
         own_order: bool = False,
         place: Place | None = None,
         whole_samples: bool = False,
-        behind_workers: bool = False,
     ) -> None:
-        self._own_order, self.behind_workers = own_order, behind_workers
+        self._own_order = own_order
         self.length = len(dataset)
         self._held: RowStore | SampleStore = (
             SampleStore(self.length, max_bytes)
@@ -88,6 +81,8 @@ class ResidentRows:
         self.is_on = True
         """False while batches are read as if nobody kept the samples, see `Technique.live`."""
         self._is_due_to_look = False
+        self.generation = 0
+        """Times that the samples were thrown away."""
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
         self._forget()
@@ -95,8 +90,6 @@ class ResidentRows:
         self._restless = 0
         self._is_settled = False
         self._read_s, self._serve_s = FirstTimes(), FirstTimes()
-        self._ends_with_epoch = ""
-        """Why nothing is served from memory from the next epoch on."""
         self._reach = Reach(dataset)
         if self._reach.problem is not None:
             self.refuse(self._reach.problem)
@@ -116,18 +109,6 @@ class ResidentRows:
         """True if every sample is held, and batches have been served."""
         return self._held.missing == 0 and self.served > 0
 
-    def can_serve_epoch(self, dataset: Any, read: Read) -> bool:
-        """Look whether a whole epoch can be served from memory, before it begins."""
-        if self._ends_with_epoch and self.refused is None:
-            self.refuse(self._ends_with_epoch)
-        if self.refused is not None or not self.is_on:
-            return False
-        self._own(self._look_again, dataset, read)
-        if self.refused is None and not self._held.missing and not self._checked:
-            self._checked = True
-            self._own(self._reread, read, REREAD_AT_FIRST)
-        return self.refused is None and not self._held.missing
-
     @property
     def place(self) -> Place:
         """Where the rows are kept."""
@@ -137,8 +118,7 @@ class ResidentRows:
         """Start an epoch over `read(indices) -> batch`; return the function to call instead."""
         # While it is off, an epoch must cost what it costs without it.
         self._is_due_to_look = self.refused is None and not self.is_on
-        # Behind workers, that is done before there are none.
-        if self.refused is None and self.is_on and not self.behind_workers:
+        if self.refused is None and self.is_on:
             self._own(self._look_again, dataset, read)
         return EpochFetch(self, dataset, read)
 
@@ -243,14 +223,11 @@ class ResidentRows:
 
     def _compare_times(self) -> None:
         read, served = self._read_s.usual * 1e6, self._serve_s.usual * 1e6
-        if served <= _WORTH_IT * read:
-            return
-        action = "waiting for the workers" if self.behind_workers else "reading a sample"
-        why = f"{action} takes {read:.1f} us, from memory {served:.1f} us: not faster"
-        if not self.behind_workers:
-            self.refuse(why)
-        # Until then there are no workers that could read.
-        self._ends_with_epoch = why
+        if served > _WORTH_IT * read:
+            self._is_not_faster(f"{read:.1f} us, from memory {served:.1f} us: not faster")
+
+    def _is_not_faster(self, times: str) -> None:
+        self.refuse(f"reading a sample takes {times}")
 
     def _own(self, work: Callable[..., Any], *args: Any) -> Any:
         try:
@@ -319,7 +296,7 @@ class ResidentRows:
 
     def _forget(self) -> None:
         self._held.forget()
-        self._kept_samples = 0
+        self.generation += 1
         self._checked = False
         self._quick: Callable[[torch.Tensor], Any] | None = None
 
@@ -333,25 +310,6 @@ class ResidentRows:
         if self.refused is None:
             self._own(self._keep_batch, before, batch, index)
         return batch
-
-    def keep_batch(self, batch: Any, indices: Any, waited_s: float) -> None:
-        """Keep what workers made of the sampler's `indices`, awaited for `waited_s` seconds."""
-        if self.refused is not None or not self.is_on:
-            return
-        index = self._own(self._positions, indices)
-        if index is None:
-            return
-        self._read_s.add(waited_s / len(index))
-        self.read_batches += 1
-        if not self._held.missing:
-            return
-        reason = self._own(self._held.keep, batch, index)
-        self._kept_samples += len(index)
-        if self._held.missing and self._kept_samples > _MOST_PASSES * self.length:
-            # As a sampler with replacement does: keeping costs time in every step.
-            reason = f"the sampler does not ask for every sample within {_MOST_PASSES} passes"
-        if reason is not None:
-            self.refuse(reason)
 
     def _settle(self, dataset: Any) -> None:
         """See whether reading changes the data set; the first batch may, as files are opened."""
@@ -377,9 +335,6 @@ class ResidentRows:
             self.refuse(reason)
 
     def _reread(self, read: Read, count: int) -> None:
-        if self.behind_workers:
-            # They read several at a time, this process reads one.
-            count = max(1, count // _WORKERS_READ)
         # Not always the same samples: every epoch starts one further on.
         wanted = spread_over(self._held, count, self.served)
         for part in wanted.split(self._held.samples_per_read(_FILL_CHUNK)):
@@ -391,9 +346,7 @@ class ResidentRows:
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
             return
-        look = partial(find_difference, self._held, read, index)
-        differs = in_child(look) if self.behind_workers else look()
-        if not self.behind_workers:
-            self._reach.watched.accept()
+        differs = find_difference(self._held, read, index)
+        self._reach.watched.accept()
         if differs is not None:
             self.refuse(differs, too_late=True)

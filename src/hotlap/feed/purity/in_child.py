@@ -40,7 +40,11 @@ def in_child(work: Callable[[], str | None]) -> str | None:
         if not _has_ended(child):
             os.kill(child, 9)
             os.waitpid(child, 0)
-    return pickle.loads(answer) if answer else "the child process in which it was tried died"
+    return (
+        pickle.loads(answer)
+        if answer
+        else ("the child process in which it was tried died, or took longer than a minute")
+    )
 
 
 def _answer(work: Callable[[], str | None], reading: int, writing: int) -> None:

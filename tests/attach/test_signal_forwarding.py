@@ -95,8 +95,10 @@ def process(script: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def _as_in_front() -> None:
-    # What a shell starts behind itself ignores Ctrl-C, and so does what that starts.
+    # What a shell starts behind itself ignores Ctrl-C, and so does what that starts; as `nohup`
+    # ignores the hang-up.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def test_each_signal_arrives_once_whomever_it_was_sent_to(

@@ -60,7 +60,7 @@ def files(folder: Path) -> set[str]:
         (["diagnose", "train.py", "--budget", "-3"], "'-3' is not a duration"),
         (["run", ""], "no SCRIPT was given"),
         (["tune", "train.py", "--out", "train.py"], "is not a plan file"),
-        (["tune", "--budgets", "3", "train.py"], "Expected: --accept, --all, --budget"),
+        (["tune", "--budgets", "3", "train.py"], "Expected: --accept, --again, --all, --budget"),
         (["tune", "train.py", "--hide", "../*"], "a pattern of files below"),
         (["diagnose", "train.py", "--hide", "/etc"], "a pattern of files below"),
         (["explain", "residant"], "Did you mean 'resident'"),

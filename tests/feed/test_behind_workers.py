@@ -1,9 +1,8 @@
 """`resident` behind worker processes: what they read in one epoch serves the later ones."""
 
-import multiprocessing
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +45,15 @@ class Heard(DataLoader[Any]):
     """Tells a plan of its iterators, as the seams do."""
 
     plan: PlanInProcess
+    with_workers: Sequence[bool] = ()
+    """Of each iterator, whether it had worker processes."""
 
     def _get_iterator(self) -> Any:
         make = self.plan.iterator_wanted(self)
         original = super()._get_iterator
         iterator = original() if make is None else make(self, original)
         self.plan.iterator_made(self, iterator)
+        self.with_workers = [*self.with_workers, hasattr(iterator, "_workers")]
         return iterator
 
 
@@ -60,8 +62,8 @@ class Trained:
 
     def __init__(self) -> None:
         self.batches: list[str] = []
-        self.with_workers: list[bool] = []
-        """By epoch, whether worker processes were there."""
+        self.with_workers: Sequence[bool] = ()
+        """See `Heard`."""
         self.proof: dict[str, str] = {}
 
 
@@ -93,10 +95,9 @@ def trained(
             change(epoch, dataset)
         for number, batch in enumerate(loader):
             made.batches.append(f"{batch} {torch.rand(1)} {random.random()}")
-            if number == 0:
-                made.with_workers.append(bool(multiprocessing.active_children()))
             if until is not None and number == until and epoch % 2 == 0:
                 break
+    made.with_workers = loader.with_workers
     if plan:
         (made.proof,) = made_by.proofs()
     return made

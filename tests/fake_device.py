@@ -114,7 +114,7 @@ class FakeCuda(Cuda):
     def hand_over(self, tensor: Any) -> None:
         self.handed_over += 1
 
-    def pinned(self, size: int) -> Any:
+    def allocate_pinned(self, size: int) -> Any:
         self.pinned_bytes += size
         return torch.full((size,), GARBAGE, dtype=torch.uint8)
 

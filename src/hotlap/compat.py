@@ -67,7 +67,7 @@ OPTIONAL = (
 changes."""
 
 
-def optional(path: str) -> Any:
+def find_optional(path: str) -> Any:
     """Return what one of the `OPTIONAL` names stands for, None if this torch lacks it."""
     (name,) = [name for name in OPTIONAL if name.path == path]
     return _value(name)
@@ -83,7 +83,7 @@ def _value(name: PrivateName) -> Any:
     return value
 
 
-def missing() -> list[PrivateName]:
+def missing_names() -> list[PrivateName]:
     """Return the names that this torch does not have. Imports torch."""
     return [name for name in NAMES if _value(name) is None]
 

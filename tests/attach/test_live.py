@@ -35,7 +35,7 @@ def test_techniques_of_the_process_are_switched_one_after_another() -> None:
     counts = [{"threads": {"count": threads + number}} for number in (1, 2)]
     live = LiveTechniques([*counts, {"garbage_collector": {}}])
     live.prepare()
-    assert live.failed() == {} and torch.get_num_threads() == threads and gc.isenabled()
+    assert live.failures() == {} and torch.get_num_threads() == threads and gc.isenabled()
     try:
         live.use([0, 2])
         assert torch.get_num_threads() == threads + 1 and not gc.isenabled()
@@ -60,7 +60,7 @@ def test_an_optimizer_takes_its_steps_as_it_is_switched() -> None:
         optimizer.step()
         live.step_ends()
         optimizer._optimizer_step_pre_hooks.popitem()
-    assert live.failed() == {}
+    assert live.failures() == {}
     assert seen == [(None, None), (False, True), (True, False), (None, None)]
 
 
@@ -76,7 +76,7 @@ def test_a_technique_that_cannot_be_switched_leaves_the_others() -> None:
     )
     live.prepare()
     live.step_begins(own)
-    failed = live.failed()
+    failed = live.failures()
     assert list(failed) == [0, 2] and "Own" in failed[0] and "no feed" in failed[2]
 
 
@@ -96,7 +96,7 @@ def test_samples_are_served_from_memory_only_while_that_is_on() -> None:
         return target.notes["resident"].served
 
     plain = epoch([])
-    assert live.failed() == {} and served() == 0
+    assert live.failures() == {} and served() == 0
     assert epoch([0]) == plain and served() == 16
     assert epoch([]) == plain and served() == 16
 
@@ -140,5 +140,5 @@ def test_a_model_of_which_only_a_part_can_be_converted_stays_as_it_is(
     strides = [parameter.stride() for parameter in model.parameters()]
     live = LiveTechniques([{"channels_last": {}}])
     live.root_found(model)
-    assert list(live.failed()) == [0]
+    assert list(live.failures()) == [0]
     assert [parameter.stride() for parameter in model.parameters()] == strides

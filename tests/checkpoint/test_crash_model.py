@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotlap.checkpoint import files, litter, write
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from tests.checkpoint.recorded import Disk, Op, Recorder
 from tests.checkpoint.whole import is_whole
 
@@ -66,7 +66,7 @@ def violations(ops: list[tuple[int, Op]], folder: Path, known: dict[Any, Left]) 
 
 
 def look(root: Path) -> Left:
-    step, _ = newest(root)
+    step, _ = find_newest(root)
     hint = root / write.LATEST
     text = hint.read_text() if hint.exists() else None
     if text is not None and not (root / text).is_dir():

@@ -12,7 +12,7 @@ import pytest
 import hotlap
 from hotlap.checkpoint import files, write
 from hotlap.checkpoint.owner import start_time_of
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.errors import StorageError, UsageError
 from tests.engine.test_saving import numbers, short
 from tests.engine.test_saving import write as save
@@ -60,7 +60,7 @@ def test_a_save_that_fails_takes_no_space_and_the_next_one_succeeds(
     assert names(root) == {first.name, "LATEST"}
     assert {each: each.stat() for each in first.iterdir()} == before
     save(root, 2)
-    found, _ = newest(root)
+    found, _ = find_newest(root)
     assert found is not None and found.step == 2
 
 
@@ -165,5 +165,5 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     path = Path(given[0])
     (path / "MANIFEST.json").unlink()
     (path / "MANIFEST.json").symlink_to("/dev/zero")
-    _, passed = newest(path.parent)
+    _, passed = find_newest(path.parent)
     assert "is a symlink, not a regular file" in passed[0]

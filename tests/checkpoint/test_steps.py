@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hotlap.checkpoint import write
-from hotlap.checkpoint.read import Checkpoint, newest, read
+from hotlap.checkpoint.read import Checkpoint, find_newest, read
 from hotlap.checkpoint.write import MANIFEST, checksum, commit
 from hotlap.errors import CheckpointCorrupt, MissingFile
 from tests.checkpoint.whole import is_whole
@@ -155,7 +155,7 @@ def test_a_step_whose_weights_were_not_finite_is_kept_and_not_gone_on_from(tmp_p
         bad = saved(tmp_path, step, keep=1, is_healthy=False)
     # The newest is kept for who looks for the reason, the healthy one to go on from.
     assert write.committed_steps(tmp_path) == [good, bad]
-    found, passed = newest(tmp_path)
+    found, passed = find_newest(tmp_path)
     assert found is not None and found.path == good
     assert len(passed) == 1 and "were not finite" in passed[0] and bad.name in passed[0]
     better = saved(tmp_path, 4, keep=1)
@@ -170,20 +170,20 @@ def test_the_newest_step_is_found_that_is_whole_of_use_and_early_enough(tmp_path
         if found.step == 10:
             raise CheckpointCorrupt("of no use")
 
-    found, passed = newest(tmp_path, check)
+    found, passed = find_newest(tmp_path, check)
     assert found is not None and found.step == 9
     assert "state.json" in passed[0] and passed[1:] == ["of no use"]
-    found, passed = newest(tmp_path, check, before=steps[9].name)
+    found, passed = find_newest(tmp_path, check, before=steps[9].name)
     assert found is not None and found.step == 8 and passed == []
-    assert newest(tmp_path, before=steps[8].name) == (None, [])
-    assert newest(tmp_path / "nowhere") == (None, [])
+    assert find_newest(tmp_path, before=steps[8].name) == (None, [])
+    assert find_newest(tmp_path / "nowhere") == (None, [])
 
 
 def test_the_hint_is_not_trusted(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     for hint in ("step-000000000009", "../../elsewhere", ""):
         (tmp_path / "LATEST").write_text(hint)
-        found, passed = newest(tmp_path)
+        found, passed = find_newest(tmp_path)
         assert found is not None and found.step == 1 and passed == []
 
 

@@ -74,7 +74,7 @@ def test_a_measuring_process_that_says_nothing_useful_is_an_error_with_its_last_
 def test_the_best_ceilings_seen_are_kept() -> None:
     calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
     busy = Ceilings("cpu", 50.0, 80.0, 10.0, 2, 1.5, 3.0)
-    best = calm.best(busy)
+    best = calm.merge_fastest(busy)
     assert (best.fp32_gflops, best.bf16_gflops, best.copy_gb_s, best.seconds) == (100, 80, 10, 3)
     assert best.loads == {"fp32_gflops": 0.0, "bf16_gflops": 1.5, "copy_gb_s": 1.5}
     assert Ceilings.from_json(best.to_json()) == best

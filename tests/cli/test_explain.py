@@ -61,4 +61,4 @@ def test_the_comparison_sees_lines_that_were_wrapped_twice() -> None:
 def test_no_page_loses_or_moves_a_word(width: int) -> None:
     for name in [None, *ORDER, *rules_registry(), *BELIEFS]:
         page = explain(name)
-        assert page.shown(width).split() == page.text.split()
+        assert page.render(width).split() == page.text.split()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 
 RECIPE = """
 import os, pathlib, time
@@ -112,7 +112,7 @@ def check_saved(folder: Path, out: str, err: str) -> int:
     """Return the steps of what was saved, having seen that nothing went wrong."""
     assert "Traceback" not in err and "defect" not in err, err
     report = json.loads(out)
-    found, passed = newest(folder / "run" / "ckpt")
+    found, passed = find_newest(folder / "run" / "ckpt")
     assert found is not None and not passed
     assert report["stopped"] is True and report["steps"] == found.step
     names = sorted(path.name for path in (folder / "run" / "ckpt").iterdir())
@@ -191,6 +191,6 @@ def test_at_any_moment_of_the_start_it_ends_and_nothing_half_is_committed(
     assert process.returncode in (143, -signal.SIGTERM), err
     assert "Traceback" not in err
     del out
-    found, passed = newest(tmp_path / "run" / "ckpt")
+    found, passed = find_newest(tmp_path / "run" / "ckpt")
     assert not passed
     assert found is None or found.step > 0

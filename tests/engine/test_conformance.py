@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
 from tests.techniques.rows import ELSEWHERE, NEED_CUDA, SETTINGS, refuses
@@ -83,7 +83,7 @@ def plan(*rows: str) -> Plan:
 
 
 def saved(folder: Path) -> Any:
-    found, _ = newest(folder / "ckpt")
+    found, _ = find_newest(folder / "ckpt")
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import nn
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.engine.roles.proof import _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.run import steps_of
@@ -69,7 +69,7 @@ def weights(done: Any) -> list[torch.Tensor]:
 
 
 def state(run_dir: Path) -> dict[str, bytes]:
-    found, passed = newest(run_dir / "ckpt")
+    found, passed = find_newest(run_dir / "ckpt")
     assert found is not None and not passed
     return {
         f"{file}/{name}": tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()

@@ -19,7 +19,7 @@ from hotlap.engine.step.device_check import DeviceCheckStep, TakenFlag
 from hotlap.engine.step.graph import GraphStep
 from hotlap.engine.step.update import Step
 from hotlap.techniques import Refusal, StepTarget, get
-from hotlap.techniques.cuda_graph import Wish, unfit
+from hotlap.techniques.cuda_graph import Wish, obstacle
 from tests.fake_device import FakeCuda
 
 OPTIMIZERS = {
@@ -299,7 +299,7 @@ def test_what_stands_against_a_graph_is_said(target: StepTarget, words: str) -> 
 
 
 def test_nothing_stands_against_an_ordinary_model() -> None:
-    assert unfit(target_of(network())) is None
+    assert obstacle(target_of(network())) is None
     assert cannot_leave_out(OPTIMIZERS["sgd"](network().parameters())) is None
 
 
@@ -391,7 +391,9 @@ def test_a_capture_that_cannot_end_leaves_the_device_as_it_was(
         "default_generators": [Generator()],
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr("hotlap.compat.optional", lambda name: lambda *given: said.append(given))
+    monkeypatch.setattr(
+        "hotlap.compat.find_optional", lambda name: lambda *given: said.append(given)
+    )
 
     def work() -> None:
         raise ValueError("a dictionary has changed")
@@ -405,4 +407,4 @@ def test_a_capture_that_cannot_end_leaves_the_device_as_it_was(
 def test_what_other_techniques_do_may_stand_against_a_graph(name: str) -> None:
     target = target_of(network())
     target.notes[name] = "reduce-overhead"
-    assert unfit(target) is not None
+    assert obstacle(target) is not None

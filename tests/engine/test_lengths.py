@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.engine import warmup
 from hotlap.engine.build import build
 from hotlap.engine.step.update import Step
@@ -78,7 +78,7 @@ def task(**options: Any) -> Task:
 
 
 def state(run_dir: Path) -> tuple[str, str]:
-    found, _ = newest(run_dir / "ckpt")
+    found, _ = find_newest(run_dir / "ckpt")
     assert found is not None
     tensors = {
         f"{file}/{name}": tensor.numpy().tobytes().hex()

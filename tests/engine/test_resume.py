@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
-from hotlap.checkpoint.read import newest, read
+from hotlap.checkpoint.read import find_newest, read
 from hotlap.errors import CheckpointCorrupt, MissingFile
 from hotlap.plan import Plan
 
@@ -69,7 +69,7 @@ def task(**options: Any) -> hotlap.Task:
 
 def state(run_dir: Path) -> tuple[str, str]:
     """Return everything that a checkpoint says of a finished run, to the bit."""
-    found, passed = newest(run_dir / "ckpt")
+    found, passed = find_newest(run_dir / "ckpt")
     assert found is not None and not passed
     tensors = {
         f"{file}/{name}": tensor.numpy().tobytes().hex()
@@ -135,7 +135,7 @@ def test_a_plan_may_change_in_between(tmp_path: Path) -> None:
 
 def test_the_weights_load_into_the_plain_module(tmp_path: Path) -> None:
     done = hotlap.train(task(), run_dir=tmp_path)
-    found, _ = newest(tmp_path / "ckpt")
+    found, _ = find_newest(tmp_path / "ckpt")
     assert found is not None
     fresh = network()
     fresh.load_state_dict(found.tensors["model"])
@@ -183,7 +183,7 @@ def test_every_damage_is_seen_and_the_step_before_is_taken(tmp_path: Path) -> No
     for what, path in damage(newer):
         with pytest.raises(CheckpointCorrupt, match=path.name):
             read(newer)
-        found, passed = newest(tmp_path / "ckpt")
+        found, passed = find_newest(tmp_path / "ckpt")
         assert found is not None and found.path == older, what
         assert len(passed) == 1
         seen += 1

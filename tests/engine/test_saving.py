@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hotlap
-from hotlap.checkpoint.read import newest, read
+from hotlap.checkpoint.read import find_newest, read
 from hotlap.checkpoint.write import commit, committed_steps
 from hotlap.engine.export.stored_weights import weights_of
 from hotlap.errors import StorageError, UsageError
@@ -58,7 +58,7 @@ def test_a_damaged_step_that_was_passed_over_takes_no_place_of_a_whole_one(tmp_p
     write(tmp_path / "ckpt", 1)
     (write(tmp_path / "ckpt", 9) / "model.safetensors").write_bytes(b"")
     write(tmp_path / "ckpt", 2, keep=1)
-    found, _ = newest(tmp_path / "ckpt")
+    found, _ = find_newest(tmp_path / "ckpt")
     assert found is not None and found.step == 2
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.engine.train import TrainingReport
 from hotlap.plan import Plan
 
@@ -49,7 +49,7 @@ def train(folder: Path, plan: Plan, steps: int, **more: Any) -> TrainingReport:
 
 
 def saved(folder: Path) -> Any:
-    found, _ = newest(folder / "ckpt")
+    found, _ = find_newest(folder / "ckpt")
     assert found is not None
     return found.tensors
 

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 import hotlap
 from hotlap.engine.export.exporting import export
 from hotlap.plan import Plan
-from hotlap.report.training import opening
+from hotlap.report.training import opening_line
 from tests.engine.test_resume import state
 from tests.feed.numbers import Noisy
 
@@ -101,7 +101,7 @@ def test_every_step_knows_where_it_is_though_nobody_knows_the_length() -> None:
     ]
     done = hotlap.train(given)
     assert [epoch.left_s > 0 for epoch in done.epochs] == [True, True, False]
-    assert "3 epochs in steps of 8 samples in 2 micro-batches" in opening(given)
+    assert "3 epochs in steps of 8 samples in 2 micro-batches" in opening_line(given)
     whole_steps = [s.ends_epoch for s in hotlap.steps(task(drop_last=True))]
     assert whole_steps == [False, False, False, True] * EPOCHS
 
@@ -126,7 +126,7 @@ def test_a_schedule_is_held_against_what_is_known_of_the_length() -> None:
 def test_a_number_of_steps_ends_the_run_in_the_middle_of_an_epoch() -> None:
     given = task(epochs=None, steps=7)
     assert given.total_steps == 7
-    assert opening(given) == "7 steps of 8 samples in 2 micro-batches"
+    assert opening_line(given) == "7 steps of 8 samples in 2 micro-batches"
     assert [epoch.steps for epoch in hotlap.train(given).epochs] == [5, 2]
 
 

@@ -72,13 +72,13 @@ def test_what_is_cut_from_wider_rows_is_the_batch_itself(values: Any, to: Any) -
         {"ids": row["ids"], "labels": torch.tensor(row["labels"][:1]), "label": row["label"]}
         for row in DICTS
     ]
-    direct, cut = pad(samples), pad.cut(pad.wide(samples, 20))
+    direct, cut = pad(samples), pad.cut(pad.pad_to(samples, 20))
     assert direct.keys() == cut.keys()
     for name, value in direct.items():
         assert torch.equal(cut[name], value) and cut[name].stride() == value.stride()
     bare = Pad(0, to=to)
     rows = [torch.arange(3), torch.arange(1)]
-    assert torch.equal(bare.cut(bare.wide(rows, 20)), bare(rows))
+    assert torch.equal(bare.cut(bare.pad_to(rows, 20)), bare(rows))
 
 
 def test_numpy_arrays_lists_and_empty_samples() -> None:

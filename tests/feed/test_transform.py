@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.feed.samples.draws import Draws, mix_into_state
 from hotlap.feed.samples.order import derive_seed
@@ -181,7 +181,7 @@ def test_resumed_in_the_middle_of_an_epoch(tier: str, done: int, tmp_path: Path)
     hotlap.train(task(epochs=None, steps=16), Plan(), run_dir=whole)
     hotlap.train(task(epochs=None, steps=done), TIERS[tier], run_dir=parts)
     hotlap.train(task(epochs=None, steps=16), TIERS[tier], run_dir=parts, resume="auto")
-    ends = [newest(folder / "ckpt")[0] for folder in (whole, parts)]
+    ends = [find_newest(folder / "ckpt")[0] for folder in (whole, parts)]
     assert ends[0] is not None and ends[1] is not None
     for file, group in ends[0].tensors.items():
         for name, tensor in group.items():

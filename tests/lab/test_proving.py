@@ -121,7 +121,7 @@ def repeat(folder: Path, *answers: Any, samples: int = 2) -> tuple[Any, Answerin
         file.touch()
         repeated.sample({"file": str(file), "step": number})
         assert not file.exists()
-    return repeated.sampled("", "drawn"), lab
+    return repeated.collect("", "drawn"), lab
 
 
 ROW = {"row": {"dtype": "float64"}}

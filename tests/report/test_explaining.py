@@ -66,7 +66,7 @@ def test_a_plans_page_says_what_was_measured_and_what_each_technique_claims(tmp_
     assert "  2.1x: items are decoded once" in lines
     assert "edited" not in page.text
     # Each line is a fact: on a wide terminal none is joined to another.
-    assert page.shown(10_000) == page.text
+    assert page.render(10_000) == page.text
 
 
 def test_a_plan_that_was_edited_is_said_to_be(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def task(**changes: Any) -> Any:
     ],
 )
 def test_it_says_first_what_will_be_trained(given: dict[str, Any], line: str) -> None:
-    assert training.opening(task(**given)) == line
+    assert training.opening_line(task(**given)) == line
 
 
 def test_an_epoch_is_one_line() -> None:
@@ -95,9 +95,9 @@ def test_the_time_that_is_left_is_read_from_a_clock(seconds: float, end: str) ->
 
 
 def test_who_stops_a_run_is_told_what_is_kept() -> None:
-    kept = training.stopped(DONE, "SIGTERM")
+    kept = training.stop_line(DONE, "SIGTERM")
     assert kept.startswith("SIGTERM: ended after step 20, saved in 'run'. Use --resume auto")
-    nothing = training.stopped(replace(DONE, run_dir=None), "SIGINT")
+    nothing = training.stop_line(replace(DONE, run_dir=None), "SIGINT")
     assert nothing == "SIGINT: ended after step 20, nothing was saved"
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hotlap
-from hotlap.checkpoint.read import newest
+from hotlap.checkpoint.read import find_newest
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.techniques import Refusal, StepTarget, get
@@ -67,7 +67,7 @@ def test_it_learns_what_the_plain_optimizer_learns_and_not_bit_by_bit(tmp_path: 
     assert done.epochs[-1].loss == pytest.approx(plain.epochs[-1].loss, rel=0.01)
     weights = (done.model.state_dict()["1.weight"], plain.model.state_dict()["1.weight"])
     assert not torch.equal(*weights)
-    found, _ = newest(tmp_path / "ckpt")
+    found, _ = find_newest(tmp_path / "ckpt")
     assert found is not None
     saved = found.tensors["optimizer"]
     assert saved["1.weight/exp_avg#codes"].dtype == torch.uint8

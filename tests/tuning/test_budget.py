@@ -44,13 +44,13 @@ def test_what_clearly_slowed_the_run_down_is_not_tried_again() -> None:
 
 def test_a_proof_is_shortened_to_the_time_that_is_left() -> None:
     planned = TimePlan(1000, False, 0, 0, 2, 4, 4, 3, 13.0, 30.0, start_s=3.0)
-    shorter = planned.shortened(8.0, fills=False)
+    shorter = planned.shorten(8.0, fills=False)
     assert shorter is not None
     assert (shorter.horizon, shorter.fill_ahead) == (500, True)
     assert shorter.prove_s == pytest.approx(8.0) and shorter.prove_narrow_s == pytest.approx(25.0)
     # Filling takes 3 s of it.
-    filling = planned.shortened(8.0, fills=True)
+    filling = planned.shorten(8.0, fills=True)
     assert filling is not None and filling.horizon == 200
-    assert planned.shortened(3.5, fills=False) is None
+    assert planned.shorten(3.5, fills=False) is None
     late = replace(planned, least_horizon=900)
-    assert late.shortened(8.0, fills=False) is None
+    assert late.shorten(8.0, fills=False) is None

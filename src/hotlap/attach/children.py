@@ -79,7 +79,7 @@ def pass_on(address: str) -> None:
 
     start = BaseProcess.start
 
-    def starting(self: Any) -> None:
+    def start_with_address(self: Any) -> None:
         target = getattr(getattr(self, "_target", None), "__module__", "")
         if target == _WORKERS:
             start(self)
@@ -89,7 +89,7 @@ def pass_on(address: str) -> None:
         with _in_environment(_environment(ChildConfig(address, "torch.multiprocessing", rank))):
             start(self)
 
-    BaseProcess.start = starting
+    BaseProcess.start = start_with_address
     os.register_at_fork(after_in_child=_take_back)
 
 

@@ -85,7 +85,7 @@ class LiveTechniques:
         """Return nothing: what a mixture of plans has done proves none of them."""
         return []
 
-    def failed(self) -> dict[int, str]:
+    def failures(self) -> dict[int, str]:
         """Return the number of each technique that cannot be switched here -> why."""
         found = dict(self._failed)
         for number, part in enumerate(self._parts):

@@ -36,7 +36,7 @@ def patch() -> None:
     for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
         _tell(holder, "load_state_dict", event_kinds.LOAD_STATE_DICT)
     for name, kind in _FILES.items():
-        holder = compat.optional(name)
+        holder = compat.find_optional(name)
         if holder is not None:
             _tell(holder, "__init__", kind)
     _patch_schedules()
@@ -54,7 +54,7 @@ def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) ->
     original = getattr(holder, name)
 
     @functools.wraps(original)
-    def telling(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def tell_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
         if listener is None or kind in State.happening or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
@@ -66,7 +66,7 @@ def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) ->
         finally:
             State.happening.discard(kind)
 
-    setattr(holder, name, telling)
+    setattr(holder, name, tell_and_call)
 
 
 def _patch_schedules() -> None:
@@ -79,7 +79,7 @@ def _patch_schedules() -> None:
         kinds += [each for each in kind.__subclasses__() if each not in kinds]
         if "step" in vars(kind):
             _tell(kind, "step", event_kinds.SCHEDULER_STEP)
-    initial = compat.optional("LRScheduler._initial_step")
+    initial = compat.find_optional("LRScheduler._initial_step")
 
     def _initial_step(self: Any) -> None:
         is_outermost = event_kinds.SCHEDULER_STEP not in State.happening

@@ -19,7 +19,7 @@ def shift_seeds(by: int) -> None:
 
     depth = [0]
 
-    def shifted(original: Callable[..., Any]) -> Callable[..., Any]:
+    def shift(original: Callable[..., Any]) -> Callable[..., Any]:
         def seed(*args: Any, **kwargs: Any) -> Any:
             # torch's function for all devices calls those of each.
             if depth[0] == 0:
@@ -33,12 +33,12 @@ def shift_seeds(by: int) -> None:
 
         return seed
 
-    torch.random.manual_seed = torch.manual_seed = shifted(torch.manual_seed)
-    torch.cuda.manual_seed = shifted(torch.cuda.manual_seed)
-    torch.cuda.manual_seed_all = shifted(torch.cuda.manual_seed_all)
-    random.seed = shifted(random.seed)
-    numpy.random.seed = shifted(numpy.random.seed)
-    numpy.random.default_rng = shifted(numpy.random.default_rng)
+    torch.random.manual_seed = torch.manual_seed = shift(torch.manual_seed)
+    torch.cuda.manual_seed = shift(torch.cuda.manual_seed)
+    torch.cuda.manual_seed_all = shift(torch.cuda.manual_seed_all)
+    random.seed = shift(random.seed)
+    numpy.random.seed = shift(numpy.random.seed)
+    numpy.random.default_rng = shift(numpy.random.default_rng)
 
 
 def _sum(value: Any, by: int) -> Any:

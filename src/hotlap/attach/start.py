@@ -69,7 +69,7 @@ def _start(config: Config, channel: Channel) -> None:
     log.propagate = False
     log.addHandler(logging.NullHandler())
     plan = Plan(config.plan)
-    absent = compat.missing()
+    absent = compat.missing_names()
     if absent:
         names = ", ".join(f"{name.module}.{name.path}" for name in absent)
         raise RuntimeError(f"this torch ({torch.__version__}) lacks {names}")

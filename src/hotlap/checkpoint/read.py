@@ -40,7 +40,7 @@ class Checkpoint:
     state: Mapping[str, Any]
 
 
-def newest(
+def find_newest(
     root: Path,
     check: Callable[[Checkpoint], None] = lambda _: None,
     *,

@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complain(f"{name}: interrupted.")
         return 130
     except Exception as error:
-        whose = _whose()
+        whose = _origin_of_error()
         if isinstance(error, BrokenPipeError) and whose == _DEFECT:
             # Whoever read our output went away; without this Python complains when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _whose() -> str:
+def _origin_of_error() -> str:
     """Say whose code raised the exception at hand, as far as its traceback shows it."""
     from hotlap.usercode import is_users
 

@@ -25,7 +25,7 @@ def explain(
     else:
         console = page_console()
         # It is wrapped already: the console would wrap the lines of code once more.
-        console.print(page.shown(console.width), soft_wrap=True)
+        console.print(page.render(console.width), soft_wrap=True)
     return 0
 
 

@@ -28,7 +28,7 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     try:
         return given.function(**values) or 0
     except UsageError as error:
-        hint = _meant((given.script or [])[1:], given.options, str(error))
+        hint = _nearest_option((given.script or [])[1:], given.options, str(error))
         if hint is None:
             raise
         raise UsageError(
@@ -45,7 +45,7 @@ def _check_folder() -> None:
         ) from error
 
 
-def _meant(given: Iterable[str], options: Iterable[str], message: str) -> str | None:
+def _nearest_option(given: Iterable[str], options: Iterable[str], message: str) -> str | None:
     """Return the command's own option that one of the script's, named in a message, is near to."""
     for token in given:
         name = token.partition("=")[0]

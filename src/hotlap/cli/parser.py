@@ -83,19 +83,19 @@ def _without_target(function: Callable[..., int]) -> Callable[..., int]:
     """Return the function as the library is to see it: `target` is read by `split`."""
 
     @functools.wraps(function)
-    def called(*args: Any, **values: Any) -> int:
+    def call(*args: Any, **values: Any) -> int:
         return function(*args, **values)
 
     target = Annotated[Target, Parameter(parse=False)]
-    called.__annotations__ = {**function.__annotations__, "target": target}
+    call.__annotations__ = {**function.__annotations__, "target": target}
     signature = inspect.signature(function)
-    vars(called)["__signature__"] = signature.replace(
+    vars(call)["__signature__"] = signature.replace(
         parameters=[
-            each.replace(annotation=called.__annotations__[name])
+            each.replace(annotation=call.__annotations__[name])
             for name, each in signature.parameters.items()
         ]
     )
-    return called
+    return call
 
 
 def _whole_numbers(app: App) -> set[str]:

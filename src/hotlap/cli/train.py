@@ -85,7 +85,7 @@ def train(
         if estimate:
             return _estimate(task, chosen.plan, device, memory, technique, json)
         say(chosen.line)
-        say(text.opening(task))
+        say(text.opening_line(task))
         if run_dir is None and resume is None:
             say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
         # Entered last, left first: only while it trains do signals ask it to stop.
@@ -110,7 +110,7 @@ def train(
         text.page(done, page_console())
     if not done.is_stopped:
         return 0
-    say(text.stopped(done, stopping.name))
+    say(text.stop_line(done, stopping.name))
     return stopping.exit_code
 
 

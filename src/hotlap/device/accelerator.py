@@ -154,7 +154,7 @@ class Cuda(Accelerator):
 
         tensor.record_stream(torch.cuda.current_stream(self.name))
 
-    def pinned(self, size: int) -> Any:
+    def allocate_pinned(self, size: int) -> Any:
         """Return a pinned buffer on the host, uint8, shape (size,)."""
         import torch
 
@@ -240,7 +240,7 @@ def _leave_capture(before: Any, pool: Any) -> None:
     import torch
 
     torch.cuda.set_stream(before)
-    end = compat.optional("_cuda_endAllocateToPool")
+    end = compat.find_optional("_cuda_endAllocateToPool")
     if end is not None:
         try:
             end(before.device_index, pool)

@@ -89,14 +89,14 @@ def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
     images = torch.ones(3, 17, 61, 67 + next(_widths), device=device)
     weight = torch.ones(13, 17, 5, 5, device=device)
 
-    def timed() -> float:
+    def convolution_ms() -> float:
         torch.cuda.synchronize(device)
         begin = time.perf_counter()
         torch.nn.functional.conv2d(images, weight)
         torch.cuda.synchronize(device)
         return (time.perf_counter() - begin) * 1e3
 
-    return timed(), min(timed() for _ in range(3))
+    return convolution_ms(), min(convolution_ms() for _ in range(3))
 
 
 def allocator_settings() -> str | None:
@@ -104,7 +104,7 @@ def allocator_settings() -> str | None:
 
     None if this torch does not say.
     """
-    read = compat.optional("_accelerator_getAllocatorSettings")
+    read = compat.find_optional("_accelerator_getAllocatorSettings")
     return None if read is None else str(read())
 
 
@@ -116,8 +116,8 @@ def set_allocator(settings: str) -> bool:
     Raises:
         RuntimeError: torch knows no such setting, or has no device.
     """
-    change = compat.optional("_accelerator_setAllocatorSettings")
-    change = change or compat.optional("_set_allocator_settings")
+    change = compat.find_optional("_accelerator_setAllocatorSettings")
+    change = change or compat.find_optional("_set_allocator_settings")
     if change is not None:
         change(settings)
     return change is not None

@@ -78,7 +78,7 @@ def _race(lab: Lab, seen: Observation, plans: Mapping[str, Plan], left_s: float)
     floor = WORTH
     if race.placebo is not None:
         floor = max(WORTH, race.placebo.median - 1, 1 / race.placebo.median - 1)
-    return Trials(_told(race, live, floor, known), floor)
+    return Trials(_trials_of(race, live, floor, known), floor)
 
 
 def _can_race(plan: Plan, known: Mapping[str, Technique], trace: Trace, ready_s: float) -> bool:
@@ -90,7 +90,7 @@ def _can_race(plan: Plan, known: Mapping[str, Technique], trace: Trace, ready_s:
     return is_fed_here or all(technique.seam != "feed" for technique in techniques)
 
 
-def _told(
+def _trials_of(
     race: Race, plans: Mapping[str, Plan], floor: float, known: Mapping[str, Technique]
 ) -> dict[str, Tried]:
     found = {}

@@ -58,7 +58,7 @@ def measure_epoch(
     seconds, loss = clock.read()
     if waits_for_measure(built):
         # Without its measure the schedule would go on with another rate.
-        stop = _never
+        stop = _answer_no
     held_out: Mapping[str, float] = {}
     if built.held_out is not None:
         try:
@@ -85,7 +85,7 @@ def measure_epoch(
     )
 
 
-def _never() -> bool:
+def _answer_no() -> bool:
     return False
 
 

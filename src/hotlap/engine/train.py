@@ -226,7 +226,7 @@ class _Run:
             steps=self.position.step,
             skipped_steps=built.step.skipped,
             seconds=time.monotonic() - self.begun,
-            samples_per_s=_steady(epochs),
+            samples_per_s=_steady_rate(epochs),
             plan=built.plan,
             techniques=tuple(built.applied.proofs()) if epochs else (),
             peak_memory_bytes=built.hardware.peak_bytes(),
@@ -261,7 +261,7 @@ def _try_measures(built: BuiltRun) -> None:
         raise told from error
 
 
-def _steady(epochs: list[EpochDone]) -> float:
+def _steady_rate(epochs: list[EpochDone]) -> float:
     counted = epochs[1:] or epochs
     if not counted:
         return math.nan

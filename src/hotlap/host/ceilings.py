@@ -84,7 +84,7 @@ class Ceilings:
         """Return the cores that others kept busy when that rate was measured."""
         return self.loads.get(rate, self.busy_cores)
 
-    def best(self, other: "Ceilings") -> "Ceilings":
+    def merge_fastest(self, other: "Ceilings") -> "Ceilings":
         """Return the higher rate of each with its load; the rest is from the faster in fp32."""
         first, second = sorted((self, other), key=lambda one: one.fp32_gflops or 0, reverse=True)
         rates: dict[str, float | None] = {}
@@ -180,7 +180,7 @@ def _rate_of_products(torch: Any, size: int, dtype: Any, device: str) -> float |
         left = torch.ones(size, size, dtype=dtype, device=device)
         out = torch.empty_like(left)
         share = _SHARE_S if size > _SMALL else 0.1
-        seconds = _fastest(torch, lambda: torch.mm(left, left, out=out), device, share)
+        seconds = _time_fastest(torch, lambda: torch.mm(left, left, out=out), device, share)
     except RuntimeError:
         return None
     return 2 * size**3 / seconds / 1e9
@@ -190,7 +190,7 @@ def _copy_gb_s(torch: Any, size: int, device: str) -> float | None:
     try:
         source = torch.ones(size // 4, dtype=torch.float32, device=device)
         out = torch.empty_like(source)
-        seconds = _fastest(torch, lambda: out.copy_(source), device)
+        seconds = _time_fastest(torch, lambda: out.copy_(source), device)
     except RuntimeError:
         return None
     return 2 * size / seconds / 1e9
@@ -201,13 +201,15 @@ def _to_device_gb_s(torch: Any, device: str, is_pinned: bool) -> float | None:
     try:
         source = torch.ones(size, dtype=torch.uint8, pin_memory=is_pinned)
         out = torch.empty(size, dtype=torch.uint8, device=device)
-        seconds = _fastest(torch, lambda: out.copy_(source, non_blocking=is_pinned), device)
+        seconds = _time_fastest(torch, lambda: out.copy_(source, non_blocking=is_pinned), device)
     except RuntimeError:
         return None
     return size / seconds / 1e9
 
 
-def _fastest(torch: Any, work: Callable[[], Any], device: str, share_s: float = _SHARE_S) -> float:
+def _time_fastest(
+    torch: Any, work: Callable[[], Any], device: str, share_s: float = _SHARE_S
+) -> float:
     """Return the seconds of the fastest of at least three calls, the first one left out."""
     fastest, count = float("inf"), 0
     synchronize = torch.cuda.synchronize if device == "cuda" else None

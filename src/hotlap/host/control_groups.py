@@ -120,7 +120,7 @@ def _version_2(folder: Path) -> Memory | None:
     if not known:
         return None
     stat = _read(folder / "memory.stat")
-    reclaimable = _reclaimable(stat, "", "file_mapped") + _field(stat, "slab_reclaimable")
+    reclaimable = _reclaimable_bytes(stat, "", "file_mapped") + _field(stat, "slab_reclaimable")
     used = _number(folder / "memory.current") or 0
     return Memory(min(known), max(0, used - reclaimable))
 
@@ -135,10 +135,10 @@ def _version_1(folder: Path) -> Memory | None:
     if limit >= _UNLIMITED:
         return None
     used = _number(folder / "memory.usage_in_bytes") or 0
-    return Memory(limit, max(0, used - _reclaimable(stat, "total_", "mapped_file")))
+    return Memory(limit, max(0, used - _reclaimable_bytes(stat, "total_", "mapped_file")))
 
 
-def _reclaimable(stat: str, prefix: str, mapped: str) -> int:
+def _reclaimable_bytes(stat: str, prefix: str, mapped: str) -> int:
     """Return the bytes of pages of files that nobody has mapped: they count as used."""
     kept = _field(stat, f"{prefix}inactive_file") + _field(stat, f"{prefix}active_file")
     # Mapped ones, a library's code for one, would be read again and again.

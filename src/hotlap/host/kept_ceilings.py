@@ -43,7 +43,7 @@ def load(host: Host, device: str) -> Ceilings | None:
 def keep(host: Host, measured: Ceilings) -> Ceilings:
     """Keep the higher of what was measured and what was kept; return that."""
     before = load(host, measured.device)
-    best = measured if before is None else measured.best(before)
+    best = measured if before is None else measured.merge_fastest(before)
     if best != before:
         _write({**_read(), key_of(host, measured.device): asdict(best)})
     return best

@@ -114,7 +114,7 @@ def gpus(visible: str | None) -> list[dict[str, Any]]:
         return []
     command = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
     rows = [row for line in csv.reader(_output(command)) if (row := _gpu(line)) is not None]
-    return rows if visible is None else _visible(rows, visible)
+    return rows if visible is None else _select_visible(rows, visible)
 
 
 def first_line(command: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def _gpu(line: Sequence[str]) -> dict[str, Any] | None:
     }
 
 
-def _visible(rows: list[dict[str, Any]], visible: str) -> list[dict[str, Any]]:
+def _select_visible(rows: list[dict[str, Any]], visible: str) -> list[dict[str, Any]]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, up to its first wrong entry."""
     chosen: list[dict[str, Any]] = []
     for entry in (part.strip() for part in visible.split(",")):

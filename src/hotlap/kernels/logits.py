@@ -207,7 +207,7 @@ def _cast(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
     return replace(source, dtype=dtype) if is_known and set(kwargs) <= {"dtype"} else None
 
 
-def _same(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
+def _keep_source(source: Source, args: tuple[Any, ...], kwargs: Any) -> Source | None:
     return None if args or kwargs else source
 
 
@@ -228,7 +228,7 @@ _FOLLOWED: dict[Any, Callable[..., Any]] = {
     _T.float: lambda source, args, kwargs: (
         replace(source, dtype=torch.float32) if not args and not kwargs else None
     ),
-    _T.contiguous: _same,
+    _T.contiguous: _keep_source,
 }
 _FACTS = frozenset(
     [

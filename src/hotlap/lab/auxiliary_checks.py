@@ -56,13 +56,17 @@ def check_averages(plain: Record, other: Record) -> Check:
             "copies of the model are not compared in recipes, nor where plain runs differ in them"
         )
         return Check("averages", "partial", words)
-    if ours is None or _since(ours) != _since(theirs):
+    if ours is None or _starts_and_lengths(ours) != _starts_and_lengths(theirs):
         words = f"{len(ours or ())} copies of the model, {len(theirs)} in the plain run"
         return Check("averages", "failed", f"{words}, or made at different updates")
     left = list(ours)
     for number, plain_copy in enumerate(theirs, 1):
         # The order in which they are found says nothing.
-        alike = [copy for copy in left if _since([copy]) == _since([plain_copy])]
+        alike = [
+            copy
+            for copy in left
+            if _starts_and_lengths([copy]) == _starts_and_lengths([plain_copy])
+        ]
         copy = min(alike, key=lambda copy: len(_updates_that_differ(copy, plain_copy)))
         left.remove(copy)
         off = _updates_that_differ(copy, plain_copy)
@@ -80,7 +84,7 @@ def check_averages(plain: Record, other: Record) -> Check:
     return Check("averages", "passed", words)
 
 
-def _since(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+def _starts_and_lengths(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return sorted((copy["since"], len(copy["moved"])) for copy in copies)
 
 

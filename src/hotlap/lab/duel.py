@@ -19,7 +19,7 @@ from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 from hotlap.techniques import Technique
 from hotlap.trace.schema import Trace
-from hotlap.trial.evidence import EVIDENCE, decided, differ, evidence
+from hotlap.trial.evidence import EVIDENCE, decide, differ, evidence
 from hotlap.trial.turns import settling_steps, steps_of_turn
 
 _PLACEBO = None
@@ -186,7 +186,7 @@ class Duel:
             return Decision(on, "undecided")
         logs = [log(a.median_ms / b.median_ms) for a, b in pairs]
         means = [log(a.mean_ms / b.mean_ms) for a, b in pairs]
-        state = decided(logs, EVIDENCE * max(1, len(self._raced))) or "undecided"
+        state = decide(logs, EVIDENCE * max(1, len(self._raced))) or "undecided"
         return decision_of(on, state, logs, means, is_void=False)
 
     def _race(
@@ -299,7 +299,7 @@ class _Found:
                 self._means.setdefault(on, []).append(log(taken[base].mean_ms / turn.mean_ms))
         wanted = EVIDENCE * max(1, len(self.running))
         for on in list(self.open):
-            state = decided(self._logs[on], wanted)
+            state = decide(self._logs[on], wanted)
             if state is not None:
                 self._states[on] = state
                 self.open.remove(on)

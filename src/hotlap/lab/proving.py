@@ -167,7 +167,7 @@ class Prover:
                 memory_format=self._memory_format(plan),
             )
             record = self._record(plan, steps, repeated)
-            return self._of_format(plan, repeated.sampled(record["not_sampled"], drawn)), record
+            return self._of_format(plan, repeated.collect(record["not_sampled"], drawn)), record
         record = self._record(plan, steps)
         if claimed is not None:
             verdict = self._judge(record, claimed)

@@ -47,7 +47,7 @@ class RecipeRepetition:
     def _start(self) -> Trial:
         return self.lab.start("reference", dtype=self._dtypes[0], **self._formats)
 
-    def sampled(self, not_sampled: str, drawn: str) -> SampledSteps:
+    def collect(self, not_sampled: str, drawn: str) -> SampledSteps:
         """Return what was repeated, or why nothing was."""
         if not_sampled:
             return SampledSteps(problem=not_sampled)

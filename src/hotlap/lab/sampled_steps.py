@@ -101,7 +101,9 @@ def check_gradient(sampled: SampledSteps) -> Check:
         f"slope off by {max(slopes):.1e}"
     )
     found = {
-        "": _worst([_state([_measure_whole(row) for row in its]) for its in _by_optimizer(rows)])
+        "": _worst_state(
+            [_state([_measure_whole(row) for row in its]) for its in _by_optimizer(rows)]
+        )
     }
     for name in _tensor_names(rows):
         found[name] = _state([_of_tensor(row, name) for row in rows if name in _tensors(row)])
@@ -333,7 +335,7 @@ def _by_optimizer(rows: Sequence[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _worst(states: Sequence[str]) -> str:
+def _worst_state(states: Sequence[str]) -> str:
     return max(states, key=("passed", "not_made", "failed").index)
 
 

@@ -165,7 +165,7 @@ class Scratch:
             order = _order_of_view(str(self.cwd), self._own) | {
                 "argv": list(argv),
                 "passthrough": [str(path) for path in self.passthrough],
-                "hide": self._hidden(),
+                "hide": self._hidden_paths(),
                 "network": own_network,
             }
             launch = Launch(order, {**options, "env": dict(env)})
@@ -223,7 +223,7 @@ class Scratch:
         launch.proceed()
         return launch
 
-    def _hidden(self) -> list[str]:
+    def _hidden_paths(self) -> list[str]:
         found = [glob.glob(each, root_dir=self.cwd, recursive=True) for each in self.hide]
         # Without the `/` that a pattern for folders ends with.
         return [os.path.join(self.cwd, name.rstrip("/")) for names in found for name in names]
@@ -231,7 +231,7 @@ class Scratch:
     def _what_to_copy(self) -> Source:
         return Source(
             str(self.cwd),
-            left_out=frozenset(self._hidden()),
+            left_out=frozenset(self._hidden_paths()),
             linked=frozenset(str(path) for path in self.passthrough),
         )
 

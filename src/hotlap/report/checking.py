@@ -23,13 +23,13 @@ def page_of_checked(checked: PlanCheck, console: Console) -> None:
     """Print whether a plan still applies, holds and gains."""
     console.print(f"\n{printable(checked.script)}, plan {checked.plan.hash}: {checked.plan}")
     _techniques(checked.techniques, console)
-    console.print(f"Applies: {_yes(checked.applies)}.")
-    console.print(f"Holds: {_yes(checked.holds)}; the plan file says `{checked.promised}`.")
+    console.print(f"Applies: {_yes_or_no(checked.applies)}.")
+    console.print(f"Holds: {_yes_or_no(checked.holds)}; the plan file says `{checked.promised}`.")
     if checked.speedup is None:
         console.print(f"Gains: not measured, {printable(checked.problem)}.")
     else:
         words = f"{figures(checked.speedup)}, noise floor {checked.floor:.1%}"
-        console.print(f"Gains: {_yes(checked.gains)}; {words}.")
+        console.print(f"Gains: {_yes_or_no(checked.gains)}; {words}.")
     page_of_verdict(checked.verdict, console)
 
 
@@ -38,5 +38,5 @@ def _techniques(rows: Sequence[Mapping[str, str]], console: Console) -> None:
         console.print(f"  {row['name']} {row['state']}: {printable(row['why'])}")
 
 
-def _yes(value: bool) -> str:
+def _yes_or_no(value: bool) -> str:
     return "yes" if value else "no"

@@ -28,7 +28,7 @@ class Page:
     """`technique`, `finding`, `belief`, `intervention`, `error`, `verdicts`, `plan` or `list`."""
     text: str
 
-    def shown(self, width: int) -> str:
+    def render(self, width: int) -> str:
         """Return the text for a terminal of so many columns."""
         # In a plan's page and in the list every line is one fact.
         return reflow(self.text, width, joins=self.kind not in ("plan", "list"))

@@ -62,7 +62,7 @@ def _paragraphs(text: str, *, joins: bool) -> list[_Paragraph]:
         elif is_fenced or _is_kept(line, indent, is_open=is_open):
             found.append(_Paragraph(line, indent, is_kept=True))
             is_open = False
-        elif joins and is_open and indent == found[-1].hang and not _begins(line):
+        elif joins and is_open and indent == found[-1].hang and not _begins_block(line):
             found[-1].text += f" {line.strip()}"
         else:
             found.append(_Paragraph(line.rstrip(), _hang(line, indent)))
@@ -75,10 +75,10 @@ def _paragraphs(text: str, *, joins: bool) -> list[_Paragraph]:
 def _is_kept(line: str, indent: int, *, is_open: bool) -> bool:
     if _DRAWN.match(line):
         return True
-    return indent >= _CODE_INDENT and not is_open and not _begins(line)
+    return indent >= _CODE_INDENT and not is_open and not _begins_block(line)
 
 
-def _begins(line: str) -> bool:
+def _begins_block(line: str) -> bool:
     return any(pattern.match(line) for pattern in (_LABEL, _ITEM, _KEY))
 
 

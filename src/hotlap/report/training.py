@@ -8,7 +8,7 @@ from rich.table import Table
 from hotlap.report.printable import printable
 
 
-def opening(task: Any) -> str:
+def opening_line(task: Any) -> str:
     """Return the line that says what will be trained."""
     split = f" in {task.accumulate} micro-batches" if task.accumulate > 1 else ""
     holds = f"{task.logical_batch} samples"
@@ -46,7 +46,7 @@ def _time_left(seconds: float) -> str:
     return f", {hours}:{minutes:02}:{rest:02} left" if hours else f", {minutes}:{rest:02} left"
 
 
-def stopped(done: Any, signal: str) -> str:
+def stop_line(done: Any, signal: str) -> str:
     """Return the line on a run that a signal has ended."""
     if done.run_dir is None:
         return f"{signal}: ended after step {done.steps}, nothing was saved"

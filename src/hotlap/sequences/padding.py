@@ -85,7 +85,7 @@ class Pad:
         """Return the batch of these samples."""
         return self._pad(samples, None)[0]
 
-    def wide(self, samples: Sequence[Any], length: int) -> tuple[Any, Any]:
+    def pad_to(self, samples: Sequence[Any], length: int) -> tuple[Any, Any]:
         """Return the batch padded to `length`, whatever its longest sample, and its lengths.
 
         The lengths are those of each padded field, int64, shape (samples, fields). `cut` makes of

@@ -89,11 +89,11 @@ __all__ = [
     "StepTarget",
     "Technique",
     "check",
-    "chosen",
     "get",
     "load",
     "numerics_of",
     "registry",
+    "techniques_of",
 ]
 
 
@@ -108,7 +108,7 @@ def get(name: str) -> Technique:
     return importlib.import_module(f"hotlap.techniques.{name}").TECHNIQUE
 
 
-def chosen(plan: Plan, extra: Iterable[str] = ()) -> list[tuple[Technique, Any]]:
+def techniques_of(plan: Plan, extra: Iterable[str] = ()) -> list[tuple[Technique, Any]]:
     """Return a plan's techniques with their options, in the order in which they are applied.
 
     No other technique is imported.

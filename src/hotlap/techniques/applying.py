@@ -6,7 +6,7 @@ from typing import Any
 
 from hotlap.errors import DIFFERS, PlanError
 from hotlap.plan import Plan
-from hotlap.techniques import chosen
+from hotlap.techniques import techniques_of
 from hotlap.techniques.record import FeedTarget, ProcessTarget, Proof, Refusal, Technique
 
 log = logging.getLogger("hotlap")
@@ -21,7 +21,7 @@ class Applied:
     """
 
     def __init__(self, plan: Plan, extra: tuple[str, ...] = ()) -> None:
-        self.chosen = chosen(plan, extra)
+        self.chosen = techniques_of(plan, extra)
         self._targets: dict[str, list[Any]] = {technique.name: [] for technique, _ in self.chosen}
         self._refused: dict[str, list[str]] = {technique.name: [] for technique, _ in self.chosen}
 

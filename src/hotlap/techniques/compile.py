@@ -117,7 +117,7 @@ def find_repeated_blocks(module: Any) -> list[Any]:
         return []
     # Of blocks inside blocks the outer ones hold as much, and come first.
     best = max(sizes, key=lambda kind: sizes[kind])
-    return list(_outermost(module, best))
+    return list(_find_outermost(module, best))
 
 
 def _is_a_block(part: Any) -> bool:
@@ -127,12 +127,12 @@ def _is_a_block(part: Any) -> bool:
     return not isinstance(part, lists) and any(True for _ in part.children())
 
 
-def _outermost(module: Any, kind: type) -> Iterator[Any]:
+def _find_outermost(module: Any, kind: type) -> Iterator[Any]:
     for child in module.children():
         if type(child) is kind:
             yield child
         else:
-            yield from _outermost(child, kind)
+            yield from _find_outermost(child, kind)
 
 
 class _Record:

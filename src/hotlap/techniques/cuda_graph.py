@@ -71,7 +71,7 @@ def _no_device(device: str) -> str:
 def apply(target: StepTarget, options: Options) -> StepTarget:
     if target.device != "cuda":
         raise Refusal(_no_device(target.device))
-    reason = unfit(target)
+    reason = obstacle(target)
     if reason is not None:
         raise Refusal(reason)
     target.graph = Wish(options.warm_up)
@@ -79,7 +79,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     return target
 
 
-def unfit(target: StepTarget) -> str | None:
+def obstacle(target: StepTarget) -> str | None:
     """Return what in the model or the optimizer stands against a graph, None if nothing does."""
     from hotlap.device.accelerator import cannot_leave_out
 

@@ -42,7 +42,7 @@ class Options:
 
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if importlib.util.find_spec(options.package) is None:
-        return _absent(options.package)
+        return _explain_absence(options.package)
     if options.package == "bitsandbytes" and (task.device == "cpu" or not host.gpus):
         return "package='bitsandbytes' needs a CUDA device. Use package='torchao' on a CPU."
     known = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
@@ -52,17 +52,17 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     return None
 
 
-def _absent(package: str) -> str:
+def _explain_absence(package: str) -> str:
     return f"{package} is not installed. Install it: pip install {package}"
 
 
 def apply(target: StepTarget, options: Options) -> StepTarget:
     plain = target.optimizer
-    reason = _unfit(plain)
+    reason = _obstacle(plain)
     if reason is not None:
         raise Refusal(reason)
     if importlib.util.find_spec(options.package) is None:
-        raise Refusal(_absent(options.package))
+        raise Refusal(_explain_absence(options.package))
     groups = [
         {"params": list(group["params"]), **{key: group[key] for key in _KEPT}}
         for group in plain.param_groups
@@ -81,7 +81,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     return target
 
 
-def _unfit(optimizer: Any) -> str | None:
+def _obstacle(optimizer: Any) -> str | None:
     """Return why an optimizer cannot be exchanged, None if it can."""
     import torch
 

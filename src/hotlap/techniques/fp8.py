@@ -36,10 +36,10 @@ def why_not(task: TaskFacts) -> str | None:
         return f"the run is on '{task.device}'. Expected: {_GPU}."
     if "Linear" not in task.layers:
         return "the model has no `torch.nn.Linear`. Expected: one or more; fp8 needs them."
-    return _absent()
+    return _explain_absence()
 
 
-def _absent() -> str | None:
+def _explain_absence() -> str | None:
     if find_spec("transformer_engine") is None:
         return f"Transformer Engine is not installed. Install it: {INSTALL}"
     return None
@@ -55,7 +55,7 @@ def _cannot_multiply(device: Any) -> str | None:
     if found < CAPABILITY:
         name = torch.cuda.get_device_name(device)
         return f"{name} has compute capability {found[0]}.{found[1]}. Expected: 8.9 or newer."
-    return _absent()
+    return _explain_absence()
 
 
 def _engine_linear(linear: Any) -> tuple[Callable[[Any], Any], Callable[[], bool]]:
@@ -142,12 +142,12 @@ def _where_it_fits(
     plain = linear.forward
 
     # Named as torch.nn.Linear names it, for those who give it by name.
-    def chosen(input: Any) -> Any:
+    def choose_forward(input: Any) -> Any:
         fits = (input.numel() // linear.in_features) % ROWS == 0
         calls["fp8" if fits else "plain"] += 1
         return forward(input) if fits else plain(input)
 
-    return chosen
+    return choose_forward
 
 
 def proof(target: ModelTarget) -> Proof:

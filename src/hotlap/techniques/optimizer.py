@@ -75,7 +75,7 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             )
         )
     for number, group in enumerate(optimizer.param_groups):
-        reason = _unfit(group, options.implementation)
+        reason = _obstacle(group, options.implementation)
         if reason is not None:
             raise Refusal(reason)
         if _has_twice(group["params"]):
@@ -97,11 +97,11 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
     switch.join(optimizer)
     target.implementation = options.implementation
     target.each_step.append(switch.place)
-    target.failed.append(switch.off)
+    target.failed.append(switch.restore_groups)
     return target
 
 
-def _unfit(group: Mapping[str, Any], implementation: str) -> str | None:
+def _obstacle(group: Mapping[str, Any], implementation: str) -> str | None:
     """Return why a group cannot be stepped that way, None if it can."""
     import torch
 
@@ -162,7 +162,7 @@ class _Switch:
     def join(self, optimizer: Any) -> None:
         self._handles = (
             optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_step_post_hook(lambda optimizer, *_: self.off(optimizer)),
+            optimizer.register_step_post_hook(lambda optimizer, *_: self.restore_groups(optimizer)),
         )
         self.place(optimizer)
 
@@ -184,7 +184,7 @@ class _Switch:
         if has_more and any(value is not None for value in (*args[1:], *kwargs.values())):
             return
         for group in optimizer.param_groups:
-            if _unfit(group, self.implementation) is None and self._has_once(group["params"]):
+            if _obstacle(group, self.implementation) is None and self._has_once(group["params"]):
                 group[self.implementation] = True
                 # Left at None, torch fills in its own default beside the one that is asked for.
                 if self.other in group:
@@ -205,7 +205,7 @@ class _Switch:
             self._moved = []
         self._is_placed = True
 
-    def off(self, optimizer: Any) -> None:
+    def restore_groups(self, optimizer: Any) -> None:
         """Put the groups back as the script knows them."""
         del optimizer
         for group in self._on:

@@ -136,7 +136,7 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
         if torch.compiler.is_compiling():
             seen.traced.add(name)
             return checkpoint(own, self, *args, use_reentrant=False, **contexts, **kwargs)
-        foreign = _foreign((args, kwargs))
+        foreign = _foreign_class((args, kwargs))
         if foreign is not None:
             seen.plain[name] = (
                 f"{name} takes an argument of class {foreign}, which a second forward may change"
@@ -146,13 +146,13 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
         seen.first[name] = seen.first.get(name, 0) + 1
         runs: list[None] = []
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def count_and_run(*args: Any, **kwargs: Any) -> Any:
             if runs:
                 seen.again[name] = seen.again.get(name, 0) + 1
             runs.append(None)
             return own(self, *args, **kwargs)
 
-        run = partial(checkpoint, counted, use_reentrant=False, **contexts)
+        run = partial(checkpoint, count_and_run, use_reentrant=False, **contexts)
         return (
             _run_first_time(self, run, own, name, seen, args, kwargs)
             if first
@@ -195,7 +195,7 @@ def _run_first_time(
     return own(block, *args, **kwargs)
 
 
-def _foreign(value: Any) -> str | None:
+def _foreign_class(value: Any) -> str | None:
     """Return the class of something that is no plain data, such as a cache of keys and values."""
     import torch
 

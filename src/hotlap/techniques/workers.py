@@ -76,7 +76,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_on_stream(type(loader.dataset).__qualname__))
     if own != options.count:
         data = loader.dataset
-        problem = _unsharable(data) if is_iterable else Reach(data).problem
+        problem = _sharing_problem(data) if is_iterable else Reach(data).problem
         if problem is not None:
             raise Refusal(problem)
     if not target.own_order:
@@ -109,7 +109,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     return target
 
 
-def _unsharable(stream: Any) -> str | None:
+def _sharing_problem(stream: Any) -> str | None:
     from hotlap.feed.memory.dataset_attributes import own_iterator
 
     path = own_iterator(stream)

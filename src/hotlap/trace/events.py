@@ -27,7 +27,7 @@ class Events:
             name, line = frames.line(frame) or ("", 0)
             self._noted.append((step, kind, name, line))
 
-    def all(self) -> tuple[Event, ...]:
+    def as_tuple(self) -> tuple[Event, ...]:
         """Return what was noted, in order."""
         names = {
             name: frames.shorten_path(name) for name in {row[2] for row in self._noted} if name

@@ -27,7 +27,7 @@ class WatchedLoader:
         self.starts.append(steps)
         self.batches_before = self.batches
 
-    def left(self) -> int | None:
+    def batches_left(self) -> int | None:
         """Return the batches that are left in the epoch, None if the loader has no length."""
         length = _length(self.loader)
         return None if length is None else length - (self.batches - self.batches_before)

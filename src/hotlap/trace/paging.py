@@ -18,7 +18,7 @@ class Paging:
         """Count one more step."""
         self.steps += 1
         if self.steps == 0:
-            self._begun = _now()
+            self._begun = _read_counters()
 
     def step_means(self) -> tuple[float, float]:
         """Return page faults, and the system's own milliseconds over all threads, of a step.
@@ -27,11 +27,13 @@ class Paging:
         """
         if self.steps <= 0:
             return 0.0, 0.0
-        faults, seconds = (now - then for now, then in zip(_now(), self._begun, strict=True))
+        faults, seconds = (
+            now - then for now, then in zip(_read_counters(), self._begun, strict=True)
+        )
         return faults / self.steps, 1000 * seconds / self.steps
 
 
-def _now() -> tuple[int, float]:
+def _read_counters() -> tuple[int, float]:
     try:
         import resource
     except ImportError:

@@ -192,5 +192,5 @@ class Recorder:
             lines=self._hottest,
             losses=self.losses(),
             clock=self.clock.name,
-            events=self.events.all(),
+            events=self.events.as_tuple(),
         )

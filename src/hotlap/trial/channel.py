@@ -13,7 +13,7 @@ _LONGEST = 100
 
 
 @contextlib.contextmanager
-def reachable(path: str) -> Iterator[str]:
+def shorten_path(path: str) -> Iterator[str]:
     """Give a name of a socket's path that an address has room for, while entered.
 
     Raises:
@@ -66,7 +66,7 @@ class Channel:
         try:
             # A script must not wait for one who does not listen.
             connection.setblocking(False)
-            with reachable(address) as name:
+            with shorten_path(address) as name:
                 connection.connect(name)
             connection.setblocking(True)
         except OSError:

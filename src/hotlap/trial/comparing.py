@@ -39,7 +39,7 @@ def compare_gradients(
     tensors = {name: row for name, row in rows.items() if row is not None}
     if not tensors:
         raise ValueError("the optimizer had no gradient, neither in the run nor when repeated")
-    return {**_overall(list(tensors.values())), "tensors": tensors}
+    return {**_summarize(list(tensors.values())), "tensors": tensors}
 
 
 def _names(*parts: NamedTensors) -> list[str]:
@@ -78,7 +78,7 @@ def _row(
     }
 
 
-def _overall(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
     size = _length(row["size"] for row in rows)
     found = {
         "gradient_error": _share(_length(row["off"] for row in rows), size),
@@ -166,7 +166,10 @@ def compare_buffers(
         if value is None or old is None or wide is None or own is None:
             continue
         if not value.is_floating_point():
-            found[name] = {"error": _unequal(value, wide), "plain_error": _unequal(own, wide)}
+            found[name] = {
+                "error": _unequal_share(value, wide),
+                "plain_error": _unequal_share(own, wide),
+            }
             continue
         size = float((_vector(wide) - _vector(old)).norm())
         rounding = torch.finfo(value.dtype).eps * (_norm(value) + _norm(old))
@@ -178,7 +181,7 @@ def compare_buffers(
     return found
 
 
-def _unequal(left: torch.Tensor, right: torch.Tensor) -> float:
+def _unequal_share(left: torch.Tensor, right: torch.Tensor) -> float:
     return 0.0 if torch.equal(left.cpu().long(), right.cpu().long()) else inf
 
 

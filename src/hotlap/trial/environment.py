@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping
 
 from hotlap.plan import Plan
-from hotlap.techniques import ProcessTarget, chosen
+from hotlap.techniques import ProcessTarget, techniques_of
 from hotlap.trial.protocol import Config
 
 TRACKERS_OFF = {
@@ -52,7 +52,7 @@ def surroundings(
 
 def _process_seam(config: Config, environment: dict[str, str]) -> None:
     target = ProcessTarget(environment)
-    for technique, options in chosen(Plan(config.plan), config.techniques):
+    for technique, options in techniques_of(Plan(config.plan), config.techniques):
         if technique.seam_of(options) == "process":
             technique.apply(target, options)
 

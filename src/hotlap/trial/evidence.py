@@ -37,7 +37,7 @@ def differ(differences: Sequence[float]) -> bool:
     return max(evidence(count, k) for k in (above, count - above)) >= INTERVAL
 
 
-def decided(differences: Sequence[float], wanted: float) -> Literal["faster", "not_faster"] | None:
+def decide(differences: Sequence[float], wanted: float) -> Literal["faster", "not_faster"] | None:
     """Return whether a combination is faster than the base or not, None if that is open.
 
     Args:

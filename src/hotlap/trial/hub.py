@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotlap.trial.channel import Channel, reachable
+from hotlap.trial.channel import Channel, shorten_path
 
 _LOOK_S = 0.05
 """How often it is looked whether a process that has not connected yet is still there."""
@@ -31,7 +31,7 @@ class Hub:
             number += 1
         self.address = str(path)
         """What a process is told, to connect."""
-        with reachable(self.address) as name:
+        with shorten_path(self.address) as name:
             self._listener.bind(name)
         self._listener.listen(_WAITING)
         self._listener.setblocking(False)

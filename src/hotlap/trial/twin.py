@@ -215,7 +215,7 @@ class _Twin:
         if not rows:
             return sums, {}
         with _isolate_run_state():
-            twin, vectors = self._ready(numbers, rows)
+            twin, vectors = self._prepare_update(numbers, rows)
             twin.step()
         found: dict[str, list[float]] = {}
         for row, vector in zip(rows, vectors, strict=True):
@@ -230,7 +230,7 @@ class _Twin:
                 _add_state(found, name, value, values, float(width.max()))
         return sums, {k: [off**0.5, size**0.5, e] for k, (off, size, e) in found.items()}
 
-    def _ready(
+    def _prepare_update(
         self, numbers: Sequence[Mapping[str, Any]], rows: Sequence[Sequence[_Part]]
     ) -> tuple[Any, list[Any]]:
         """Return the twin as the optimizer was before the update, and what it will update."""

@@ -126,7 +126,7 @@ def combinations(
     """
     plans: dict[str, Plan] = {}
     full: list[Candidate] = []
-    for pool in (gains, promising(singles)):
+    for pool in (gains, find_promising(singles)):
         for numerics in (Numerics.EXACT, Numerics.ROUNDING, Numerics.STREAM):
             allowed = [c for c in pool if _RANKS.index(c.numerics) <= _RANKS.index(numerics)]
             chosen = _best_of_each(allowed)
@@ -152,7 +152,7 @@ def combinations(
     return plans
 
 
-def promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
+def find_promising(singles: Mapping[Candidate, Ratio]) -> list[Candidate]:
     """Return the candidates that looked faster alone, above the noise or not, the best first."""
     faster = [c for c, ratio in singles.items() if ratio.median > LOOKS_FASTER]
     return sorted(faster, key=lambda c: singles[c].median, reverse=True)

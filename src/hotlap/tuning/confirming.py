@@ -31,13 +31,13 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         The last race, None if there was no time for any.
     """
     best = next(iter(live.finalists))
-    extended = _extended(tuner, best, live)
+    extended = _extend(tuner, best, live)
     plans = [*live.finalists, *extended]
     final = None
     for number in range(2, 2 + _MOST_RACES):
         # With room for what is rounded in the estimate.
         until = until_next(tuner, 1.1 * _race_s(tuner, TWINS[:_FEWEST_TWINS], [best]))
-        twins, raced = _fitting(tuner, until, plans, live)
+        twins, raced = _fit_to_time(tuner, until, plans, live)
         if not raced:
             needed_s = _race_s(tuner, TWINS, plans) + 3 * tuner.time_plan.prove_s
             words = f"a race in fresh processes of {', '.join(map(str, plans))}"
@@ -73,7 +73,7 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
     return final
 
 
-def _fitting(
+def _fit_to_time(
     tuner: Tuner, until: float, plans: Sequence[Plan], live: LiveRaces
 ) -> tuple[Sequence[str], Sequence[Plan]]:
     """Return the plain runs and the plans that there is time for until then; no plan if for none.
@@ -97,7 +97,7 @@ def _race_s(tuner: Tuner, twins: Sequence[str], plans: Sequence[Plan]) -> float:
     return (len(twins) + len(plans)) * planned.confirm_s + START_SHARE * fills * planned.fill_s
 
 
-def _extended(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:
+def _extend(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:
     """Return `best` with each candidate that it can be combined with."""
     found: dict[Plan, Candidate] = {}
     for candidate in live.rest:

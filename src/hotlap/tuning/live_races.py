@@ -160,7 +160,7 @@ class _Races:
             finalists = self._plans([d for d in faster if d.on == chosen])
         else:
             finalists = self._against_plain(chosen) if chosen else {}
-        fastest = _best(faster)
+        fastest = _find_best(faster)
         finalists = finalists or self._plans([d for d in faster if d.on == fastest])
         return LiveRaces(finalists, rest, alone)
 
@@ -211,7 +211,7 @@ class _Races:
 
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
         """Return the fastest combination, greedily; nothing if nothing gains alone."""
-        chosen = _best(list(alone.values()))
+        chosen = _find_best(list(alone.values()))
         usable = [
             decision.on[0]
             for decision in alone.values()
@@ -233,7 +233,7 @@ class _Races:
             self._is_over = race.is_over
             self._spent_s += race.seconds
             left_s -= race.seconds
-            better = _best(race.decisions)
+            better = _find_best(race.decisions)
             if not better:
                 break
             chosen = better
@@ -279,7 +279,7 @@ def note_alone(tuner: Tuner, alone: Mapping[Candidate, Decision]) -> None:
             tuner.trials.append(TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why))
 
 
-def _best(decisions: Sequence[Decision]) -> Combination:
+def _find_best(decisions: Sequence[Decision]) -> Combination:
     """Return what is fastest of what is faster, or looks so; nothing if nothing is.
 
     What only looks so may be the faster of two, one of which was decided sooner; nothing is claimed

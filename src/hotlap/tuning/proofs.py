@@ -54,11 +54,11 @@ def prove(
     if tuner.budget.left + late_s < runs * tuner.time_plan.prove_s:
         # A shorter proof says more than none.
         fills = tuner.reads_all(final.arms[names[0]].plan)
-        shorter = tuner.time_plan.shortened((tuner.budget.left + late_s) / runs, fills=fills)
+        shorter = tuner.time_plan.shorten((tuner.budget.left + late_s) / runs, fills=fills)
         tuner.time_plan = shorter or tuner.time_plan
     horizon = tuner.time_plan.horizon
     needed_s = runs * tuner.time_plan.prove_s - late_s
-    if _known(tuner, final.arms[names[0]].plan) is None and not tuner.budget.affords(
+    if _find_known(tuner, final.arms[names[0]].plan) is None and not tuner.budget.affords(
         f"the proof of {names[0]}", needed_s
     ):
         tuner.notes.unproven = _no_time(tuner, names[0], final)
@@ -79,7 +79,7 @@ def prove(
     return sorted(rungs, key=lambda rung: TIERS.index(rung.tier))
 
 
-def _known(tuner: Tuner, plan: Plan) -> Verdict | None:
+def _find_known(tuner: Tuner, plan: Plan) -> Verdict | None:
     """Return the verdict of an earlier tuning, None if there is none over about as many steps."""
     known = tuner.kept.verdicts.get(plan)
     if known is None or known.horizon_steps < _ENOUGH_STEPS * tuner.time_plan.horizon:
@@ -150,7 +150,7 @@ def prove_tier(
             return None
         is_narrow = tier == "statistical"
         needed_s = tuner.time_plan.prove_narrow_s if is_narrow else tuner.time_plan.prove_s
-        known = _known(tuner, plan)
+        known = _find_known(tuner, plan)
         if known is None and not tuner.budget.affords(f"a verdict on {name}", needed_s):
             tuner.notes.unproven = _no_time(tuner, name, final)
             return None

@@ -28,7 +28,7 @@ def fastest_first(
         live: what plans gained in one live process.
     """
     names = [name for name in final.arms if name not in final.twins]
-    names = [n for n in names if _gained(final, n, floor, live or {}) and final.took_effect(n)]
+    names = [n for n in names if _has_gained(final, n, floor, live or {}) and final.took_effect(n)]
     if before is not None:
         names = [n for n in names if n not in before.arms or before.gains(n, floor)]
     names.sort(key=lambda name: final.ratio(name).median, reverse=True)
@@ -47,7 +47,7 @@ def fastest_first(
     return ordered
 
 
-def _gained(final: Race, name: str, floor: float, live: Mapping[Plan, Ratio]) -> bool:
+def _has_gained(final: Race, name: str, floor: float, live: Mapping[Plan, Ratio]) -> bool:
     return final.gains(name, floor) or is_confirmed(final, name, live)
 
 

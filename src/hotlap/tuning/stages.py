@@ -17,7 +17,7 @@ from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
 from hotlap.techniques import Technique, registry
 from hotlap.tuning.budget import Budget
-from hotlap.tuning.candidates import Candidate, combinations, nominate, promising
+from hotlap.tuning.candidates import Candidate, combinations, find_promising, nominate
 from hotlap.tuning.concluding import conclude
 from hotlap.tuning.confirming import confirm
 from hotlap.tuning.continuing import (
@@ -330,7 +330,7 @@ def _second_plans(tuner: Tuner, candidates: Sequence[Candidate], first: Race) ->
     raced = {c: first.ratio(c.name) for c in candidates if c.name in first.arms}
     effective = {c: ratio for c, ratio in raced.items() if first.took_effect(c.name)}
     gains = candidates_that_gained(effective, first)
-    if not gains and not promising(effective):
+    if not gains and not find_promising(effective):
         return {}
     return combinations(
         effective, gains, limit=max(1, min(_MOST_PLANS, arms_that_fit(tuner, until_next(tuner))))

@@ -40,7 +40,7 @@ def tuning_of(data: Data) -> Tuning:
             "baseline_ms": Spread(**data["baseline_ms"]),
             "best_ms": Spread(**data["best_ms"]),
             "whole_run": {name: WholeRun(**run) for name, run in data["whole_run"].items()},
-            "proven_plans": tuple(map(_proven, data["proven_plans"])),
+            "proven_plans": tuple(map(_read_proven, data["proven_plans"])),
             "trials": tuple(map(_trial, data["trials"])),
             "techniques": tuple(data["techniques"]),
             "not_tried": tuple(data["not_tried"]),
@@ -73,7 +73,7 @@ def _ratio(data: Data | None) -> Ratio | None:
     return None if data is None else Ratio(**data)
 
 
-def _proven(data: Data) -> ProvenPlan:
+def _read_proven(data: Data) -> ProvenPlan:
     return ProvenPlan(
         **{
             **data,

@@ -71,7 +71,7 @@ class TimePlan:
     least_horizon: int = LEAST_HORIZON
     """The fewest steps that a verdict may rest on."""
 
-    def shortened(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
+    def shorten(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
         """Return a plan whose proofs take at most `prove_s` seconds each, None if that is too few.
 
         Args:

@@ -37,7 +37,7 @@ class Duel(Part):
         self._left -= 1
         if self._left <= 0:
             self._live.prepare()
-            failed = {str(number): why for number, why in self._live.failed().items()}
+            failed = {str(number): why for number, why in self._live.failures().items()}
             self._turns.gate(failed=failed)
 
     def _begin(self, message: dict[str, Any]) -> None:

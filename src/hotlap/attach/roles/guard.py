@@ -9,7 +9,7 @@ from typing import Any
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles.race import LoopEnds
 from hotlap.attach.roles.session import Part, Session
-from hotlap.trial.evidence import EVIDENCE, count_above, decided
+from hotlap.trial.evidence import EVIDENCE, count_above, decide
 from hotlap.trial.turns import TurnClock, steps_of_turn
 
 logger = logging.getLogger("hotlap")
@@ -161,7 +161,7 @@ class _Compared:
         if len(self.logs) >= _FEWEST_PAIRS and median(self.logs) < -_LARGE:
             # It stays on then, whatever the evidence: more turns without it cost more.
             return "not_faster"
-        return decided(self.logs, wanted)
+        return decide(self.logs, wanted)
 
     def begin_turn(self, generator: random.Random) -> bool:
         """Begin the next turn; return whether the technique is to be on in it."""

@@ -85,7 +85,7 @@ class Watch(Part):
     def left_in_epoch(self) -> int | None:
         """Return the batches left of the training loader's epoch, None if that is not known."""
         known = self._last_loader
-        return known.left() if known is not None and known.training else None
+        return known.batches_left() if known is not None and known.training else None
 
     def is_at_epochs_begin(self, iterator: Any) -> bool:
         """True if no step was taken since the loader of this iterator was begun anew."""

@@ -69,12 +69,12 @@ def _make_ordinary(model: Any) -> None:
     for module in model.modules():
         attributes = vars(module)
         for name in attributes.keys() - _OF_TORCH:
-            new = _ordinary(attributes[name], set())
+            new = _replace_inference_tensors(attributes[name], set())
             if new is not attributes[name]:
                 attributes[name] = new
 
 
-def _ordinary(value: Any, seen: set[int]) -> Any:
+def _replace_inference_tensors(value: Any, seen: set[int]) -> Any:
     """Return what takes the place of a value, itself where nothing in it is of inference mode.
 
     Written to is only what has to be: a container may refuse, or hold itself.
@@ -85,7 +85,7 @@ def _ordinary(value: Any, seen: set[int]) -> Any:
         return value
     seen.add(id(value))
     places = list(value.items() if isinstance(value, dict) else enumerate(value))
-    new = {place: _ordinary(item, seen) for place, item in places}
+    new = {place: _replace_inference_tensors(item, seen) for place, item in places}
     changed = {place: new[place] for place, item in places if new[place] is not item}
     if not changed or (isinstance(value, tuple) and type(value) is not tuple):
         return value

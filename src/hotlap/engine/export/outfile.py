@@ -40,7 +40,7 @@ def write_atomically(path: Path, write: Callable[[Path], str]) -> str:
         StorageError: it could not be written.
     """
     with (
-        _writing(path),
+        _explain_failed_write(path),
         tempfile.TemporaryDirectory(dir=path.parent, prefix=".hotlap-") as folder,
     ):
         # Of a name that no file system finds too long.
@@ -51,7 +51,7 @@ def write_atomically(path: Path, write: Callable[[Path], str]) -> str:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _explain_failed_write(path: Path) -> Iterator[None]:
     """Say of a file that cannot be written what one can do about it."""
     try:
         yield

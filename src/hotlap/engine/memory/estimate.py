@@ -156,7 +156,9 @@ def estimate(
     largest = batches[tried.index(own)]
     room_left = room - (data if like == "cpu" else 0)
     work = _Work(largest.task, largest.sample, on, like, room_left, find_largest, techniques, known)
-    chosen = Row("as planned", "as planned", plan, own.peak, "", work.largest(plan, own.peak))
+    chosen = Row(
+        "as planned", "as planned", plan, own.peak, "", work.find_most_samples(plan, own.peak)
+    )
     rest = {
         name: options for name, options in plan.techniques.items() if not known[name].memory.axis
     }
@@ -232,9 +234,11 @@ class _Work:
         for proof in varied:
             if proof["state"] != "applied":
                 return Row(precision, recompute, plan, None, proof["why"])
-        return Row(precision, recompute, plan, done.peak, "", self.largest(plan, done.peak))
+        return Row(
+            precision, recompute, plan, done.peak, "", self.find_most_samples(plan, done.peak)
+        )
 
-    def largest(self, plan: Plan, known: Peak) -> int | None:
+    def find_most_samples(self, plan: Plan, known: Peak) -> int | None:
         """Return about the most samples that fit at once; fewer, where more cannot be followed.
 
         By secants, which are exact where memory is linear. Where they would creep the middle is
@@ -245,16 +249,16 @@ class _Work:
         kept = {k: v for k, v in plan.techniques.items() if not self.known[k].memory.micro_batch}
         whole = Plan(kept)
         is_whole = whole == plan and self.task.accumulate == 1
-        low = (self.task.most_samples, known.bytes) if is_whole else self._at(1, whole)
+        low = (self.task.most_samples, known.bytes) if is_whole else self._peak_of(1, whole)
         high: tuple[int, int] | None = None
         if low[1] > self.room:
             low, high = (0, 0), low
-        count = _within((high or low)[0] * self.room // (high or low)[1])
+        count = _limit_samples((high or low)[0] * self.room // (high or low)[1])
         for _ in range(_TRIALS):
             if count <= low[0] or (high is not None and count >= high[0]):
                 break
             try:
-                now = self._at(count, whole)
+                now = self._peak_of(count, whole)
             except RunError:
                 break
             slope = (now[1] - low[1]) / (now[0] - low[0])
@@ -264,14 +268,14 @@ class _Work:
                 high = now
             if slope <= 0 or low[0] >= _MOST_SAMPLES:
                 break
-            count = _within(int(low[0] + (self.room - low[1]) / slope))
+            count = _limit_samples(int(low[0] + (self.room - low[1]) / slope))
             if high is not None and low[0] and high[0] > _FAR * low[0]:
                 count = max(count, int((low[0] * high[0]) ** 0.5))
             if count - low[0] <= _CLOSE * low[0]:
                 break
         return low[0] or None
 
-    def _at(self, count: int, plan: Plan) -> tuple[int, int]:
+    def _peak_of(self, count: int, plan: Plan) -> tuple[int, int]:
         task = replace(self.task, batch_size=count, accumulate=1, drop_last=False)
         done = self._rehearse(task, plan)
         return count, done.peak.bytes
@@ -287,7 +291,7 @@ def _answers(known: Mapping[str, Technique], axis: str, without: str) -> dict[st
     return found
 
 
-def _within(count: int) -> int:
+def _limit_samples(count: int) -> int:
     return max(0, min(count, _MOST_SAMPLES))
 
 

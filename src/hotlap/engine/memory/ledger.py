@@ -104,11 +104,11 @@ class Ledger(TorchDispatchMode):
         self._entries.append(_Entry(size, kind, self.phase))
         self._events.append((number, size))
 
-        def freed(_: Any) -> None:
+        def note_freed(_: Any) -> None:
             self._alive.pop(key, None)
             self._events.append((number, -size))
 
-        self._alive[key] = (number, weakref.ref(storage, freed))
+        self._alive[key] = (number, weakref.ref(storage, note_freed))
         return number
 
     def mark(self, values: Iterable[Any], kind: str) -> None:

@@ -153,14 +153,14 @@ def rehearse(
         RunError: the model or the loss cannot go without numbers; the message says where.
     """
     known = registry(techniques)
-    kept, left_out = _rehearsable(plan, known)
+    kept, left_out = _split_plan(plan, known)
     split = _micro_batch(plan, known) or task.most_samples
     is_cuda = like.startswith("cuda")
     ledger = Ledger(_CUDA_BLOCK if is_cuda else 1, reorders=not is_cuda)
     states = rng.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
-            built = _built(task, kept, ledger, device, techniques)
+            built = _build(task, kept, ledger, device, techniques)
             micros = _micros(task, sample, min(split, task.logical_batch), ledger, fake, device)
             # Those of the step that are not gone through lie there all the same.
             rest = task.logical_batch - sum(samples for samples, _ in micros)
@@ -192,7 +192,7 @@ def _micro_batch(plan: Plan, known: Mapping[str, Technique]) -> int | None:
     return None
 
 
-def _rehearsable(plan: Plan, known: Mapping[str, Technique]) -> tuple[Plan, tuple[str, ...]]:
+def _split_plan(plan: Plan, known: Mapping[str, Technique]) -> tuple[Plan, tuple[str, ...]]:
     kept, left_out = {}, []
     for name, values in plan.techniques.items():
         technique = known[name]
@@ -204,7 +204,7 @@ def _rehearsable(plan: Plan, known: Mapping[str, Technique]) -> tuple[Plan, tupl
     return Plan(kept), tuple(left_out)
 
 
-def _built(
+def _build(
     task: Task, plan: Plan, ledger: Ledger, device: str, techniques: tuple[str, ...]
 ) -> BuiltRun:
     def model() -> Any:

@@ -171,7 +171,7 @@ class _Recorded:
         measures = evaluate(self.built)
         given = digest.of_nested(list(measures.values()))
         self._evaluated.append([0, len(self.weights), read.digest(), given])
-        self.sampler.evaluated(len(self.weights), measures)
+        self.sampler.take_measures(len(self.weights), measures)
 
     def record(self) -> dict[str, Any]:
         """Return the record as `lab.verdict` reads it."""
@@ -273,7 +273,7 @@ class _Sampler:
             self._keep(f"buffer/{name}", buffer)
         self._hand_over("sample", f"step-{self._meta['step']:06d}.safetensors")
 
-    def evaluated(self, step: int, measures: dict[str, float]) -> None:
+    def take_measures(self, step: int, measures: dict[str, float]) -> None:
         """Hand over what was measured, with the weights that it was measured with."""
         if not self.wanted:
             return

@@ -46,7 +46,7 @@ def observe(trial: Trial) -> None:
     watched = _Watched(trial, built, recorder)
     built.source = _TimedSource(built.source, watched.timed_training)  # pyright: ignore[reportAttributeAccessIssue]
     if built.held_out is not None:
-        built.held_out = _TimedSource(built.held_out, watched.timed)  # pyright: ignore[reportAttributeAccessIssue]
+        built.held_out = _TimedSource(built.held_out, watched.time_epoch)  # pyright: ignore[reportAttributeAccessIssue]
     watched.time_the_step()
     ended = watched.run()
     trace = watched.trace()
@@ -105,7 +105,7 @@ class _Watched:
         self.clock.enter(OPTIMIZER)
         self.recorder.events.note(self.recorder.steps, event_kinds.OPTIMIZER_STEP, None)
 
-    def timed(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
+    def time_epoch(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Return the source's `epoch`, with the wait for each batch on the clock."""
         original = source.epoch
 
@@ -121,7 +121,7 @@ class _Watched:
 
     def timed_training(self, source: Source | Stream) -> Callable[..., Iterator[Any]]:
         """Like `timed`; each call begins an epoch, the first one ends the set-up."""
-        timed = self.timed(source)
+        timed = self.time_epoch(source)
 
         def epoch(*args: Any) -> Iterator[Any]:
             self.recorder.begin()

@@ -43,7 +43,7 @@ def _first_wrong(built: BuiltRun, checkpoint: Checkpoint) -> str | None:
     return (
         _wrong_position(built, state["position"])
         or _wrong_weights(built, tensors["model"])
-        or _wrong_names("extra state", state["extra"], _extra(built))
+        or _wrong_names("extra state", state["extra"], _names_without_tensor(built))
         or _wrong_buffers(built, tensors.get("buffers", {}))
         or wrong_groups(built, state["optimizer"], tensors.get("optimizer", {}))
         or wrong_states(built, state["optimizer"]["scalars"], tensors.get("optimizer", {}), steps)
@@ -80,7 +80,7 @@ def _wrong_weights(built: BuiltRun, weights: Mapping[str, torch.Tensor]) -> str 
     return None if broken is None else f"the weight '{broken}' is not finite"
 
 
-def _extra(built: BuiltRun) -> set[str]:
+def _names_without_tensor(built: BuiltRun) -> set[str]:
     state = built.model.state_dict()
     return {name for name, value in state.items() if not isinstance(value, torch.Tensor)}
 

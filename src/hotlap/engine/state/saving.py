@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.checkpoint.files import check_path, make_folder, why_unwritable
 from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
-from hotlap.checkpoint.read import Checkpoint, newest, read
+from hotlap.checkpoint.read import Checkpoint, find_newest, read
 from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed_steps, not_a_step, step_name
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.content import Position, capture
@@ -252,7 +252,7 @@ def find(
             named = read(folder)
             check(named)
             return named, []
-    found, passed = newest(
+    found, passed = find_newest(
         folder / CHECKPOINTS, check, before=None if before is None else before.name
     )
     if found is None and (passed or unfit or resume != "auto"):

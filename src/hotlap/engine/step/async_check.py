@@ -45,7 +45,7 @@ class AsyncCheckStep(Step):
 
     def _begin_to_read(self, total: torch.Tensor, count: Any) -> tuple[torch.Tensor, Any]:
         device = self._device
-        here = device.pinned(8).view(torch.float32)
+        here = device.allocate_pinned(8).view(torch.float32)
         here[1] = 1.0 if isinstance(count, torch.Tensor) else float(count)
         known = device.mark()
         with device.use_stream(self._stream):
@@ -82,14 +82,14 @@ def _watch_loss(loss: Any, held: Any) -> Any:
     A step that held itself would keep the device's memory until Python looks for cycles.
     """
 
-    def watched(model: Any, batch: Any) -> Any:
+    def compute_loss(model: Any, batch: Any) -> Any:
         value = loss(model, batch)
         step = held()
         if step is not None and torch.is_grad_enabled():
             step.read(value)
         return value
 
-    return watched
+    return compute_loss
 
 
 def _parts(value: Any) -> tuple[torch.Tensor, Any]:

@@ -39,11 +39,11 @@ def _search(
     path: str, value: Any, kinds: tuple[Any, ...], besides: tuple[Any, ...], depth: int
 ) -> Iterator[str]:
     if isinstance(value, dict):
-        parts = [(f"{path}[{key!r:.40}]", part) for key, part in _first(value.items())]
+        parts = [(f"{path}[{key!r:.40}]", part) for key, part in _limit_items(value.items())]
     elif isinstance(value, list | tuple | set):
-        parts = [(f"{path}[{number}]", part) for number, part in enumerate(_first(value))]
+        parts = [(f"{path}[{number}]", part) for number, part in enumerate(_limit_items(value))]
     else:
-        parts = [(f"{path}.{k}", part) for k, part in _first(_attributes(value).items())]
+        parts = [(f"{path}.{k}", part) for k, part in _limit_items(_attributes(value).items())]
     for name, part in parts:
         if isinstance(part, kinds) and not any(part is each for each in besides):
             yield name
@@ -51,7 +51,7 @@ def _search(
             yield from _search(name, part, kinds, besides, depth - 1)
 
 
-def _first(parts: Any) -> list[Any]:
+def _limit_items(parts: Any) -> list[Any]:
     return [part for part, _ in zip(parts, range(_MOST_ITEMS), strict=False)]
 
 

@@ -119,7 +119,7 @@ class ResidentRows:
         # While it is off, an epoch must cost what it costs without it.
         self._is_due_to_look = self.refused is None and not self.is_on
         if self.refused is None and self.is_on:
-            self._own(self._look_again, dataset, read)
+            self._call_or_refuse(self._look_again, dataset, read)
         return EpochFetch(self, dataset, read)
 
     def _look_again(self, dataset: Any, read: Read) -> None:
@@ -153,24 +153,24 @@ class ResidentRows:
             return read(indices)
         if self._is_due_to_look:
             self._is_due_to_look = False
-            self._own(self._look_again, dataset, read)
+            self._call_or_refuse(self._look_again, dataset, read)
         if self._reach.watched.find_change() is not None:
-            self._own(self._look_in_between, dataset, read)
+            self._call_or_refuse(self._look_in_between, dataset, read)
         if self._quick is not None and self._since_check < REREAD_EVERY:
             self._since_check += indices.numel()
             self.served += 1
             return self._quick(indices)
-        index = None if self.refused is not None else self._own(self._positions, indices)
+        index = None if self.refused is not None else self._call_or_refuse(self._positions, indices)
         if index is None:
             return read(indices)
         missing = index[~self._held.have[index]] if self._held.missing else index[:0]
         if len(missing) and not self._complete(dataset, read, index, missing):
             return self._read_and_keep(dataset, read, indices, index)
         begin = time.perf_counter()
-        batch = self._own(self._serve, read, index)
+        batch = self._call_or_refuse(self._serve, read, index)
         self._serve_s.add((time.perf_counter() - begin) / len(index))
         if self._serve_s.count == FirstTimes.ENOUGH:
-            self._own(self._compare_times)
+            self._call_or_refuse(self._compare_times)
         return read(indices) if batch is None else batch
 
     def _complete(self, dataset: Any, read: Read, index: Any, missing: torch.Tensor) -> bool:
@@ -229,7 +229,7 @@ class ResidentRows:
     def _is_not_faster(self, times: str) -> None:
         self.refuse(f"reading a sample takes {times}")
 
-    def _own(self, work: Callable[..., Any], *args: Any) -> Any:
+    def _call_or_refuse(self, work: Callable[..., Any], *args: Any) -> Any:
         try:
             return work(*args)
         except Exception as error:
@@ -306,9 +306,9 @@ class ResidentRows:
         batch = read(indices)
         self._read_s.add((time.perf_counter() - begin) / len(index))
         self.read_batches += 1
-        self._own(self._settle, dataset)
+        self._call_or_refuse(self._settle, dataset)
         if self.refused is None:
-            self._own(self._keep_batch, before, batch, index)
+            self._call_or_refuse(self._keep_batch, before, batch, index)
         return batch
 
     def _settle(self, dataset: Any) -> None:

@@ -40,10 +40,10 @@ class WorkersRows(ResidentRows):
         """Look whether a whole epoch can be served from memory, before it begins."""
         if self.refused is not None or not self.is_on:
             return False
-        self._own(self._look_again, dataset, read)
+        self._call_or_refuse(self._look_again, dataset, read)
         if self.refused is None and not self._held.missing and not self._checked:
             self._checked = True
-            self._own(self._reread, read, REREAD_AT_FIRST)
+            self._call_or_refuse(self._reread, read, REREAD_AT_FIRST)
         is_whole = self.refused is None and not self._held.missing
         self._kept_samples *= not is_whole
         return is_whole
@@ -67,7 +67,7 @@ class WorkersRows(ResidentRows):
             self.served += 1
             self._serve_s.add((time.perf_counter() - begin) / len(indices))
             if self._serve_s.count == FirstTimes.ENOUGH:
-                self._own(self._compare_times)
+                self._call_or_refuse(self._compare_times)
             return batch
 
         return fetch
@@ -76,14 +76,14 @@ class WorkersRows(ResidentRows):
         """Keep what workers made of the sampler's `indices`, awaited for `waited_s` seconds."""
         if self.refused is not None or not self.is_on:
             return
-        index = self._own(self._positions, indices)
+        index = self._call_or_refuse(self._positions, indices)
         if index is None:
             return
         self._read_s.add(waited_s / len(index))
         self.read_batches += 1
         if not self._held.missing:
             return
-        reason = self._own(self._held.keep, batch, index)
+        reason = self._call_or_refuse(self._held.keep, batch, index)
         self._kept_samples += len(index)
         if self._held.missing and self._kept_samples > _MOST_PASSES * self.length:
             # As a sampler with replacement does: keeping costs time in every step.

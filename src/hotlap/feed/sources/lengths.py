@@ -99,4 +99,4 @@ class _Wide:
         self.pad, self.length = pad, length
 
     def __call__(self, samples: Sequence[Any]) -> Any:
-        return self.pad.wide(samples, self.length)
+        return self.pad.pad_to(samples, self.length)

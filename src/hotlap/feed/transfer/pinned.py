@@ -146,7 +146,7 @@ class PinnedFeed:
         if others + needed > self.max_bytes:
             return False
         buffer.memory = None
-        buffer.memory = self.device.pinned(needed)
+        buffer.memory = self.device.allocate_pinned(needed)
         self.most_bytes = max(self.most_bytes, others + needed)
         return True
 

@@ -283,9 +283,12 @@ def test_what_gained_in_the_watched_process_is_claimed_by_that_where_the_race_wa
 ) -> None:
     """The plain step took 4 ms while it was watched, and 8 ms in the race."""
     final = faked.raced({RESIDENT: 3.0}, plain_ms=8.0)
-    live = replace(rung(final), live=Ratio(1.6, 1.5, 1.7, 12))
-    found = conclude(tried(faked.tuner(), final), faked.watched(), final, [live])
+    tuner = tried(faked.tuner(), final)
+    tuner.live, tuner.live_floor = {RESIDENT: Ratio(1.6, 1.5, 1.7, 12)}, 0.01
+    live = replace(rung(final), live=tuner.live[RESIDENT])
+    found = conclude(tuner, faked.watched(), final, [live])
     assert found.outcome == "gain" and found.speedup.median == 1.6
+    assert found.to_json()["noise_floor"] == 0.01
     # Control: without what was measured there the race alone claims nothing.
     denied = conclude(tried(faked.tuner(), final), faked.watched(), final, [rung(final)])
     assert denied.outcome == "could_not_tell" and "2.0 times apart" in denied.reason

@@ -53,7 +53,7 @@ def begun(script: Script) -> KeptTuning:
     kept = opened(script)
     kept.keep_files(files(script))
     alone = {RESIDENT: FASTER, FUSED: USELESS}
-    kept.keep_live(alone, {RESIDENT: FASTER.ratio or Ratio(1, 1, 1, 1)}, [], 60.0)
+    kept.keep_live(alone, {RESIDENT: FASTER.ratio or Ratio(1, 1, 1, 1)}, [], 0.02, 60.0)
     kept.keep_verdict(RESIDENT, EXACT)
     return kept
 

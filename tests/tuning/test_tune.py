@@ -171,7 +171,7 @@ def test_a_real_tuning_says_all_that_it_promises(tmp_path: Path) -> None:
     assert all(row["state"] in STATES for row in states.values())
     assert all(row["why"] for row in states.values())
     for rung in found["ladder"]:
-        assert rung["speedup"]["low"] > 1 + found["noise_floor"]
+        assert rung["speedup"]["low"] > 1 + rung["noise_floor"]
     assert all(states[name]["state"] == "applied" for name in found["plan"])
     assert found["outcome"] in OUTCOMES
     if found["outcome"] != "gain":

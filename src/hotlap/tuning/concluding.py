@@ -33,6 +33,8 @@ class _Claim:
     doubt: str = ""
     speedup: Ratio | None = None
     """What is claimed."""
+    floor: float = 0.0
+    """How far identical runs were apart where it was measured."""
 
 
 def conclude(
@@ -56,11 +58,12 @@ def conclude(
         best, rungs = None, ()
     plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
     ratio, best_ms, by_means = Ratio(1.0, 1.0, 1.0, baseline.n), baseline, None
+    floor = tuner.floor
     whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
     if best is not None:
         assert final is not None
         plan, verdict, whole = best.plan, best.verdict, claim.whole
-        ratio = claim.speedup or best.speedup
+        ratio, floor = claim.speedup or best.speedup, claim.floor
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
         tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
@@ -78,7 +81,7 @@ def conclude(
         speedup_by_means=by_means,
         baseline_ms=baseline,
         best_ms=best_ms,
-        floor=tuner.floor,
+        floor=floor,
         whole_run=whole,
         planned_steps=seen.trace.facts.planned_steps,
         proven_plans=tuple(rungs),
@@ -117,12 +120,13 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     doubt = baselines_differ(
         seen.trace.step_ms()["median"], spread(final.base_ms).median, tuner.plain
     )
-    name, speedup, by_means = _arm_of(final, best.plan), best.speedup, None
-    if doubt and best.live is None:
-        return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
-    if doubt and best.live is not None:
+    name, speedup, floor, by_means = _arm_of(final, best.plan), best.speedup, best.floor, None
+    if doubt:
         # What was measured in the watched process needs no race that runs as fast.
-        speedup, by_means = best.live, best.live.median
+        live = tuner.live_gains().get(best.plan)
+        if live is None:
+            return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
+        speedup, floor, by_means = live, tuner.live_floor, live.median
     try:
         under, rows = _whole_run_under(tuner, seen, final, name, plain, by_means)
     except HotlapError as error:
@@ -131,7 +135,7 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     doubt = _is_not_what_was_raced(best, rows)
     if tuner.aim == "run":
         doubt = doubt or saves_nothing(plain, under, figures(speedup))
-    return _Claim({"baseline": plain, "best": under}, rows, doubt, speedup)
+    return _Claim({"baseline": plain, "best": under}, rows, doubt, speedup, floor)
 
 
 def baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:

@@ -66,7 +66,7 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         for arm in arms:
             if arm.plan in extended:
                 tuner.notes.note_extension(extended[arm.plan], arm, final, best)
-        if fastest_first(final, tuner.floor, live=live.finalists):
+        if fastest_first(final, tuner.floor, live=tuner.live_gains()):
             break
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.
         plans = [best]

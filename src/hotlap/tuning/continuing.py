@@ -18,7 +18,8 @@ def continued_races(tuner: Tuner, candidates: Sequence[Candidate]) -> LiveRaces 
         return None
     alone = {c: kept.decisions[c.plan()] for c in candidates if c.plan() in kept.decisions}
     note_alone(tuner, alone)
-    return LiveRaces(kept.finalists, [c for c in candidates if c.plan() in kept.rest], alone)
+    rest = [candidate for candidate in candidates if candidate.plan() in kept.rest]
+    return LiveRaces(kept.finalists, rest, alone, kept.live_floor)
 
 
 def without_decided_ones(tuner: Tuner, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -41,7 +42,7 @@ def keep_races(tuner: Tuner, live: LiveRaces) -> None:
     """Keep what races in one process said."""
     alone = {candidate.plan(): decision for candidate, decision in live.alone.items()}
     rest = [candidate.plan() for candidate in live.rest]
-    tuner.kept.keep_live(alone, live.finalists, rest, tuner.budget.seconds)
+    tuner.kept.keep_live(alone, live.finalists, rest, live.floor, tuner.budget.seconds)
 
 
 def keep_first_race(tuner: Tuner, candidates: Sequence[Candidate], race: Race) -> None:

@@ -69,6 +69,8 @@ class KeptTuning:
     """What gained in one live process, the fastest first."""
     rest: list[Plan] = field(default_factory=list)
     """What could not be tried in a live process."""
+    live_floor: float = 0.0
+    """How far the plain script was from itself there."""
     raced_s: float = 0.0
     """The budget of the tuning whose live races these were."""
     verdicts: dict[Plan, Verdict] = field(default_factory=dict)
@@ -106,10 +108,12 @@ class KeptTuning:
         alone: Mapping[Plan, Decision],
         finalists: Mapping[Plan, Ratio],
         rest: Sequence[Plan],
+        floor: float,
         budget_s: float,
     ) -> None:
         """Keep what races in a live process said, which had a part of that budget."""
-        self.finalists, self.rest, self.raced_s = dict(finalists), list(rest), budget_s
+        self.finalists, self.rest = dict(finalists), list(rest)
+        self.live_floor, self.raced_s = floor, budget_s
         self.keep_decisions(alone)
 
     def had_as_much(self, budget_s: float) -> bool:
@@ -153,6 +157,7 @@ class KeptTuning:
             "decisions": [[asdict(p), asdict(each)] for p, each in self.decisions.items()],
             "finalists": [[asdict(p), asdict(ratio)] for p, ratio in self.finalists.items()],
             "rest": [asdict(plan) for plan in self.rest],
+            "live_floor": self.live_floor,
             "raced_s": self.raced_s,
             "verdicts": [[asdict(p), asdict(verdict)] for p, verdict in self.verdicts.items()],
             "result": None if self.result is None else data_of(self.result),
@@ -194,6 +199,7 @@ def _read(path: Path) -> KeptTuning:
         decisions={plan_of(plan): _decision(each) for plan, each in data["decisions"]},
         finalists={plan_of(plan): Ratio(**ratio) for plan, ratio in data["finalists"]},
         rest=[plan_of(plan) for plan in data["rest"]],
+        live_floor=data["live_floor"],
         raced_s=data["raced_s"],
         verdicts={plan_of(plan): verdict_of(verdict) for plan, verdict in data["verdicts"]},
         result=None if result is None else tuning_of(result),

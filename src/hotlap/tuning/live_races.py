@@ -58,6 +58,8 @@ class LiveRaces:
     """What can only be tried in a fresh process, or must be tried there again."""
     alone: Mapping[Candidate, Decision] = field(default_factory=dict)
     """What each that was switched gave alone."""
+    floor: float = WORTH
+    """How far the plain script was from itself, or the least gain that is decided on."""
 
 
 def race_live(tuner: Tuner, seen: Observation, candidates: Sequence[Candidate]) -> LiveRaces | None:
@@ -142,6 +144,7 @@ class _Races:
         (self._seconds, self._spare_s), self._alone_s = seconds, alone_s
         self._is_over = False
         self._spent_s = 0.0
+        self._floor = WORTH
         self._known: dict[Candidate, Decision] = {}
         for number, candidate in enumerate(live):
             decision = tuner.kept.decisions.get(candidate.plan())
@@ -162,7 +165,8 @@ class _Races:
             finalists = self._against_plain(chosen) if chosen else {}
         fastest = _find_best(faster)
         finalists = finalists or self._plans([d for d in faster if d.on == fastest])
-        return LiveRaces(finalists, rest, alone)
+        self._tuner.floor = self._floor
+        return LiveRaces(finalists, rest, alone, self._floor)
 
     def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
         """Return what is faster of them, with what it gains."""
@@ -187,7 +191,7 @@ class _Races:
             self._spent_s += race.seconds
             if race.placebo is not None:
                 placebo = race.placebo.median
-                self._tuner.floor = max(WORTH, placebo - 1, 1 / placebo - 1)
+                self._floor = max(self._floor, placebo - 1, 1 / placebo - 1)
             found |= {self._live[decision.on[0]]: decision for decision in race.decisions}
         return found
 

@@ -34,7 +34,7 @@ def prove(
         before: the race before it, if there was one.
         saved: what each arm saves over the whole run; None to choose by steps alone.
     """
-    names = fastest_first(final, tuner.floor, before, tuner.live)
+    names = fastest_first(final, tuner.floor, before, tuner.live_gains())
     if saved is not None:
         for name in names:
             if saved[name].seconds <= 0:
@@ -158,7 +158,9 @@ def prove_tier(
         if TIERS.index(verdict.tier) <= TIERS.index(tier):
             fresh, live = final.ratio(name), tuner.live.get(plan)
             # Fresh processes confirm a live gain that they are too noisy to measure.
-            speedup = live if live and not final.gains(name, tuner.floor) else fresh
-            return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh, worth)
+            speedup, floor = fresh, tuner.floor
+            if live is not None and not final.gains(name, tuner.floor):
+                speedup, floor = live, tuner.live_floor
+            return ProvenPlan(verdict.tier, plan, speedup, verdict, live, fresh, worth, floor)
         tuner.notes.note_failed_proof(plan, name, verdict.tier, verdict.evidence)
     return None

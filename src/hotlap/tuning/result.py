@@ -50,6 +50,18 @@ class ProvenPlan:
     """What it gained in fresh processes."""
     worth: float = 0.0
     """By which it was chosen: the seconds that it saves over the whole run, or its speed-up."""
+    floor: float = 0.0
+    """How far identical runs were apart where `speedup` was measured."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as one entry of the report's ladder."""
+        return {
+            "tier": self.tier,
+            "plan": self.plan.techniques,
+            "speedup": asdict(self.speedup),
+            "noise_floor": self.floor,
+            "verdict": self.verdict.to_json(),
+        }
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,7 @@ class Tuning:
     baseline_ms: Spread
     best_ms: Spread
     floor: float
+    """How far identical runs were apart: where `speedup` was measured, else in all races."""
     whole_run: Mapping[str, WholeRun]
     planned_steps: int | None
     proven_plans: tuple[ProvenPlan, ...]
@@ -137,15 +150,7 @@ class Tuning:
                 "planned_why": self.trace.facts.planned_why,
             },
             "verdict": self.verdict.to_json(),
-            "ladder": [
-                {
-                    "tier": rung.tier,
-                    "plan": rung.plan.techniques,
-                    "speedup": asdict(rung.speedup),
-                    "verdict": rung.verdict.to_json(),
-                }
-                for rung in self.proven_plans
-            ],
+            "ladder": [proven.to_json() for proven in self.proven_plans],
             "trials": [
                 {
                     "plan": row.plan.techniques,

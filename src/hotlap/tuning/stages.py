@@ -194,7 +194,7 @@ def _tune(tuner: Tuner) -> Tuning:
         most_steps=tuner.most_steps,
     )
     if live is not None and live.finalists:
-        tuner.live = live.finalists
+        tuner.live, tuner.live_floor = live.finalists, live.floor
         final = confirm(tuner, seen, live)
         rungs = prove(tuner, final, None, savings(tuner, seen, final)) if final else []
         return conclude(tuner, seen, final, rungs)

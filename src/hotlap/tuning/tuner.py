@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotlap.lab.observing import Observation
-from hotlap.lab.statistics import Ratio
+from hotlap.lab.statistics import Ratio, is_gain
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import late_age
@@ -46,7 +46,10 @@ class Tuner:
     """Plan of a hint -> why it is no candidate."""
     live: Mapping[Plan, Ratio] = field(default_factory=dict)
     """What plans gained in one live process, to be confirmed in fresh ones."""
+    live_floor: float = 0.0
+    """How far the plain script was from itself there; a gain must exceed it."""
     floor: float = 0.0
+    """The same of the races in fresh processes, once there were some."""
     aim: str = "run"
     """One of `AIMS`."""
     most_steps: int | None = None
@@ -59,6 +62,10 @@ class Tuner:
     def owns_step(self) -> bool:
         """True if hotlap's engine takes the steps."""
         return self.lab.subject.step_owner == "engine"
+
+    def live_gains(self) -> dict[Plan, Ratio]:
+        """Return what gained in one live process by more than the plain script was from itself."""
+        return {plan: each for plan, each in self.live.items() if is_gain(each, self.live_floor)}
 
     def reads_all(self, plan: Plan) -> bool:
         """True if a technique of the plan keeps the whole data set in memory."""

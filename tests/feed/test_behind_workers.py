@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import Dataset, Sampler, WeightedRandomSampler, get_worker_info
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.feed.memory import resident, workers_rows
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.plan import Plan
+from tests.feed.heard import Heard
 
 MAIN = os.getpid()
 SAMPLES = 40
@@ -39,22 +40,6 @@ class InWorkers(Rows):
     def __getitem__(self, index: int) -> Any:
         assert os.getpid() != MAIN
         return super().__getitem__(index)
-
-
-class Heard(DataLoader[Any]):
-    """Tells a plan of its iterators, as the seams do."""
-
-    plan: PlanInProcess
-    with_workers: Sequence[bool] = ()
-    """Of each iterator, whether it had worker processes."""
-
-    def _get_iterator(self) -> Any:
-        make = self.plan.iterator_wanted(self)
-        original = super()._get_iterator
-        iterator = original() if make is None else make(self, original)
-        self.plan.iterator_made(self, iterator)
-        self.with_workers = [*self.with_workers, hasattr(iterator, "_workers")]
-        return iterator
 
 
 class Trained:

@@ -3,15 +3,16 @@
 What it does   keeps each sample as the first epoch reads it; later epochs gather whole batches from
                memory, in the order and with the random draws of the script's own DataLoader. A
                collate function of the script's own is called with copies of its samples. Where
-               worker processes read the first epoch, later ones need none: none are started. In
-               the engine that memory is a GPU's, if the model is there and the samples fit: then
-               only an epoch's order goes over the bus.
+               worker processes read the first epoch, later ones need none: none are started. Of a
+               data set that draws random numbers (augmentation), and is read without workers, it
+               keeps what `__getitem__` computes before it draws; what follows runs for each
+               sample, with the draws of a plain run. In the engine that memory is a GPU's, if the
+               model is there and the samples fit: then only an epoch's order goes over the bus.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
 When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory;
                on a GPU, where the model needs that memory itself.
-Numerics       exact: the same bytes in the same order. A data set that draws random numbers
-               (augmentation), owns a generator, or gives another sample when it is read again is
-               refused.
+Numerics       exact: the same bytes in the same order. A data set that owns a generator, or gives
+               another sample when it is read again under the same random state, is refused.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md; not yet measured on a GPU
 Source         torch.utils.data; pytorch/pytorch issues 106704 and 172003 (per-item fetch).
 """
@@ -76,6 +77,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from torch.utils.data import default_collate
 
     from hotlap.feed.memory.behind_workers import BehindWorkers, why_not_behind_workers
+    from hotlap.feed.memory.item_parts import ItemParts
     from hotlap.feed.memory.resident import ResidentRows
     from hotlap.feed.memory.workers_rows import WorkersRows
 
@@ -105,6 +107,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         )
         serve = _serve_samples if has_own_collate else _serve_rows
         target.fetchers.append(partial(serve, target))
+        parts = target.notes["resident_parts"] = ItemParts(limit)
+        target.dropped.append(parts.drop)
     target.notes["resident"] = rows
     target.dropped.append(rows.drop)
     return target
@@ -124,10 +128,18 @@ def _check_dataset(dataset: Any) -> None:
 
 
 def _serve_rows(target: FeedTarget, dataset: Any, read: Fetch) -> Fetch:
-    rows = target.notes["resident"]
-    fetch = rows.bind(dataset, read)
+    rows, parts = target.notes["resident"], target.notes["resident_parts"]
+    parts.begin_epoch()
+
+    def read_parts(indices: Any) -> Any:
+        # Only what draws is taken apart; whole samples are served faster.
+        return parts.fetch(dataset, read, indices) if rows.draws else read(indices)
+
+    fetch = rows.bind(dataset, read_parts)
     if target.fill_ahead:
-        rows.fill(dataset, read)
+        rows.fill(dataset, read_parts)
+        if rows.draws:
+            parts.fill(dataset, read)
     return fetch
 
 
@@ -167,6 +179,9 @@ def proof(target: FeedTarget) -> Proof:
     rows = target.notes.get("resident")
     if rows is None:
         return Proof("no_effect", "no DataLoader used it")
+    parts = target.notes.get("resident_parts")
+    if rows.draws and parts is not None and (parts.served or parts.refused is not None):
+        return _proof_of_parts(rows, parts)
     if rows.refused is not None:
         return Proof("refused", rows.refused)
     if rows.served == 0:
@@ -176,6 +191,12 @@ def proof(target: FeedTarget) -> Proof:
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
         f"{rows.place.name}, {rows.read_batches} read from the dataset",
     )
+
+
+def _proof_of_parts(rows: Any, parts: Any) -> Proof:
+    if parts.refused is not None:
+        return Proof("refused", f"{rows.refused}, and {parts.refused}")
+    return Proof("applied", parts.words)
 
 
 def _why_none_was_served(rows: Any) -> str:
@@ -188,21 +209,27 @@ def _why_none_was_served(rows: Any) -> str:
 def _is_ready(target: FeedTarget) -> bool:
     # Until then it keeps what is read: that costs a little, and saves nothing. Behind workers it
     # cannot be switched within an epoch.
-    rows = target.notes["resident"]
+    rows, parts = target.notes["resident"], target.notes.get("resident_parts")
+    if rows.draws and parts is not None:
+        return parts.is_complete
     return rows.is_complete and not rows.behind_workers
 
 
 def _switch_on(target: FeedTarget, options: Options) -> None:
     del options
-    rows = target.notes["resident"]
     # Behind workers, an epoch is served as a whole or not at all.
-    rows.is_on = True
+    _switch(target, on=True)
 
 
 def _switch_off(target: FeedTarget, options: Options) -> None:
     del options
-    rows = target.notes["resident"]
-    rows.is_on = rows.behind_workers
+    _switch(target, on=target.notes["resident"].behind_workers)
+
+
+def _switch(target: FeedTarget, *, on: bool) -> None:
+    for name in ("resident", "resident_parts"):
+        if name in target.notes:
+            target.notes[name].is_on = on
 
 
 TECHNIQUE = Technique(

@@ -78,6 +78,8 @@ class ResidentRows:
         """Batches served from memory."""
         self.read_batches = 0
         self.refused: str | None = None
+        self.draws = False
+        """True if that is so because reading a sample draws random numbers."""
         self.is_on = True
         """False while batches are read as if nobody kept the samples, see `Technique.live`."""
         self._is_due_to_look = False
@@ -328,6 +330,7 @@ class ResidentRows:
     def _keep_batch(self, before: Any, batch: Any, index: torch.Tensor) -> None:
         drawn = rng.generator_that_advanced(before)
         if drawn is not None:
+            self.draws = True
             self.refuse(f"reading a sample draws from {drawn}")
             return
         reason = self._held.keep(batch, index)

@@ -4,7 +4,6 @@ Samples may differ in shape, and hold numbers and text beside tensors and arrays
 is a copy: a collate function, or the step, may write into it.
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +11,12 @@ import torch
 
 from hotlap.feed.memory.place import HostPlace, no_room
 from hotlap.feed.memory.row_store import bytes_of_others, share_memory
-from hotlap.feed.purity.same_bytes import same_bytes
+from hotlap.feed.memory.values import Unfit, are_same, copy_of, size_of
 
-_CONSTANT = (bool, int, float, complex, str, bytes, type(None))
 _LOOK_EVERY = 64
 """Samples kept between two looks at the memory that is left."""
 _AT_ONCE = 16 * 2**20
 """Bytes of samples that are read in one go, beside those that are held."""
-_TENSOR_BYTES = 400
-"""Of a tensor's own record and its storage's, beside its numbers."""
 
 
 class SampleStore:
@@ -65,8 +61,8 @@ class SampleStore:
             return f"`__getitems__` returned {type(batch).__name__}, not a list of its samples"
         positions = index.tolist()
         try:
-            copies = [_copy_of(sample) for sample in batch]
-        except _Unfit as error:
+            copies = [copy_of(sample) for sample in batch]
+        except Unfit as error:
             return str(error)
         if self.samples is None:
             self.samples = [None] * self.length
@@ -75,7 +71,7 @@ class SampleStore:
             self.samples[position] = sample
         self.have[index] = True
         self.missing = self.length - int(self.have.sum())
-        self.bytes += sum(_size_of(self.samples[position]) for position in new)
+        self.bytes += sum(size_of(self.samples[position]) for position in new)
         self.most_bytes = max(self.most_bytes, self.bytes)
         return self._look(len(new))
 
@@ -104,7 +100,7 @@ class SampleStore:
         """
         assert self.samples is not None
         for position, sample in zip(index.tolist(), again, strict=True):
-            if not _are_same(self.samples[position], sample):
+            if not are_same(self.samples[position], sample):
                 return f"sample {position} is not the same when read again"
         return None
 
@@ -112,7 +108,7 @@ class SampleStore:
         """Return `gather(positions) -> samples`."""
         samples = self.samples
         assert samples is not None
-        return lambda index: [_copy_of(samples[position]) for position in index.tolist()]
+        return lambda index: [copy_of(samples[position]) for position in index.tolist()]
 
     def samples_per_read(self, most: int) -> int:
         """Return how many samples may be read in one go beside what is held, `most` or fewer."""
@@ -120,81 +116,3 @@ class SampleStore:
         if not held:
             return 1
         return max(1, min(most, _AT_ONCE // max(1, self.bytes // held)))
-
-
-class _Unfit(Exception):
-    """A sample holds something of which a copy may behave in another way."""
-
-
-def _copy_of(sample: Any) -> Any:
-    """Return a sample like it, whose parts can be written to.
-
-    Raises:
-        _Unfit: it holds something of which a copy may behave in another way.
-    """
-    kind = type(sample)
-    if kind in _CONSTANT:
-        return sample
-    if kind is torch.Tensor:
-        if (
-            sample.requires_grad
-            or sample.layout is not torch.strided
-            or sample.device.type != "cpu"
-        ):
-            raise _Unfit(
-                "a sample holds a tensor that is sparse, on a device, or requires a gradient. "
-                "Return dense tensors of the host from `__getitem__` to use resident"
-            )
-        return sample.clone()
-    if kind is tuple or kind is list:
-        return kind([_copy_of(part) for part in sample])
-    if kind is dict:
-        return {key: _copy_of(part) for key, part in sample.items()}
-    if _is_named(sample):
-        return kind(*[_copy_of(part) for part in sample])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray and not sample.dtype.hasobject:
-        return sample.copy(order="K")
-    if numpy is not None and isinstance(sample, numpy.generic) and not sample.dtype.hasobject:
-        return sample
-    raise _Unfit(
-        f"a sample holds an object of class {kind.__name__}. Return tensors, arrays, numbers or "
-        "text from `__getitem__` to use resident"
-    )
-
-
-def _is_named(sample: Any) -> bool:
-    is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
-    return is_named and not getattr(sample, "__dict__", None)
-
-
-def _are_same(held: Any, other: Any) -> bool:
-    """Compare two samples bit by bit."""
-    kind = type(held)
-    if kind is not type(other):
-        return False
-    if kind is torch.Tensor:
-        return held.stride() == other.stride() and same_bytes(held, other)
-    if isinstance(held, tuple | list):
-        return len(held) == len(other) and all(map(_are_same, held, other))
-    if kind is dict:
-        same_keys = list(held) == list(other)
-        return same_keys and all(_are_same(part, other[key]) for key, part in held.items())
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(held, numpy.ndarray | numpy.generic):
-        same_form = held.dtype == other.dtype and held.shape == other.shape
-        return same_form and held.tobytes() == other.tobytes()
-    # What is not a number equals nothing, itself neither.
-    return repr(held) == repr(other) if isinstance(held, float | complex) else held == other
-
-
-def _size_of(sample: Any) -> int:
-    """Return about how many bytes a sample takes."""
-    size = sys.getsizeof(sample)
-    if isinstance(sample, torch.Tensor):
-        return size + sample.nbytes + _TENSOR_BYTES
-    if isinstance(sample, tuple | list):
-        return size + sum(map(_size_of, sample))
-    if isinstance(sample, dict):
-        return size + sum(map(_size_of, sample.values()))
-    return size

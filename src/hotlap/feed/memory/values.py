@@ -1,0 +1,126 @@
+"""Values that a data set gives: copied, compared bit by bit, and measured."""
+
+import sys
+from typing import Any
+
+import torch
+
+from hotlap.feed.purity.same_bytes import same_bytes
+from hotlap.nested import leaves
+
+_CONSTANT = (bool, int, float, complex, str, bytes, type(None))
+_TENSOR_BYTES = 400
+"""Of a tensor's own record and its storage's, beside its numbers."""
+
+
+class Unfit(Exception):
+    """A sample holds something of which a copy may behave in another way."""
+
+
+def copy_of(sample: Any) -> Any:
+    """Return a sample like it, whose parts can be written to.
+
+    Raises:
+        Unfit: it holds something of which a copy may behave in another way.
+    """
+    kind = type(sample)
+    if kind in _CONSTANT:
+        return sample
+    if kind is torch.Tensor:
+        if (
+            sample.requires_grad
+            or sample.layout is not torch.strided
+            or sample.device.type != "cpu"
+        ):
+            raise Unfit(
+                "a sample holds a tensor that is sparse, on a device, or requires a gradient. "
+                "Return dense tensors of the host from `__getitem__` to use resident"
+            )
+        return sample.clone()
+    if kind is tuple or kind is list:
+        return kind([copy_of(part) for part in sample])
+    if kind is dict:
+        return {key: copy_of(part) for key, part in sample.items()}
+    if _is_named(sample):
+        return kind(*[copy_of(part) for part in sample])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and kind is numpy.ndarray and not sample.dtype.hasobject:
+        return sample.copy(order="K")
+    if numpy is not None and isinstance(sample, numpy.generic) and not sample.dtype.hasobject:
+        return sample
+    if _is_picture(sample):
+        return sample.copy()
+    raise Unfit(
+        f"a sample holds an object of class {kind.__name__}. Return tensors, arrays, numbers or "
+        "text from `__getitem__` to use resident"
+    )
+
+
+def _is_named(sample: Any) -> bool:
+    is_named = isinstance(sample, tuple) and hasattr(sample, "_fields")
+    return is_named and not getattr(sample, "__dict__", None)
+
+
+def _is_picture(sample: Any) -> bool:
+    """True for an image of Pillow that is in memory, whole."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and type(sample) is pillow.Image
+
+
+def are_same(held: Any, other: Any) -> bool:
+    """Compare two samples bit by bit."""
+    kind = type(held)
+    if kind is not type(other):
+        return False
+    if kind is torch.Tensor:
+        return held.stride() == other.stride() and same_bytes(held, other)
+    if isinstance(held, tuple | list):
+        return len(held) == len(other) and all(map(are_same, held, other))
+    if kind is dict:
+        same_keys = list(held) == list(other)
+        return same_keys and all(are_same(part, other[key]) for key, part in held.items())
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(held, numpy.ndarray | numpy.generic):
+        same_form = held.dtype == other.dtype and held.shape == other.shape
+        return same_form and held.tobytes() == other.tobytes()
+    if _is_picture(held):
+        if (held.mode, held.size, held.info) != (other.mode, other.size, other.info):
+            return False
+        palettes = [each and each.getdata() for each in (held.palette, other.palette)]
+        return palettes[0] == palettes[1] and held.tobytes() == other.tobytes()
+    # What is not a number equals nothing, itself neither.
+    return repr(held) == repr(other) if isinstance(held, float | complex) else held == other
+
+
+def size_of(sample: Any) -> int:
+    """Return about how many bytes a sample takes."""
+    size = sys.getsizeof(sample)
+    if isinstance(sample, torch.Tensor):
+        return size + sample.nbytes + _TENSOR_BYTES
+    if isinstance(sample, tuple | list):
+        return size + sum(map(size_of, sample))
+    if isinstance(sample, dict):
+        return size + sum(map(size_of, sample.values()))
+    if _is_picture(sample):
+        # Pillow keeps each pixel of several bands in four bytes.
+        return size + sample.width * sample.height * (1 if len(sample.getbands()) == 1 else 4)
+    return size
+
+
+def check_apart(values: tuple[Any, ...]) -> None:
+    """Raise Unfit if two values are views of one memory: copies of them are not."""
+    owners = [owner for leaf in leaves(values) if (owner := _memory_of(leaf)) is not None]
+    if len(set(owners)) < len(owners):
+        raise Unfit("two of its variables share memory")
+
+
+def _memory_of(leaf: Any) -> int | None:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.untyped_storage().data_ptr()
+    base = leaf
+    while getattr(base, "base", None) is not None:
+        base = base.base
+    interface = getattr(base, "__array_interface__", None)
+    if isinstance(base, torch.Tensor):
+        return base.untyped_storage().data_ptr()
+    return None if interface is None else interface["data"][0]

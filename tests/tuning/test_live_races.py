@@ -109,6 +109,24 @@ def test_the_fastest_is_taken_and_whatever_makes_it_faster_is_added(
     assert "no gain" in tuner.notes.rows(["threads"])[0]["why"]
 
 
+def test_what_beats_the_fastest_is_confirmed_though_the_plain_script_left_the_race_early(
+    monkeypatch: pytest.MonkeyPatch, process: type[Process]
+) -> None:
+    process.ms = {(): 4.0, (0,): 2.0, (1,): 3.8, (0, 1): 1.6}
+    both = RESIDENT.plan().with_technique("optimizer", implementation="foreach")
+    against = Process.against
+
+    def few(self: Process, on: Combination, base: Combination) -> Decision:
+        return replace(against(self, on, base), state="undecided" if len(on) > 1 else "faster")
+
+    monkeypatch.setattr(Process, "against", few)
+    monkeypatch.setattr(live_races, "_MOST_SHARE", 0.0)
+    assert list(found().finalists) == [both, RESIDENT.plan()]
+    # Control: what has not beaten the fastest in turns with it is not confirmed.
+    process.ms = {**process.ms, (0, 1): 2.0}
+    assert both not in found().finalists
+
+
 def test_what_became_useless_is_taken_out(process: type[Process]) -> None:
     process.ms = {(): 4.0, (3,): 3.0, (0,): 3.5, (0, 3): 2.0, (0, 1): 3.4, (0, 2): 3.4}
     process.ms |= {(0, 1, 3): 1.5, (0, 2, 3): 1.9, (0,): 3.5, (1, 3): 1.0, (2, 3): 2.9}
@@ -323,13 +341,13 @@ def test_what_gains_alone_is_kept_where_the_combination_is_not_decided(
     monkeypatch: pytest.MonkeyPatch, process: type[Process]
 ) -> None:
     process.ms = {(): 4.0, (0,): 2.0, (0, 2): 1.5}
-    against = process.against
+    decide = process._decision
 
-    def undecided(self: Any, on: Any, base: Any) -> Decision:
-        said = against(self, on, base)
+    def undecided(self: Any, on: Any, ratio: float) -> Decision:
+        said = decide(self, on, ratio)
         return Decision(on, "undecided", said.ratio) if len(on) == 2 else said
 
-    monkeypatch.setattr(process, "against", undecided)
+    monkeypatch.setattr(process, "_decision", undecided)
     assert list(found().finalists) == [RESIDENT.plan()]
 
 

@@ -145,6 +145,8 @@ class _Races:
         self._is_over = False
         self._spent_s = 0.0
         self._floor = WORTH
+        self._faster: set[Combination] = set()
+        """What was decided to be faster than the plain script, or than one of these."""
         self._known: dict[Candidate, Decision] = {}
         for number, candidate in enumerate(live):
             decision = tuner.kept.decisions.get(candidate.plan())
@@ -216,6 +218,7 @@ class _Races:
     def _combine(self, alone: Mapping[Candidate, Decision]) -> Combination:
         """Return the fastest combination, greedily; nothing if nothing gains alone."""
         chosen = _find_best(list(alone.values()))
+        self._note_faster(list(alone.values()), PLAIN)
         usable = [
             decision.on[0]
             for decision in alone.values()
@@ -240,8 +243,13 @@ class _Races:
             better = _find_best(race.decisions)
             if not better:
                 break
+            self._note_faster(race.decisions, chosen)
             chosen = better
         return chosen
+
+    def _note_faster(self, decisions: Sequence[Decision], base: Combination) -> None:
+        if base == PLAIN or base in self._faster:
+            self._faster |= {each.on for each in decisions if each.state == "faster"}
 
     def _variants(self, chosen: Combination, usable: Sequence[int]) -> list[Combination]:
         """Return `chosen` with each other technique, added or in the place of what it excludes."""
@@ -270,7 +278,16 @@ class _Races:
             # A script has only so many steps.
             self._is_over = race.is_over or not race.rounds
             known = [self._duel.against(on, PLAIN) for on in arms]
-        found = self._plans(known)
+        # The plain script leaves a race as soon as it has lost: too soon, at times, to be told from
+        # each of the others by itself.
+        found = self._plans(
+            [
+                replace(each, state="faster")
+                if each.state == "undecided" and each.on in self._faster
+                else each
+                for each in known
+            ]
+        )
         self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]
         return found
 

@@ -31,7 +31,7 @@ _SHOWN_EPOCHS = 3
 _DIGITS_FACTOR = 40
 """The digits that stand in for FashionMNIST are forty times fewer: so many more epochs of them."""
 _DIAGNOSE_S = 45.0
-_TUNE_S = 120.0
+_TUNE_S = 95.0
 """With three whole runs of a quarter of a minute each, four minutes together on two cores."""
 _NEXT = """\
   hotlap diagnose train.py --epochs 10          # why is it slow? --epochs is the script's
@@ -157,6 +157,10 @@ def _show_runs(
         console.print(f"  {plain.seconds / tuned.seconds:.2f}x for the whole run, with start-up")
     else:
         console.print("There is no tuned plan to run: see the reason in part 2.")
+    console.print(
+        "Each was run once, one after another: such times vary with what else the machine does. "
+        "Part 2 compared them in turns."
+    )
     if plain.learned != exact.learned:
         raise RunError(
             f"an exact plan changed what `{script}` prints. This is a bug in hotlap. Report it "

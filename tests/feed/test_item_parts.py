@@ -1,5 +1,6 @@
 """`resident` for data sets that augment: what comes before the first draw is kept."""
 
+import decimal
 import random
 import time
 from collections.abc import Callable
@@ -264,6 +265,18 @@ class SetsAside(Augmented):
         return row + noise
 
 
+class LeavesBehind(Augmented):
+    """As above, and what a sample leaves behind is what its own rest would need."""
+
+    def prepare(self, index: int) -> int:
+        decimal.getcontext().prec = index + 1
+        return index
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.prepare(index)
+        return row + random.random(), decimal.getcontext().prec
+
+
 def take(rows: dict[str, list[int]]) -> int:
     return rows["left"].pop()
 
@@ -274,6 +287,7 @@ def take(rows: dict[str, list[int]]) -> int:
         (DrawsAtOnce, "draws random numbers in its first statement"),
         (Keeps, "reading a sample changes Keeps.last"),
         (SetsAside, "is not the same when read again"),
+        (LeavesBehind, "is not the same when read again"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

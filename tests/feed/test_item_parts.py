@@ -3,7 +3,7 @@
 import decimal
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ DECODED: list[int] = []
 
 
 @pytest.fixture(autouse=True)
-def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Count in torch's function: what the data set's own code names must not change."""
     full = torch.full
 
@@ -58,6 +58,10 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests must not depend on how fast this machine is just now.
     monkeypatch.setattr(item_parts, "_WORTH_IT", 1e9)
     DECODED.clear()
+    # What a data set of these tests leaves behind is not to reach other tests.
+    with decimal.localcontext():
+        yield
+    torch.set_default_dtype(torch.float32)
 
 
 def batches(

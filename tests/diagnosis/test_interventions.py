@@ -47,6 +47,7 @@ def test_an_update_is_withheld_while_it_is_on() -> None:
         plan.step_begins(optimizer)
         plan.switch("free_step", on=is_on)
         optimizer.step()
+        plan.step_ends()
         seen.append(weight.item())
         assert weight.grad is not None
     assert seen == [0.0, -1.0, -1.0]

@@ -108,8 +108,9 @@ def hide_worker_info() -> None:
     worker._worker_info = None
     if get_worker_info() is not None:
         raise RunError(
-            f"torch {torch.__version__} does not allow to hide the worker info of a process, which "
-            "streams need. Remove the technique `workers` from the plan."
+            f"torch {torch.__version__} has no `worker_info` that can be hidden, so worker "
+            "processes cannot read an iterable dataset. Remove the technique `workers` from the "
+            "plan."
         )
 
 

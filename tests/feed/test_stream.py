@@ -270,16 +270,16 @@ class Says(Numbers):
 @pytest.mark.parametrize(("count", "gave"), [(39, "39"), (41, "41"), (200, "64 or more")])
 def test_a_length_that_is_wrong_is_an_error(count: int, gave: str, workers: int) -> None:
     assert len(steps(Stream(Says(40, 40), 8))) == 5
-    with pytest.raises(RunError, match=f"says 40 samples, but its `__iter__` gave {gave}"):
+    with pytest.raises(RunError, match=f"says 40 samples, but its `__iter__` yielded {gave}"):
         steps(Stream(Says(count, 40), 8), workers=workers)
 
 
 def test_what_gives_nothing_is_an_error() -> None:
     with pytest.raises(UsageError, match="data is empty"):
         steps(Stream(Numbers(0), 8))
-    with pytest.raises(UsageError, match="a step takes 8 samples, data gave 7, and drop_last"):
+    with pytest.raises(UsageError, match="a step takes 8 samples, data yielded 7, and drop_last"):
         steps(Stream(Numbers(7), 8, drop_last=True))
-    with pytest.raises(RunError, match="gave 20 samples in epoch 1, but 4 steps of 8"):
+    with pytest.raises(RunError, match="yielded 20 samples in epoch 1, but the checkpoint was saved after 4 steps of 8"):
         steps(Stream(Numbers(20), 8), first=4)
 
     class Once(Numbers):

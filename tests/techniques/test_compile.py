@@ -117,7 +117,7 @@ def test_what_cannot_be_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     def apply(module: nn.Module, device: str = "cpu", **options: Any) -> None:
         technique.apply(StepTarget(module, None, device), technique.options(options))
 
-    with pytest.raises(Refusal, match="no block that occurs more than once"):
+    with pytest.raises(Refusal, match="no repeated module"):
         apply(nn.Sequential(nn.Linear(2, 2)), region="blocks")
     compiled = network()
     compiled[1].compile()

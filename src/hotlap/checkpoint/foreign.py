@@ -187,7 +187,8 @@ def _plain_names(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, t
     plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
     if len(plain) != len(weights):
         raise UsageError(
-            f"'{path}' holds a parameter both with and without '{_COMPILED}'. Remove one of both."
+            f"'{path}' holds a parameter twice: with the prefix '{_COMPILED}' in its name and "
+            "without. Remove one of the two."
         )
     return plain
 

@@ -18,7 +18,8 @@ def lab_of(
     """
     if is_off():
         raise UsageError(
-            "`HOTLAP_OFF` is set, so hotlap does not attach to any script. Unset it to measure."
+            "the environment variable `HOTLAP_OFF` is set, which disables hotlap, so nothing can "
+            "be measured. Unset it."
         )
     for pattern in hide:
         if os.path.isabs(pattern) or ".." in pattern.split(os.sep):

@@ -59,8 +59,9 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     """Let the optimizer find no gradients: it does nothing, and the script finds them as before."""
     if target.taken_by is not None:
         raise Refusal(
-            f"technique '{target.taken_by}' replaces the optimizer's step as well. Remove "
-            f"'{target.taken_by}' from the plan to measure an optimizer that does nothing."
+            f"technique '{target.taken_by}' of the plan replaces the optimizer's step, so the time "
+            "of the optimizer cannot be measured by skipping that step. Remove "
+            f"'{target.taken_by}' from the plan."
         )
     notes = target.notes
     notes["is_on"] = True

@@ -169,9 +169,8 @@ def explain_error(error: Exception) -> Exception:
     found = re.search(r"Target (-?\d+) is out of bounds", text)
     if found is not None:
         return UsageError(
-            f"the dataset contains the label {found[1]}, for which the model has no output. "
-            "Expected: labels from 0 to the number of outputs minus 1; set `ignore_index` for a "
-            "label that does not count."
+            f"label {found[1]} is out of range for the model's outputs. Expected: labels from 0 to "
+            "the number of outputs minus 1; set `ignore_index` for a label that must not count."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):

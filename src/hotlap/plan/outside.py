@@ -46,8 +46,8 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
     found = getattr(module, attribute, None)
     if not isinstance(found, kinds):
         raise UsageError(
-            f"{what} '{spec}': '{attribute}' in '{module_name}' is "
-            f"{'missing' if found is None else f'of class {type(found).__name__}'}. "
+            f"{what} '{spec}': '{attribute}' in module '{module_name}' "
+            f"{'does not exist' if found is None else f'has type {type(found).__name__}'}. "
             f"Expected: an instance of {expected}."
         )
     return found

@@ -92,9 +92,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
         return target
     parts = [module] if options.region == "model" else find_repeated_blocks(module)
     if not parts:
-        raise Refusal(
-            "region='blocks' found no block that occurs more than once; use region='model'"
-        )
+        raise Refusal("region='blocks' found no repeated module in the model; use region='model'")
     for part in parts:
         _Region.replace_forward(part, options, record)
 

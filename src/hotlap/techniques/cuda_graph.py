@@ -60,7 +60,10 @@ def why_not(task: TaskFacts) -> str | None:
     if not task.device.startswith("cuda"):
         return _no_device(task.device)
     if len(task.optimizers) > 1:
-        return f"the run uses {len(task.optimizers)} optimizers. Expected: 1, to capture its step"
+        return (
+            f"a CUDA graph cannot capture a step with {len(task.optimizers)} optimizers. Expected: "
+            "1."
+        )
     return None
 
 

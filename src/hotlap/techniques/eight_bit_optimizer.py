@@ -110,8 +110,8 @@ def _kind(plain: Any) -> str:
     ways = {_decouples(plain, group) for group in plain.param_groups}
     if len(ways) > 1:
         raise Refusal(
-            "`decoupled_weight_decay` differs between the parameter groups. Expected: the same "
-            "value in all of them."
+            "the parameter groups have different values of `decoupled_weight_decay`. Expected: the "
+            "same value in all groups, as an 8-bit optimizer has one for all."
         )
     return "AdamW" if ways == {True} else "Adam"
 

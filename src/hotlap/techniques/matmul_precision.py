@@ -40,8 +40,8 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
         needed = "amx_fp16" if options.precision == "high" else "amx_bf16"
         if needed not in host.features:
             return (
-                f"the CPU has no {needed}, so float32 products stay float32. Expected: a CPU with "
-                f"{needed} for precision='{options.precision}'."
+                f"precision='{options.precision}' requires a CPU with {needed}, and this one has "
+                f"none. Expected: a CPU with {needed}; float32 is used instead."
             )
     elif not any(float(gpu.compute_capability or 0) >= 8 for gpu in host.gpus):
         found = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in host.gpus)

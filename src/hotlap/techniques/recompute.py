@@ -91,13 +91,13 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         for inner in block.modules():
             if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
                 raise Refusal(
-                    f"block {name} has a {type(inner).__name__}, which would update its running "
-                    "statistics twice. Expected: blocks without batch norm."
+                    f"module '{name}' contains a {type(inner).__name__}, which would update its "
+                    "running statistics twice. Expected: repeated modules without batch norm."
                 )
         if "forward" in vars(block):
             raise Refusal(
-                f"block {name} has a `forward` that was set on the instance. Expected: the "
-                f"`forward` of its class {type(block).__name__}."
+                f"the `forward` of module '{name}' was replaced on the instance. Expected: the "
+                f"`forward` that its class {type(block).__name__} defines."
             )
     seen = _Seen(len(chosen), len(found))
     for name, block in chosen.items():

@@ -57,8 +57,8 @@ def why_not(task: TaskFacts) -> str | None:
     loaders = task.training_loaders
     if not loaders:
         return (
-            "the training loop reads from no DataLoader. Wrap the dataset in a `DataLoader` to use "
-            "resident."
+            "the training loop does not use a DataLoader. Wrap the dataset in a `DataLoader` to "
+            "use resident."
         )
     if not any(loader.map_style for loader in loaders):
         return _on_stream(loaders[0].dataset)

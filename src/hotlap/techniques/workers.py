@@ -50,8 +50,8 @@ class Options:
 def why_not(task: TaskFacts) -> str | None:
     if not task.training_loaders:
         return (
-            "the training loop reads from no DataLoader. Wrap the dataset in a `DataLoader` to use "
-            "workers."
+            "the training loop does not use a DataLoader. Wrap the dataset in a `DataLoader` to "
+            "use workers."
         )
     if not any(loader.map_style for loader in task.training_loaders):
         return _on_stream(task.training_loaders[0].dataset)

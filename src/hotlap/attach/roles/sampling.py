@@ -159,7 +159,10 @@ class StepSampler:
             self._clear()
             return
         if self.folder is None:
-            raise Refusal(f"step {self._step} cannot be kept. Set the role's option `folder`")
+            raise Refusal(
+                f"step {self._step} cannot be saved without a folder. Set the role's option "
+                "`folder`"
+            )
         path = self.folder / f"step-{self._step:06d}.safetensors"
         meta = {
             "step": self._step,

@@ -75,9 +75,12 @@ def _wrong_weights(built: BuiltRun, weights: Mapping[str, torch.Tensor]) -> str 
             continue
         wanted = trained.get(id(own), own).dtype
         if weights[name].dtype != wanted:
-            return f"the weight '{name}' is {weights[name].dtype}, the model's is {wanted}"
+            return (
+                f"the weight '{name}' has dtype {weights[name].dtype}. Expected: {wanted}, as in "
+                "the model"
+            )
     broken = not_finite(weights, trained_names(built))
-    return None if broken is None else f"the weight '{broken}' is not finite"
+    return None if broken is None else f"the weight '{broken}' contains NaN or infinity"
 
 
 def _names_without_tensor(built: BuiltRun) -> set[str]:

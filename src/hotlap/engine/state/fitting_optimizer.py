@@ -114,7 +114,7 @@ def wrong_states(
             return f"'{path}' belongs to no parameter of the optimizer"
         if key == VALUE and value.shape != owners[name][0].shape:
             wanted = list(owners[name][0].shape)
-            return f"'{path}' of the optimizer has shape {list(value.shape)}, not {wanted}"
+            return f"'{path}' of the optimizer has shape {list(value.shape)}. Expected: {wanted}"
         if key != VALUE:
             found.setdefault(name, {})[key] = value
     known: dict[Any, Any] = {}

@@ -279,7 +279,7 @@ def run_of(step: Path) -> Path:
     root = step.absolute().parent
     if root.name != CHECKPOINTS:
         raise UsageError(
-            f"'{step}' is not in a run's folder, so it is unknown where to save checkpoints. Pass "
-            "--run-dir."
+            f"checkpoint '{step}' is not in a run's folder (RUN/checkpoints/step-...), so there is "
+            "no folder for new checkpoints. Pass --run-dir."
         )
     return root.parent

@@ -115,23 +115,28 @@ def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
 
 def _check(checkpoint: Checkpoint) -> None:
     state, tensors = checkpoint.state, checkpoint.tensors
-    _check_types("the state", state, _STATE)
+    _check_types("the checkpoint's state", state, _STATE)
     _check_position(checkpoint)
-    _check_types("the task", state["task"], _TASK)
+    _check_types("the checkpoint's task", state["task"], _TASK)
     _check_listed(state.get(LISTED), tensors)
     _check_weights(tensors.get("model", {}), state["task"]["weights"])
     _check_groups(state["optimizer"], tensors.get("optimizer", {}))
     for name in ("schedule", "scaler"):
         if state[name] is not None and not isinstance(decode(state[name]), dict):
-            raise _Wrong(f"the {name} is {_describe(decode(state[name]))}. Expected: dict")
+            raise _Wrong(
+                f"the checkpoint's {name} is {_describe(decode(state[name]))}. Expected: dict"
+            )
     if (state["schedule"] is None) != (state["task"]["schedule"] is None):
         saved = _describe(state["schedule"])
         raise _Wrong(
-            f"the task has the schedule {state['task']['schedule']}, its state is {saved}. "
-            "Expected: both or neither"
+            f"the checkpoint's task has the schedule {state['task']['schedule']}, and its state of "
+            f"the schedule is {saved}. Expected: a state if there is a schedule, None otherwise"
         )
     if any(not isinstance(name, str) for name in state["extra"]):
-        raise _Wrong(f"the extra state has the names {[*state['extra']]}. Expected: str")
+        raise _Wrong(
+            f"the checkpoint's extra state has the keys {[*state['extra']]}. Expected: keys of "
+            "type str"
+        )
     for value in state["extra"].values():
         decode(value)
     _check_random(state["random"], tensors.get("random", {}))
@@ -155,20 +160,31 @@ def _describe(value: Any) -> str:
 def _check_position(checkpoint: Checkpoint) -> None:
     state, names = checkpoint.state, [field.name for field in fields(Position)]
     position = state["position"]
-    _check_types("the position", position, dict.fromkeys(names, (int,)))
+    _check_types("the checkpoint's position", position, dict.fromkeys(names, (int,)))
     if set(position) != set(names) or min(position.values()) < 0:
-        raise _Wrong(f"the position is {position}. Expected: {', '.join(names)}, each 0 or more")
+        raise _Wrong(
+            f"the checkpoint's position is {position}. Expected: {', '.join(names)}, each 0 or more"
+        )
     step = position["step"]
     if step != checkpoint.step:
-        raise _Wrong(f"the position is step {step}. Expected: {checkpoint.step} (manifest)")
+        raise _Wrong(
+            f"the checkpoint's position is step {step}. Expected: {checkpoint.step}, as in its "
+            "manifest"
+        )
     if position["in_epoch"] > step or position["epoch"] > step:
-        raise _Wrong(f"the position is {position}. Expected: no value above `step`")
+        raise _Wrong(f"the checkpoint's position is {position}. Expected: no value above `step`")
     if not 0 <= state["skipped"] <= step:
-        raise _Wrong(f"the number of skipped steps is {state['skipped']}. Expected: 0 to {step}")
+        raise _Wrong(
+            f"the checkpoint's number of skipped steps is {state['skipped']}. Expected: 0 to {step}"
+        )
     clock = state["clock"]
-    _check_types("the clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER})
+    _check_types(
+        "the checkpoint's clock", clock, {"steps": (int,), "items": _NUMBER, "loss": _NUMBER}
+    )
     if not 0 <= clock["steps"] <= step:
-        raise _Wrong(f"the number of timed steps is {clock['steps']}. Expected: 0 to {step}")
+        raise _Wrong(
+            f"the checkpoint's number of timed steps is {clock['steps']}. Expected: 0 to {step}"
+        )
 
 
 def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
@@ -178,10 +194,10 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
         for file in sorted({*files, *found}):
             if files.get(file) != found.get(file):
                 raise _Wrong(
-                    f"the tensors in {file}.safetensors are not those that the state lists. "
-                    "Expected: the same names and shapes"
+                    f"the tensors in {file}.safetensors differ from the list in the checkpoint's "
+                    "state. Expected: the same names and shapes"
                 )
-        raise _Wrong(f"'{LISTED}' in the state is {_describe(listed)}. Expected: dict")
+        raise _Wrong(f"'{LISTED}' of the checkpoint's state is {_describe(listed)}. Expected: dict")
 
 
 def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
@@ -193,43 +209,49 @@ def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any
             )
         if list(weights[name].shape) != shapes[name]:
             raise _Wrong(
-                f"the weight '{name}' has shape {list(weights[name].shape)}. Expected: "
-                f"{shapes[name]}"
+                f"the weight '{name}' in model.safetensors has shape {list(weights[name].shape)}. "
+                f"Expected: {shapes[name]}, its shape in the model"
             )
     broken = not_finite(weights, set())
     if broken is not None:
-        raise _Wrong(f"the weight '{broken}' contains NaN. Expected: numbers")
+        raise _Wrong(f"the weight '{broken}' in model.safetensors contains NaN. Expected: no NaN")
 
 
 def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    _check_types("the optimizer", saved, {"scalars": (dict,), "groups": (list,)})
+    _check_types("the checkpoint's optimizer", saved, {"scalars": (dict,), "groups": (list,)})
     for name, value in saved["scalars"].items():
         decode(value)
         if "/" not in name:
             raise _Wrong(
-                f"the optimizer's tensor '{name}' has no name of the form PARAMETER/KEY. Expected: "
-                "a name such as `0.weight/exp_avg`"
+                f"the checkpoint's optimizer has an entry with the name '{name}'. Expected: a name "
+                "of the form PARAMETER/KEY, such as `0.weight/exp_avg`"
             )
     for number, group in enumerate(saved["groups"]):
         if not isinstance(group, dict):
-            raise _Wrong(f"group {number} of the optimizer is {_describe(group)}. Expected: dict")
+            raise _Wrong(
+                f"group {number} of the checkpoint's optimizer is {_describe(group)}. Expected: "
+                "dict"
+            )
         rate = group["lr"] if "lr" in group else tensors.get(f"group {number}/lr")
         if rate is not None and not bool(torch.isfinite(torch.as_tensor(decode(rate))).all()):
             raise _Wrong(
-                f"the learning rate of group {number} is {_describe(decode(rate))}. Expected: a "
-                "finite number"
+                f"the learning rate of group {number} of the checkpoint's optimizer is "
+                f"{_describe(decode(rate))}. Expected: a finite number"
             )
         for key, value in group.items():
             if any(each != each for each in _numbers(decode(value))):
-                raise _Wrong(f"'{key}' of group {number} is NaN. Expected: a number")
+                raise _Wrong(
+                    f"'{key}' of group {number} of the checkpoint's optimizer is NaN. Expected: a "
+                    "number"
+                )
     for name, tensor in tensors.items():
         if "/" not in name:
             raise _Wrong(
-                f"the optimizer's tensor '{name}' has no name of the form PARAMETER/KEY. Expected: "
-                "a name such as `0.weight/exp_avg`"
+                f"the checkpoint's optimizer has an entry with the name '{name}'. Expected: a name "
+                "of the form PARAMETER/KEY, such as `0.weight/exp_avg`"
             )
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-            raise _Wrong(f"the optimizer's '{name}' contains NaN. Expected: numbers")
+            raise _Wrong(f"'{name}' of the checkpoint's optimizer contains NaN. Expected: no NaN")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -244,23 +266,31 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Give every state to a generator of its kind that nobody draws from."""
-    _check_types("the RNG state", saved, {"python": (dict,), "numpy": (list,)})
+    _check_types("the checkpoint's RNG state", saved, {"python": (dict,), "numpy": (list,)})
     random.Random().setstate(decode(saved["python"]))
     position, has_gauss, gauss = decode(saved["numpy"])
     for name in ("torch", "numpy"):
         if name not in tensors:
-            raise _Wrong(f"the RNG state of {name} is missing. Expected: those of torch and numpy")
+            raise _Wrong(
+                f"the RNG state of {name} is missing in the checkpoint. Expected: those of torch "
+                "and numpy"
+            )
     key = tensors["numpy"]
     if key.dtype != torch.int64 or bool((key < 0).any()) or bool((key >= 2**32).any()):
         raise _Wrong(
-            f"the RNG state of numpy is {_describe(key)}. Expected: int64 from 0 to 2**32 - 1"
+            f"the checkpoint's RNG state of numpy is {_describe(key)}. Expected: int64 from 0 to "
+            "2**32 - 1"
         )
     legacy = ("MT19937", key.numpy().astype("uint32"), position, has_gauss, gauss)
     if not 0 <= position <= 624:
-        raise _Wrong(f"the position in the RNG state of numpy is {position}. Expected: 0 to 624")
+        raise _Wrong(
+            f"the position in the checkpoint's RNG state of numpy is {position}. Expected: 0 to 624"
+        )
     numpy.random.RandomState().set_state(legacy)
     torch.Generator().set_state(tensors["torch"])
     for name, tensor in tensors.items():
         if name.startswith("cuda ") and (tensor.dtype != torch.uint8 or tensor.shape != (16,)):
             given = f"{tensor.dtype} {list(tensor.shape)}"
-            raise _Wrong(f"the RNG state of {name} is {given}. Expected: torch.uint8 [16]")
+            raise _Wrong(
+                f"the checkpoint's RNG state of {name} is {given}. Expected: torch.uint8 [16]"
+            )

@@ -122,9 +122,9 @@ class StreamReader:
         total = step * self.batch + len(held)
         if step < self.first:
             raise RunError(
-                f"{self.name} gave {total} samples in epoch {self.epoch + 1}, but {self.first} "
-                f"steps of {self.batch} had been done in it when the run was saved. Resume with "
-                "the same data."
+                f"{self.name} yielded {total} samples in epoch {self.epoch + 1}, but the "
+                f"checkpoint was saved after {self.first} steps of {self.batch} samples in it. "
+                "Resume with the same data."
             )
         if total < (self.batch if self.drop_last else 1):
             raise self._too_short(total)
@@ -133,17 +133,17 @@ class StreamReader:
     def _too_short(self, total: int) -> Exception:
         if total == 0 and self.is_again:
             return RunError(
-                f"{self.name} gave no sample when it was read again: it can be read only once. "
+                f"{self.name} yielded no samples on the second pass: it can be read only once. "
                 "Expected: an `__iter__` that starts from the beginning each time."
             )
         if total == 0:
             return UsageError(
-                f"{self.name} is empty: its iterator ended before it gave a sample. Expected: one "
+                f"{self.name} is empty: its iterator yielded no samples. Expected: one "
                 "sample or more."
             )
         return UsageError(
-            f"a step takes {self.batch} samples, {self.name} gave {total}, and drop_last drops an "
-            "incomplete step. Use a smaller batch_size or accumulate, or drop_last=False."
+            f"a step takes {self.batch} samples, {self.name} yielded {total}, and drop_last drops "
+            "an incomplete step. Use a smaller batch_size or accumulate, or drop_last=False."
         )
 
     def _read(self) -> Iterator[Item]:
@@ -161,7 +161,7 @@ class StreamReader:
                 begin + len(block) > said or (is_end and begin + len(block) < said)
             ):
                 raise RunError(
-                    f"{self.name}'s `__len__` says {said} samples, but its `__iter__` gave "
+                    f"{self.name}'s `__len__` says {said} samples, but its `__iter__` yielded "
                     f"{begin + len(block)}{'' if is_end else ' or more'}. Return the exact number, "
                     "or remove `__len__`."
                 )

@@ -87,7 +87,7 @@ def test_it_is_refused_with_what_is_allowed(
     [
         ("[techniques.residant]\n", "Did you mean 'resident'"),
         ("[techniques.resident]\nmax_mb = 3\n", "Did you mean 'max_mib'"),
-        ('[techniques.resident]\nmax_mib = "3"\n', "'3' is str. Expected: int"),
+        ('[techniques.resident]\nmax_mib = "3"\n', "'3' has type str. Expected: int"),
         ("[techniques.resident]\nmax_mib = 0\n", "Expected: 1 or more"),
         ('[techniques.optimizer]\nimplementation = "fussed"\n', "Did you mean 'fused'"),
         ("[techniques.optimizer]\n", "needs the option 'implementation'"),

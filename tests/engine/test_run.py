@@ -270,7 +270,7 @@ def test_a_label_out_of_range_is_explained() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    with pytest.raises(hotlap.UsageError, match="the label 2, for which the model has no output"):
+    with pytest.raises(hotlap.UsageError, match="label 2 is out of range"):
         hotlap.train(make(data=Wrong(), loss=loss))
 
 

@@ -245,7 +245,8 @@ def _is_finished(task: Task, position: Position, where: Path) -> bool:
         done, total, unit = position.step, task.total_steps, "steps"
     if done > total:
         raise UsageError(
-            f"'{where}' has done {done} {unit}, and the task has {total}. Use a longer task."
+            f"'{where}' was saved after {done} {unit}, and the task has only {total}. Increase the "
+            f"task's {unit}, or use an earlier checkpoint."
         )
     return done == total
 

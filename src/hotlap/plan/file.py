@@ -209,7 +209,7 @@ def _one_line(text: str) -> str:
 
 def _check_text(value: Any, what: str) -> None:
     if not isinstance(value, str):
-        raise PlanError(f"{what} = {value!r} is {type(value).__name__}. Expected: a string.")
+        raise PlanError(f"{what} = {value!r} has type {type(value).__name__}. Expected: a string.")
     if not value.isprintable() or len(value) > TEXT_LIMIT or value != value.strip():
         raise PlanError(
             f"{what} = {value[:80]!r} is not allowed. Expected: one line of printable text, at "

@@ -113,8 +113,8 @@ def _plain_options(name: str, given: Any) -> dict[str, Option]:
 def _check_value(value: Any, what: str) -> None:
     if type(value) not in (bool, int, float, str):
         raise PlanError(
-            f"{what}: {value!r} is {type(value).__name__}. Expected: true, false, a number, or a "
-            "plain word."
+            f"{what}: {value!r} has type {type(value).__name__}. Expected: true, false, a number, "
+            "or a plain word."
         )
     if isinstance(value, int) and abs(value) >= 2**63:
         raise PlanError(f"{what}: {value} is too large. Expected: a 64-bit integer.")

@@ -165,7 +165,7 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
             raise PlanError(unknown_name(str(value), map(str, get_args(hints[key])), what))
         if get_origin(hints[key]) is None and type(value) is not hints[key]:
             raise PlanError(
-                f"technique '{name}', option '{key}': {value!r} is {type(value).__name__}. "
+                f"technique '{name}', option '{key}': {value!r} has type {type(value).__name__}. "
                 f"Expected: {hints[key].__name__}."
             )
     missing = [

@@ -73,8 +73,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         raise Refusal(reason)
     if is_compiled(module):
         raise Refusal(
-            "the model is compiled by `torch.compile`, so its first forward, which attention needs, "
-            "cannot be recorded. Remove `torch.compile` to use attention."
+            "the model is compiled by `torch.compile`, so its first forward, which attention "
+            "needs, cannot be recorded. Remove `torch.compile` to use attention."
         )
     seen = FirstForward(kernel)
     attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.compute_and_note

@@ -94,9 +94,9 @@ class ReaderThreads:
         changed = reach.watched.find_rebinding()
         if changed is not None:
             raise UsageError(
-                f"reading a sample changes {changed}, so samples depend on the order of reads, and "
-                "this check has already read one. Use a plan without reader_threads, or a dataset "
-                "that reading does not change."
+                f"reading a sample changes {changed}, so samples depend on the order in which they "
+                "are read, and one has been read to find this out. Use a plan without "
+                "reader_threads, or a dataset that reading does not change."
             )
 
     def steps(self, steps: Steps) -> Iterator[list[tuple[int, Any]]]:

@@ -313,7 +313,10 @@ def test_others_may_be_trained_where_the_model_is_frozen() -> None:
         ({"metrics": {"right": lambda m, b: None}}, "'right' is NoneType"),
         ({"metrics": {"right": lambda m, b: 1 / 0}}, "division by zero"),
         ({"evaluate": lambda m, b: None}, "Expected: a dict"),
-        ({"held_out": TensorDataset(torch.ones(4, 16), torch.full((4,), 99))}, "label 99 is out of range"),
+        (
+            {"held_out": TensorDataset(torch.ones(4, 16), torch.full((4,), 99))},
+            "label 99 is out of range",
+        ),
     ],
 )
 def test_a_measure_that_fails_shows_before_the_first_step(

@@ -279,7 +279,10 @@ def test_what_gives_nothing_is_an_error() -> None:
         steps(Stream(Numbers(0), 8))
     with pytest.raises(UsageError, match="a step takes 8 samples, data yielded 7, and drop_last"):
         steps(Stream(Numbers(7), 8, drop_last=True))
-    with pytest.raises(RunError, match="yielded 20 samples in epoch 1, but the checkpoint was saved after 4 steps of 8"):
+    with pytest.raises(
+        RunError,
+        match="yielded 20 samples in epoch 1, but the checkpoint was saved after 4 steps of 8",
+    ):
         steps(Stream(Numbers(20), 8), first=4)
 
     class Once(Numbers):

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count as count_up
-from math import comb, log
+from math import comb, inf, log
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from hotlap.attach.entry import Script
+from hotlap.lab import duel as duel_module
 from hotlap.lab.decisions import ratio_of
 from hotlap.lab.duel import Duel, Turn, _Found
 from hotlap.lab.observing import watch
@@ -105,6 +106,29 @@ def test_a_gain_by_medians_alone_is_not_decided(monkeypatch: pytest.MonkeyPatch)
     # Control: the means agree.
     _, race = found(monkeypatch, lambda on, _: Turn(2.0, 2.0) if on else Turn(4.0, 4.0))
     assert race.decisions[0].state == "faster"
+
+
+def test_what_is_undecided_costs_little_once_something_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ms(on: Any, turn: int) -> Turn:
+        # The second gains and loses in turn.
+        each = 2.0 if on == (0,) else 4.0 + 0.1 * (turn % 2) if on else 4.05
+        return Turn(each, each)
+
+    def rounds(seconds_if_faster: float) -> int:
+        duel = Duel(cast("Any", None), [Plan({"idle": {}})] * 2, step_ms=4.0)
+        turns, now = count_up(), count_up()
+        monkeypatch.setattr(duel._turns, "take", lambda on: ms(on, next(turns)))
+        # A second passes at each look.
+        monkeypatch.setattr(duel_module.time, "monotonic", lambda: float(next(now)))
+        race = duel.race([(0,), (1,)], seconds=100.0, seconds_if_faster=seconds_if_faster)
+        assert race.of((0,)).state == "faster" and race.of((1,)).state == "undecided"
+        return race.rounds
+
+    assert rounds(30.0) < 40 < rounds(inf)
+    # Not before something is.
+    assert rounds(0.0) >= 8
 
 
 def test_a_base_that_differs_from_itself_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log
+from math import inf, log
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
@@ -153,6 +153,7 @@ class Duel:
         base: Combination = (),
         seconds: float,
         least_rounds: int = 0,
+        seconds_if_faster: float = inf,
     ) -> Race:
         """Take turns until every combination is decided, or the time is over.
 
@@ -164,12 +165,14 @@ class Duel:
             base: what they are compared with.
             seconds: how long turns are taken; looked at after each round.
             least_rounds: go on so long even if all are decided, for the intervals.
+            seconds_if_faster: how long turns are taken at most once a combination is faster.
         """
         began = time.monotonic()
-        found = self._race(arms, base, began, seconds, least_rounds)
+        until = began + seconds, began + seconds_if_faster
+        found = self._race(arms, base, until, least_rounds)
         if found.is_void and not found.is_over:
             self._turns.lengthen()
-            found = self._race(arms, base, began, seconds, least_rounds)
+            found = self._race(arms, base, until, least_rounds)
         if not found.is_void:
             self._taken += found.turns
         self._raced |= {base, *arms}
@@ -193,14 +196,14 @@ class Duel:
         self,
         arms: Sequence[Combination],
         base: Combination,
-        began: float,
-        seconds: float,
+        until: tuple[float, float],
         least_rounds: int,
     ) -> "_Found":
         found = _Found(arms, self.failed)
         while not found.is_over and (found.open or found.rounds < least_rounds):
             wanted = found.open if found.rounds >= least_rounds else found.running
-            if not self._turns.fits(len(wanted) + 2) or time.monotonic() - began > seconds:
+            ends = min(until) if found.has_faster else until[0]
+            if not self._turns.fits(len(wanted) + 2) or time.monotonic() > ends:
                 break
             self._take_round(found, base, wanted)
         return found
@@ -283,6 +286,11 @@ class _Found:
         self._means: dict[Combination | None, list[float]] = {}
         self._states: dict[Combination, State] = {}
         self._hung: Combination | None = None
+
+    @property
+    def has_faster(self) -> bool:
+        """True if one of them is decided to be faster."""
+        return "faster" in self._states.values()
 
     @property
     def is_void(self) -> bool:

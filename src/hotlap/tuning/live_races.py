@@ -23,6 +23,8 @@ _SECONDS = 30.0
 """That turns take at the most, beside the start of the process."""
 _SHARE_ALONE = 0.55
 """Of that time, for each technique alone; the rest is for what is added to the fastest one."""
+_SHARE_ONCE_FASTER = 0.3
+"""The same once one of them is faster: on top of that one, others are decided sooner."""
 _SLOW_SHARE = 0.4
 """Of what is left of the budget, for each technique alone where steps are so slow that less would
 decide nothing."""
@@ -188,7 +190,8 @@ class _Races:
             if found and left_s < self._needed_s:
                 break
             arms, numbers = numbers[: self._at_once], numbers[self._at_once :]
-            race = self._duel.race(arms, seconds=left_s)
+            once_faster_s = _SHARE_ONCE_FASTER * self._seconds - self._spent_s
+            race = self._duel.race(arms, seconds=left_s, seconds_if_faster=once_faster_s)
             self._is_over = race.is_over
             self._spent_s += race.seconds
             if race.placebo is not None:
@@ -235,7 +238,11 @@ class _Races:
                 break
             # The plain script takes turns, too: what is chosen must be faster than that.
             race = self._duel.race(
-                [*arms, PLAIN], base=chosen, seconds=left_s, least_rounds=_ENOUGH_ROUNDS
+                [*arms, PLAIN],
+                base=chosen,
+                seconds=left_s,
+                least_rounds=_ENOUGH_ROUNDS,
+                seconds_if_faster=_FINAL_S,
             )
             self._is_over = race.is_over
             self._spent_s += race.seconds

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count as count_up
-from math import comb, inf, log
+from math import comb, exp, inf, log
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ from hotlap.lab.duel import Duel, Turn, _Found
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
-from hotlap.trial.evidence import evidence
+from hotlap.trial.evidence import WORTH, evidence
 
 HERE = Path(__file__).parent
 TECHNIQUES = tuple(
@@ -111,15 +112,17 @@ def test_a_gain_by_medians_alone_is_not_decided(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_undecided_costs_little_once_something_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def ms(on: Any, turn: int) -> Turn:
-        # The second gains and loses in turn.
-        each = 2.0 if on == (0,) else 4.0 + 0.1 * (turn % 2) if on else 4.05
+    noise = Random(1)
+
+    def ms(on: Any) -> Turn:
+        # The second gains what is just not worth deciding on.
+        each = {(): 4.0, (0,): 2.0, (1,): 4.0 / (1 + WORTH)}[on] * exp(noise.gauss(0, 0.05))
         return Turn(each, each)
 
     def rounds(seconds_if_faster: float) -> int:
         duel = Duel(cast("Any", None), [Plan({"idle": {}})] * 2, step_ms=4.0)
-        turns, now = count_up(), count_up()
-        monkeypatch.setattr(duel._turns, "take", lambda on: ms(on, next(turns)))
+        now = count_up()
+        monkeypatch.setattr(duel._turns, "take", ms)
         # A second passes at each look.
         monkeypatch.setattr(duel_module.time, "monotonic", lambda: float(next(now)))
         race = duel.race([(0,), (1,)], seconds=100.0, seconds_if_faster=seconds_if_faster)

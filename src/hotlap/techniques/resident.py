@@ -80,6 +80,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.item_parts import ItemParts
     from hotlap.feed.memory.resident import ResidentRows
     from hotlap.feed.memory.workers_rows import WorkersRows
+    from hotlap.feed.purity.in_workers import DRAWS
 
     loader = target.loader
     # Padding of hotlap's own can be undone, row by row.
@@ -90,9 +91,13 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_COLLATE)
     _check_dataset(loader.dataset)
     problem = why_not_behind_workers(loader, target.own_order) if has_workers else None
+    limit = options.max_mib * 2**20
+    if problem is not None and problem.startswith(DRAWS):
+        problem = why_not_behind_workers(loader, target.own_order, may_draw=True)
+        if problem is None:
+            return _apply_to_parts(target, limit)
     if problem is not None:
         raise Refusal(problem)
-    limit = options.max_mib * 2**20
     if has_workers:
         rows: ResidentRows = WorkersRows(loader.dataset, limit)
         behind = BehindWorkers(rows, fill_ahead=target.fill_ahead)
@@ -111,6 +116,17 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         target.dropped.append(parts.drop)
     target.notes["resident"] = rows
     target.dropped.append(rows.drop)
+    return target
+
+
+def _apply_to_parts(target: FeedTarget, limit: int) -> FeedTarget:
+    from hotlap.feed.memory.behind_drawing_workers import BehindDrawingWorkers
+    from hotlap.feed.memory.received_parts import ReceivedParts
+
+    parts = target.notes["resident_parts"] = ReceivedParts(limit)
+    behind = BehindDrawingWorkers(parts, limit, fill_ahead=target.fill_ahead)
+    target.make_iterator = behind.make_iterator
+    target.dropped.append(parts.drop)
     return target
 
 
@@ -176,12 +192,11 @@ def _place(target: FeedTarget, options: Options) -> Any:
 
 
 def proof(target: FeedTarget) -> Proof:
-    rows = target.notes.get("resident")
+    rows, parts = target.notes.get("resident"), target.notes.get("resident_parts")
     if rows is None:
-        return Proof("no_effect", "no DataLoader used it")
-    parts = target.notes.get("resident_parts")
+        return _proof_of_parts(parts)
     if rows.draws and parts is not None and (parts.served or parts.refused is not None):
-        return _proof_of_parts(rows, parts)
+        return _proof_of_parts(parts, f"{rows.refused}, and ")
     if rows.refused is not None:
         return Proof("refused", rows.refused)
     if rows.served == 0:
@@ -193,9 +208,14 @@ def proof(target: FeedTarget) -> Proof:
     )
 
 
-def _proof_of_parts(rows: Any, parts: Any) -> Proof:
+def _proof_of_parts(parts: Any, before: str = "") -> Proof:
+    if parts is None:
+        return Proof("no_effect", "no DataLoader used it")
     if parts.refused is not None:
-        return Proof("refused", f"{rows.refused}, and {parts.refused}")
+        return Proof("refused", f"{before}{parts.refused}")
+    if parts.served == 0:
+        why = "no third epoch was read, the first one that needs no workers"
+        return Proof("no_effect", why)
     return Proof("applied", parts.words)
 
 
@@ -209,7 +229,9 @@ def _why_none_was_served(rows: Any) -> str:
 def _is_ready(target: FeedTarget) -> bool:
     # Until then it keeps what is read: that costs a little, and saves nothing. Behind workers it
     # cannot be switched within an epoch.
-    rows, parts = target.notes["resident"], target.notes.get("resident_parts")
+    rows, parts = target.notes.get("resident"), target.notes.get("resident_parts")
+    if rows is None:
+        return False
     if rows.draws and parts is not None:
         return parts.is_complete
     return rows.is_complete and not rows.behind_workers
@@ -223,7 +245,8 @@ def _switch_on(target: FeedTarget, options: Options) -> None:
 
 def _switch_off(target: FeedTarget, options: Options) -> None:
     del options
-    _switch(target, on=target.notes["resident"].behind_workers)
+    rows = target.notes.get("resident")
+    _switch(target, on=rows is None or rows.behind_workers)
 
 
 def _switch(target: FeedTarget, *, on: bool) -> None:

@@ -6,7 +6,7 @@ import logging
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from hotlap.feed.memory.parcel import Ear, Parcels
 from hotlap.feed.memory.workers_rows import WorkersRows
 from hotlap.feed.purity.in_child import can_fork
 from hotlap.feed.purity.in_workers import (
+    DRAWS,
     asks_for_its_worker,
     changes_when_read,
     draws_between_batches,
@@ -29,6 +30,19 @@ Make = Callable[[], Any]
 """Makes a DataLoader's iterator as torch does."""
 
 
+class FitLoaders:
+    """Tells of loaders whether their batches and draws are the same with workers and without."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def __call__(self, loader: Any) -> bool:
+        if loader not in self._known:
+            problem = _differs(loader) or draws_between_batches(loader)
+            self._known[loader] = problem is None
+        return self._known[loader]
+
+
 class BehindWorkers:
     """Makes the iterators of the DataLoaders with workers over one data set.
 
@@ -39,8 +53,8 @@ class BehindWorkers:
 
     def __init__(self, rows: WorkersRows, *, fill_ahead: bool = False) -> None:
         self.rows, self._fill_ahead = rows, fill_ahead
-        self._ear = Ear()
-        self._fit: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+        self.ear = Ear()
+        self._fits = FitLoaders()
 
     def make_iterator(self, loader: Any, make: Make) -> Any:
         """Return an iterator that reads from memory, or one that keeps what workers read."""
@@ -48,24 +62,10 @@ class BehindWorkers:
             return make()
         # An iterator over persistent workers is made once: it finds out itself.
         if not loader.persistent_workers and self.can_serve_epoch(loader):
-            return _without_workers(loader, make, self.rows)
+            return without_workers(loader, make, partial(_serve_rows, self.rows, loader))
         if self.rows.refused is not None:
             return make()
-        loader.check_worker_number_rationality()
-        collate = loader.collate_fn
-        # Small batches come as bytes, and with the word of what drew in a worker.
-        loader.collate_fn = Parcels(collate, self._ear)
-        try:
-            return _KeepingIterator(loader, self)
-        finally:
-            loader.collate_fn = collate
-
-    def _fits(self, loader: Any) -> bool:
-        """True if this loader's samples and draws are the same with workers and without."""
-        if loader not in self._fit:
-            problem = _differs(loader) or draws_between_batches(loader)
-            self._fit[loader] = problem is None
-        return self._fit[loader]
+        return KeepingIterator.of(loader, _RowsOfIterator(self, loader))
 
     def can_serve_epoch(self, loader: Any) -> bool:
         """Look whether the loader's next epoch can be served from memory."""
@@ -92,9 +92,66 @@ class BehindWorkers:
         """
         if began != self.rows.generation:
             return
-        if self._ear.moved is not None and self.rows.refused is None:
-            self.rows.refuse(f"reading a sample draws from {self._ear.moved} in a worker")
+        if self.ear.moved is not None and self.rows.refused is None:
+            self.rows.refuse(f"{DRAWS}{self.ear.moved} in a worker")
         self.rows.keep_batch(batch, indices, waited_s)
+
+
+class Keeping:
+    """What becomes of the batches of one iterator over workers, and how it serves without them."""
+
+    collate: Callable[[Any], Any]
+    """What workers make a batch with."""
+
+    def dataset_of(self, dataset: Any) -> Any:
+        """Return what workers read."""
+        return dataset
+
+    def can_serve_epoch(self, loader: Any, *, is_whole: bool) -> bool:
+        """Look whether persistent workers may keep waiting while the next epoch is served.
+
+        Args:
+            loader: the DataLoader.
+            is_whole: False if the script has broken off the epoch before.
+        """
+        raise NotImplementedError
+
+    def fetch_of(self, iterator: Any, loader: Any) -> Callable[[Any], Any]:
+        """Return what serves that epoch: `fetch(indices) -> batch`."""
+        raise NotImplementedError
+
+    def ask(self, indices: Any) -> Any:
+        """Return what a worker is asked for, in the place of the sampler's `indices`."""
+        return indices
+
+    def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
+        """Keep what a worker made of `indices`, awaited for `waited_s`; return the batch."""
+        raise NotImplementedError
+
+    def end_epoch(self, fetch: Callable[[Any], Any], unused: Iterable[Any]) -> None:
+        """An epoch that `fetch` served has ended; workers would have read `unused` as well."""
+
+
+class _RowsOfIterator(Keeping):
+    """Small batches come as bytes, and with the word of what drew in a worker."""
+
+    def __init__(self, behind: BehindWorkers, loader: Any) -> None:
+        self._behind = behind
+        self._began = behind.rows.generation
+        self.collate = Parcels(loader.collate_fn, behind.ear)
+
+    def can_serve_epoch(self, loader: Any, *, is_whole: bool) -> bool:
+        # What they still read for the epoch before is thrown away.
+        del is_whole
+        return self._behind.can_serve_epoch(loader)
+
+    def fetch_of(self, iterator: Any, loader: Any) -> Callable[[Any], Any]:
+        return _serve_rows(self._behind.rows, loader, iterator)
+
+    def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
+        del worker
+        self._behind.keep(batch, indices, waited_s, self._began)
+        return batch
 
 
 def _differs(loader: Any) -> str | None:
@@ -111,7 +168,7 @@ def _differs(loader: Any) -> str | None:
     return None
 
 
-class _AsWorkersAsk:
+class AsWorkersAsk:
     """A sampler's order, asked as workers ask: so many batches ahead, one more for each given out.
 
     It may draw for them, or look at what the loop has changed meanwhile.
@@ -119,21 +176,30 @@ class _AsWorkersAsk:
 
     def __init__(self, order: Iterator[Any], ahead: int) -> None:
         self._order = order
-        self._asked = deque(itertools.islice(order, ahead))
+        self.asked = deque(itertools.islice(order, ahead))
+        """What workers would be reading by now."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if not self._asked:
+        if not self.asked:
             raise StopIteration
-        indices = self._asked.popleft()
-        self._asked.extend(itertools.islice(self._order, 1))
+        indices = self.asked.popleft()
+        self.asked.extend(itertools.islice(self._order, 1))
         return indices
 
 
-def _without_workers(loader: Any, make: Make, rows: WorkersRows) -> Any:
-    """Make the iterator that the loader would have without workers: it draws as much."""
+def without_workers(
+    loader: Any, make: Make, fetch_of: Callable[[Any], Callable[[Any], Any]]
+) -> Any:
+    """Make the iterator that the loader would have without workers: it draws as much.
+
+    Args:
+        loader: a DataLoader with workers.
+        make: makes an iterator as torch does.
+        fetch_of: `fetch_of(iterator) -> fetch`, which serves its batches.
+    """
     workers, timeout = loader.num_workers, loader.timeout
     loader.num_workers, loader.timeout = 0, 0
     try:
@@ -142,20 +208,25 @@ def _without_workers(loader: Any, make: Make, rows: WorkersRows) -> Any:
         loader.num_workers, loader.timeout = workers, timeout
     # With workers, torch asks the sampler for an order twice, and uses the second.
     order = iter(iterator._index_sampler)
-    iterator._sampler_iter = _AsWorkersAsk(order, workers * (loader.prefetch_factor or 1))
+    iterator._sampler_iter = AsWorkersAsk(order, workers * (loader.prefetch_factor or 1))
     # On a copy: a fetcher that held a wrapper of its own method would be a cycle.
     fetcher = copy.copy(iterator._dataset_fetcher)
-    fetcher.fetch = _serve(iterator, rows, iterator._dataset_fetcher.fetch)
+    fetcher.fetch = fetch_of(iterator)
+    # No thread pins: so that the time counts.
+    iterator._pin_memory = False
     iterator._dataset_fetcher = fetcher
     return iterator
 
 
-def _serve(iterator: Any, rows: WorkersRows, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what serves an epoch, and pins its batches: no thread does, so the time counts."""
-    pins, iterator._pin_memory = iterator._pin_memory, False
+def finish_of(iterator: Any) -> Callable[[Any], Any] | None:
+    """Return what pins a batch if the loader wants it pinned, None if not."""
     device = iterator._pin_memory_device
-    finish = partial(_utils.pin_memory.pin_memory, device=device) if pins else None
-    return rows.serve_epoch(read, finish)
+    pin = partial(_utils.pin_memory.pin_memory, device=device)
+    return pin if iterator._pin_memory else None
+
+
+def _serve_rows(rows: WorkersRows, loader: Any, iterator: Any) -> Callable[[Any], Any]:
+    return rows.serve_epoch(read_of(loader), finish_of(iterator))
 
 
 def read_of(loader: Any) -> Callable[[Any], Any]:
@@ -169,39 +240,62 @@ def read_of(loader: Any) -> Callable[[Any], Any]:
     ).fetch
 
 
-class _KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
+class KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
     """Torch's iterator over workers, whose batches are kept as they are handed over.
 
     That of a loader with persistent workers serves every epoch: from memory, once all is there.
     """
 
-    def __init__(self, loader: Any, behind: BehindWorkers) -> None:
-        self._behind = behind
+    def __init__(self, loader: Any, keeping: Keeping) -> None:
+        self._keeping = keeping
         self._asked: deque[Any] = deque()
+        self._ahead: AsWorkersAsk | None = None
         self._from_memory: Callable[[Any], Any] | None = None
         self._asked_at = 0.0
-        self._began = behind.rows.generation
         super().__init__(loader)
+
+    @classmethod
+    def of(cls, loader: Any, keeping: Keeping) -> "KeepingIterator":
+        """Make the iterator of a loader, whose workers collate as `keeping` says."""
+        loader.check_worker_number_rationality()
+        collate = loader.collate_fn
+        loader.collate_fn = keeping.collate
+        try:
+            return cls(loader, keeping)
+        finally:
+            loader.collate_fn = collate
+
+    @property
+    def _dataset(self) -> Any:
+        return self._read
+
+    @_dataset.setter
+    def _dataset(self, dataset: Any) -> None:
+        # Torch sets it before it starts the workers.
+        self._read = self._keeping.dataset_of(dataset)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._asked.clear()
-        if first_iter or not self._behind.can_serve_epoch(loader):
+        if self._ahead is not None and self._from_memory is not None:
+            self._keeping.end_epoch(self._from_memory, self._ahead.asked)
+            self._ahead = None
+        is_whole = not first_iter and self._send_idx == self._rcvd_idx
+        if first_iter or not self._keeping.can_serve_epoch(loader, is_whole=is_whole):
             self._from_memory = None
             super()._reset(loader, first_iter)
             return
         # The workers keep waiting: they are needed again if the data set changes.
         _dataloader._BaseDataLoaderIter._reset(self, loader, first_iter)
         ahead = self._num_workers * (self._prefetch_factor or 1)
-        self._sampler_iter = _AsWorkersAsk(self._sampler_iter, ahead)
-        pins = self._pin_memory
-        self._from_memory = _serve(self, self._behind.rows, read_of(loader))
-        self._pin_memory = pins
+        self._sampler_iter = self._ahead = AsWorkersAsk(self._sampler_iter, ahead)
+        self._from_memory = self._keeping.fetch_of(self, loader)
 
     def _next_index(self) -> Any:
         indices = super()._next_index()
-        if self._from_memory is None:
-            self._asked.append(indices)
-        return indices
+        if self._from_memory is not None:
+            return indices
+        self._asked.append(indices)
+        return self._keeping.ask(indices)
 
     def _next_data(self) -> Any:
         if self._from_memory is None:
@@ -213,16 +307,16 @@ class _KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
         indices = self._asked.popleft()
         batch = super()._process_data(data, worker_idx)
         waited_s = time.perf_counter() - self._asked_at
-        self._behind.keep(batch, indices, waited_s, self._began)
-        return batch
+        return self._keeping.keep(batch, indices, waited_s, worker_idx)
 
 
-def why_not_behind_workers(loader: Any, own_order: bool) -> str | None:
+def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = False) -> str | None:
     """Return why what this loader's workers read cannot be kept, None if nothing speaks against it.
 
     Args:
         loader: a DataLoader with workers.
         own_order: the engine's own.
+        may_draw: True if samples may draw random numbers.
     """
     if own_order or not can_fork():
         return f"the DataLoader has num_workers={loader.num_workers}. Use num_workers=0."
@@ -234,5 +328,6 @@ def why_not_behind_workers(loader: Any, own_order: bool) -> str | None:
             "the dataset calls `get_worker_info`, so its samples may depend on the worker that "
             "reads them. Use num_workers=0, or remove the call."
         )
-    problem = why_not_in_workers(loader) or changes_when_read(loader.dataset)
+    problem = None if may_draw else why_not_in_workers(loader)
+    problem = problem or changes_when_read(loader.dataset)
     return problem or draws_between_batches(loader)

@@ -197,10 +197,19 @@ class ItemParts:
                 self._refuse(str(error))
                 return
         elif old is not None and old.marks != self._reach.marks:
-            self._begin_again("the dataset changes repeatedly")
+            self._has_changed(is_epoch=is_epoch)
         if is_epoch and self._is_verified and self._held:
             some = _spread_over(list(self._held), VERIFIED_PER_EPOCH, self.served)
             self._verify(dataset, {key: self._held[key] for key in some})
+
+    def _has_changed(self, *, is_epoch: bool) -> None:
+        """The data set is another one than at the last look.
+
+        Args:
+            is_epoch: True before the first batch of an epoch.
+        """
+        del is_epoch
+        self._begin_again("the dataset changes repeatedly")
 
     def _begin_again(self, reason: str, samples: int = PROBED) -> None:
         """Throw away what is held, and look for the first draw again; not for ever.
@@ -249,7 +258,7 @@ class ItemParts:
         begin = time.perf_counter()
         values = copy_of(held)
         self._copy_s.add(time.perf_counter() - begin)
-        if self._copy_s.count == FirstTimes.ENOUGH:
+        if self._copy_s.count == FirstTimes.ENOUGH and self._first_s.count:
             copying, computing = self._copy_s.usual * 1e6, self._first_s.usual * 1e6
             if copying > _WORTH_IT * computing:
                 self._refuse(
@@ -335,6 +344,9 @@ class ItemParts:
         except Unfit as error:
             self._divide_earlier(error)
             return
+        self._hold_copy(key, copies)
+
+    def _hold_copy(self, key: Any, copies: tuple[Any, ...]) -> None:
         self._held[key] = copies
         self.bytes += size_of(copies)
         self.most_bytes = max(self.most_bytes, self.bytes)

@@ -33,7 +33,7 @@ def parcel(batch: Any) -> Any:
     """
     leaves: list[torch.Tensor] = []
     spec = flatten_into(batch, leaves)
-    if spec is None or not all(map(_is_plain, leaves)):
+    if spec is None or not all(map(is_plain, leaves)):
         return batch
     if sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
         return batch
@@ -126,16 +126,13 @@ class _Parcel:
 
     def __init__(self, spec: Any, leaves: list[torch.Tensor]) -> None:
         self._spec = spec
-        self._written = [
-            (leaf.dtype, tuple(leaf.shape), leaf.view(-1).view(torch.uint8).numpy().tobytes())
-            for leaf in leaves
-        ]
+        self._written = [written(leaf) for leaf in leaves]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_parcel, (self._spec, self._written)
 
 
-def _is_plain(leaf: torch.Tensor) -> bool:
+def is_plain(leaf: torch.Tensor) -> bool:
     """True if a tensor's bytes, one behind the other, say all of it."""
     if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
         return False
@@ -152,13 +149,20 @@ def _usual_strides(shape: torch.Size) -> tuple[int, ...]:
     return tuple(reversed(strides[: len(shape)]))
 
 
-def _open_parcel(spec: Any, written: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
-    leaves = []
-    for dtype, shape, octets in written:
-        # Memory that torch aligns: sums may depend on where a row of numbers begins.
-        leaf = torch.empty(shape, dtype=dtype)
-        if octets:
-            theirs = torch.frombuffer(bytearray(octets), dtype=torch.uint8)
-            leaf.view(-1).view(torch.uint8).copy_(theirs)
-        leaves.append(leaf)
-    return rebuild(spec, iter(leaves))
+def written(leaf: torch.Tensor) -> tuple[torch.dtype, tuple[int, ...], bytes]:
+    """Return what `open_leaf` makes such a plain tensor of."""
+    return leaf.dtype, tuple(leaf.shape), leaf.view(-1).view(torch.uint8).numpy().tobytes()
+
+
+def open_leaf(dtype: torch.dtype, shape: tuple[int, ...], octets: bytes) -> torch.Tensor:
+    """Return the tensor of which these are the bytes."""
+    # Memory that torch aligns: sums may depend on where a row of numbers begins.
+    leaf = torch.empty(shape, dtype=dtype)
+    if octets:
+        theirs = torch.frombuffer(bytearray(octets), dtype=torch.uint8)
+        leaf.view(-1).view(torch.uint8).copy_(theirs)
+    return leaf
+
+
+def _open_parcel(spec: Any, leaves: list[tuple[torch.dtype, tuple[int, ...], bytes]]) -> Any:
+    return rebuild(spec, iter([open_leaf(*leaf) for leaf in leaves]))

@@ -10,6 +10,8 @@ from hotlap.feed.purity.own_code import methods_reached, names_in
 from hotlap.feed.purity.reach import Reach
 from hotlap.nested import leaves
 
+DRAWS = "reading a sample draws from "
+"""A reason that begins so speaks of random augmentation."""
 _LOOKED_AT = 4
 """Batches that a sampler is asked for to see whether it draws as it goes."""
 
@@ -31,7 +33,7 @@ def why_not_in_workers(loader: Any) -> str | None:
         finally:
             rng.restore(states)
         if drawn is not None:
-            return f"reading a sample draws from {drawn}, whose state differs in worker processes"
+            return f"{DRAWS}{drawn}, whose state differs in worker processes"
         if _requires_grad(sample):
             return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
         return None

@@ -1,11 +1,16 @@
 """A DataLoader whose iterators a plan hears of, without a script that is attached."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from hotlap.attach.apply import PlanInProcess
+from hotlap.plan import Plan
+
+EPOCHS = 4
 
 
 class Heard(DataLoader[Any]):
@@ -22,3 +27,50 @@ class Heard(DataLoader[Any]):
         self.plan.iterator_made(self, iterator)
         self.with_workers = [*self.with_workers, hasattr(iterator, "_workers")]
         return iterator
+
+
+class Trained:
+    """What a loop has seen over some epochs."""
+
+    def __init__(self) -> None:
+        self.batches: list[str] = []
+        self.with_workers: Sequence[bool] = ()
+        """See `Heard`."""
+        self.proof: dict[str, str] = {}
+
+
+def trained(
+    dataset: Any,
+    options: dict[str, Any],
+    *,
+    plan: dict[str, Any],
+    epochs: int = EPOCHS,
+    until: int | None = None,
+    change: Callable[[int, Any], None] | None = None,
+    fill_ahead: bool = False,
+) -> Trained:
+    """Train without a model: batches, and the draws of a loop between them."""
+    torch.manual_seed(3)
+    random.seed(3)
+    made = Trained()
+    made_by = PlanInProcess(Plan(plan), fill_ahead=fill_ahead)
+    options = {"batch_size": 4, "shuffle": True, "num_workers": 2, **options}
+    given = options.pop("seeded", None)
+    if given is not None:
+        options["generator"] = torch.Generator().manual_seed(given)
+    make_sampler = options.pop("make_sampler", None)
+    if make_sampler is not None:
+        options |= {"sampler": make_sampler(), "shuffle": False}
+    loader = Heard(dataset, **options)
+    loader.plan = made_by
+    for epoch in range(epochs):
+        if change is not None:
+            change(epoch, dataset)
+        for number, batch in enumerate(loader):
+            made.batches.append(f"{batch} {torch.rand(1)} {random.random()}")
+            if until is not None and number == until and epoch % 2 == 0:
+                break
+    made.with_workers = loader.with_workers
+    if plan:
+        (made.proof,) = made_by.proofs()
+    return made

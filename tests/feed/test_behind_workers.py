@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.feed.memory import resident, workers_rows
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.plan import Plan
-from tests.feed.heard import Heard
+from tests.feed.heard import EPOCHS, Heard, Trained, trained
 
 MAIN = os.getpid()
 SAMPLES = 40
-EPOCHS = 4
 
 
 class Rows(Dataset[Any]):
@@ -40,52 +39,6 @@ class InWorkers(Rows):
     def __getitem__(self, index: int) -> Any:
         assert os.getpid() != MAIN
         return super().__getitem__(index)
-
-
-class Trained:
-    """What a loop has seen over some epochs."""
-
-    def __init__(self) -> None:
-        self.batches: list[str] = []
-        self.with_workers: Sequence[bool] = ()
-        """See `Heard`."""
-        self.proof: dict[str, str] = {}
-
-
-def trained(
-    dataset: Any,
-    options: dict[str, Any],
-    *,
-    plan: dict[str, Any],
-    until: int | None = None,
-    change: Callable[[int, Any], None] | None = None,
-    fill_ahead: bool = False,
-) -> Trained:
-    """Train without a model: batches, and the draws of a loop between them."""
-    torch.manual_seed(3)
-    random.seed(3)
-    made = Trained()
-    made_by = PlanInProcess(Plan(plan), fill_ahead=fill_ahead)
-    options = {"batch_size": 4, "shuffle": True, "num_workers": 2, **options}
-    given = options.pop("seeded", None)
-    if given is not None:
-        options["generator"] = torch.Generator().manual_seed(given)
-    make_sampler = options.pop("make_sampler", None)
-    if make_sampler is not None:
-        options |= {"sampler": make_sampler(), "shuffle": False}
-    loader = Heard(dataset, **options)
-    loader.plan = made_by
-    for epoch in range(EPOCHS):
-        if change is not None:
-            change(epoch, dataset)
-        for number, batch in enumerate(loader):
-            made.batches.append(f"{batch} {torch.rand(1)} {random.random()}")
-            if until is not None and number == until and epoch % 2 == 0:
-                break
-    made.with_workers = loader.with_workers
-    if plan:
-        (made.proof,) = made_by.proofs()
-    return made
 
 
 def same(make: Callable[[], Any], options: dict[str, Any], **more: Any) -> Trained:
@@ -249,7 +202,7 @@ def init(worker: int) -> None:
 @pytest.mark.parametrize(
     ("make", "options", "why"),
     [
-        (lambda: Draws(0), {}, "draws from torch"),
+        (lambda: Draws(0), {"shuffle": False}, "random numbers in its first statement"),
         (lambda: Draws(37), {}, "draws from torch"),
         (Counts, {}, "reading a sample changes Counts.reads"),
         (Asks, {}, "get_worker_info"),

@@ -94,26 +94,29 @@ class BehindDrawingWorkers:
             self._ask_child(partial(self._find_difference, loader))
         return parts.refused is None and not parts.is_empty
 
-    def epoch_begins(self, loader: Any) -> bool:
-        """Return whether workers that are about to read an epoch are to send what they compute."""
+    def epoch_begins(self, loader: Any) -> int:
+        """Return how many statements' results workers are to send that are about to read an epoch.
+
+        None in the first one: there may be no other.
+        """
         self._epochs += 1
         self._with.begin_epoch()
         if self.parts.refused is not None or self._epochs == 1:
-            return False
-        if self._epochs == 2:
-            self._ask_child(partial(self._find_obstacle, loader))
-        elif self._sent == _MOST_SENT:
-            self.parts.refuse(
-                f"the sampler does not ask for the same samples in {_MOST_SENT} epochs"
-            )
-        if self.parts.refused is not None:
-            return False
+            return 0
         self.parts.look(loader.dataset)
+        if self._sent == _MOST_SENT:
+            self.parts.refuse(f"{_MOST_SENT} epochs have not asked for the same samples")
+        if self.parts.refused is None and self.parts.statements is None:
+            statements = self._ask_child(partial(self._divide, loader))
+            if statements is not None:
+                self.parts.divide_after(statements)
+        if self.parts.refused is not None or self.parts.statements is None:
+            return 0
         self._sent += 1
         self._asked.clear()
         self._witnesses.clear()
         self._is_checked = False
-        return self.parts.refused is None
+        return self.parts.statements
 
     def count(self, indices: Any) -> None:
         """Count a batch of a worker."""
@@ -128,7 +131,7 @@ class BehindDrawingWorkers:
         """Keep what comes along with a batch that a worker made of `indices`."""
         if note.refused is not None:
             self.parts.refuse(note.refused)
-        elif note.statements is not None:
+        else:
             self.parts.receive(note.statements, note.parts)
         if worker not in self._witnesses and note.parts and self.parts.refused is None:
             # The script may write to the batch.
@@ -177,17 +180,22 @@ class BehindDrawingWorkers:
                 "them: not faster"
             )
 
-    def _ask_child(self, look: Callable[[], str | None]) -> None:
-        """Refuse for what a forked child finds; what it opens, this process never has."""
-        try:
-            words = in_child(look)
-        except OSError as error:
-            words = str(error)
-        if words is not None:
-            self.parts.refuse(words)
+    def _ask_child(self, look: Callable[[], int | str | None]) -> int | None:
+        """Return a number that is found in a forked child, or refuse for the words that come.
 
-    def _find_obstacle(self, loader: Any) -> str | None:
-        """Make some samples without workers; return what speaks against it, None if nothing."""
+        What is opened there, this process never has.
+        """
+        try:
+            found = in_child(look)
+        except OSError as error:
+            found = str(error)
+        if isinstance(found, str):
+            self.parts.refuse(found)
+            return None
+        return found
+
+    def _divide(self, loader: Any) -> int | str:
+        """Make some samples without workers; return where to divide, or what speaks against it."""
         parts, read = ItemParts(self._max_bytes), read_of(loader)
         tried, opened = self._asked[:_TRIED], _open_files()
         # Draws are looked for, then what comes before them is kept.
@@ -198,8 +206,8 @@ class BehindDrawingWorkers:
         seconds = (time.perf_counter() - begin) / len(tried)
         if parts.refused is not None:
             return parts.refused
-        if not parts.served:
-            return "too few samples to see where its code draws random numbers"
+        if not parts.served or parts.statements is None:
+            return "an epoch has too few samples to see where its code draws random numbers"
         if _open_files() != opened:
             return "reading a sample leaves a file open, which worker processes would share"
         if seconds > _WORTH_IT * self._with.usual:
@@ -207,7 +215,7 @@ class BehindDrawingWorkers:
                 f"a sample takes {seconds * 1e6:.1f} us without the workers, and a whole step "
                 f"{self._with.usual * 1e6:.1f} us per sample with them: not faster"
             )
-        return None
+        return parts.statements
 
     def _find_difference(self, loader: Any) -> str | None:
         """Make batches again that workers have made; return what differs, None if nothing."""
@@ -239,7 +247,7 @@ class _PartsOfIterator(Keeping):
         self._turns = itertools.cycle(range(loader.num_workers))
         samples = _utils.fetch._MapDatasetFetcher(loader.dataset, True, list, loader.drop_last)
         self._sender = Sender(loader.dataset, samples.fetch, loader.collate_fn, max_bytes)
-        self._sender.send(is_on=behind.epoch_begins(loader))
+        self._sender.send(behind.epoch_begins(loader))
         self.collate = self._sender.collate
 
     def dataset_of(self, dataset: Any) -> Any:
@@ -255,7 +263,7 @@ class _PartsOfIterator(Keeping):
             self._continued = dict(enumerate(self._streams.states))
             self._streams = None
         self._turns = itertools.cycle(workers)
-        self._sender.send(is_on=self._behind.epoch_begins(loader))
+        self._sender.send(self._behind.epoch_begins(loader))
         return False
 
     def fetch_of(self, iterator: Any, loader: Any) -> Callable[[Any], Any]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from hotlap import rng
 from hotlap.errors import DIFFERS
+from hotlap.feed.memory.both_ways import find_other_sample
 from hotlap.feed.memory.item_calls import (
     Item,
-    index_of,
     inner_indices,
     innermost,
     items_made_by,
@@ -24,10 +24,10 @@ from hotlap.feed.memory.item_calls import (
 from hotlap.feed.memory.one_thread import one_thread
 from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.memory.row_store import bytes_of_others, share_memory
-from hotlap.feed.memory.values import Unfit, are_same, check_apart, copy_of, size_of
+from hotlap.feed.memory.values import Unfit, check_apart, copy_of, size_of
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.item_code import CannotDivide, Divided, ItemCode
-from hotlap.feed.purity.reach import Reach
+from hotlap.feed.purity.reach import Reach, name_of_change
 
 log = logging.getLogger("hotlap")
 
@@ -36,8 +36,6 @@ PROBED = 16
 VERIFIED_AT_FIRST = 64
 """Samples made in both ways before the first one is served."""
 VERIFIED_PER_EPOCH = 8
-_VERIFY_S = 1.0
-"""Seconds after which no further sample is made in both ways."""
 _WORTH_IT = 0.5
 _LOOK_EVERY = 64
 """Samples kept between two looks at the memory that is left."""
@@ -102,6 +100,11 @@ class ItemParts:
         """Bytes held in memory."""
         self._limit: int | None = None
         self._is_full = False
+
+    @property
+    def statements(self) -> int | None:
+        """How many stand before the first draw, None while that is looked for."""
+        return None if self._divided is None else self._after
 
     @property
     def is_complete(self) -> bool:
@@ -197,18 +200,19 @@ class ItemParts:
                 self._refuse(str(error))
                 return
         elif old is not None and old.marks != self._reach.marks:
-            self._has_changed(is_epoch=is_epoch)
+            self._has_changed(name_of_change(old, self._reach), is_epoch=is_epoch)
         if is_epoch and self._is_verified and self._held:
             some = _spread_over(list(self._held), VERIFIED_PER_EPOCH, self.served)
             self._verify(dataset, {key: self._held[key] for key in some})
 
-    def _has_changed(self, *, is_epoch: bool) -> None:
+    def _has_changed(self, what: str, *, is_epoch: bool) -> None:
         """The data set is another one than at the last look.
 
         Args:
+            what: has changed.
             is_epoch: True before the first batch of an epoch.
         """
-        del is_epoch
+        del what, is_epoch
         self._begin_again("the dataset changes repeatedly")
 
     def _begin_again(self, reason: str, samples: int = PROBED) -> None:
@@ -376,26 +380,10 @@ class ItemParts:
             # Other random states for a while would be those that the main thread draws from.
             self._refuse("samples are read in a background thread")
             return
-        until = time.monotonic() + _VERIFY_S
-        made: list[tuple[Any, Any, Any]] = []
-        # Before any of them is made whole: that may leave behind what its rest needs.
-        for number, (key, values) in enumerate(held.items()):
-            with rng.other_random_states():
-                rng.reseed(number)
-                sample = self._divided.rest(dataset, index_of(key), *copy_of(values))
-                made.append((index_of(key), sample, rng.global_random_states()))
-            if time.monotonic() > until:
-                break
-        for number, (index, ours, ended) in enumerate(made):
-            with rng.other_random_states():
-                rng.reseed(number)
-                plain = type(dataset).__getitem__(dataset, index)
-                other = rng.generator_that_advanced(ended)
-            if other is not None or not are_same(copy_of(plain), ours):
-                self._refuse(f"sample {index} is not the same when read again", too_late=True)
-                return
-            if time.monotonic() > until and number:
-                break
+        index = find_other_sample(self._divided, dataset, held)
+        if index is not None:
+            self._refuse(f"sample {index} is not the same when read again", too_late=True)
+            return
         self._reach.watched.accept()
 
 

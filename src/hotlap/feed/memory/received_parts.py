@@ -9,7 +9,26 @@ _ENOUGH = 0.9
 """Of what an epoch asks for: what is missing is read when it is asked for."""
 
 
-class ReceivedParts(ItemParts):
+class DividedParts(ItemParts):
+    """First parts of which it is known before where they end."""
+
+    def look(self, dataset: Any) -> None:
+        """Look at the data set before an epoch; what is held of another one is thrown away."""
+        self._is_due_to_look = True
+        self._try(self._look, dataset)
+
+    def divide_after(self, statements: int) -> None:
+        """Divide the code after so many statements, as was found in samples."""
+        if self.refused is None:
+            self._after = statements
+            self._try(self._divide)
+
+    def refuse(self, reason: str, *, too_late: bool = False) -> None:
+        """Stop serving, for `reason`; `too_late` if what was served may be wrong."""
+        self._refuse(reason, too_late=too_late)
+
+
+class ReceivedParts(DividedParts):
     """The first parts of the samples of a data set that worker processes read, see `ItemParts`.
 
     Workers see the data set as it was when they were started: this process must not see a later
@@ -23,47 +42,34 @@ class ReceivedParts(ItemParts):
     def is_empty(self) -> bool:
         return not self._held
 
-    def look(self, dataset: Any) -> None:
-        """Look at the data set before an epoch; what is held of another one is thrown away."""
-        self._is_due_to_look = True
-        self._try(self._look, dataset)
+    def divide_after(self, statements: int) -> None:
+        super().divide_after(statements)
+        # Samples are made in both ways in a child, before the first one is served.
+        self._is_verified = True
 
     def holds(self, keys: set[Any]) -> bool:
         """True if all of these are held, or nearly all."""
         return len(keys & self._held.keys()) >= _ENOUGH * len(keys)
 
-    def receive(self, statements: int, found: Mapping[Any, tuple[Any, ...]]) -> None:
+    def receive(self, statements: int | None, found: Mapping[Any, tuple[Any, ...]]) -> None:
         """Keep what a worker has computed.
 
         Args:
             statements: that stand before the first draw, as far as the worker has seen.
             found: by `key_of` the index.
         """
-        if self.refused is not None:
-            return
-        if self._divided is None:
-            self._after = statements
-            self._try(self._divide)
-            # Samples are made in both ways in a child, before the first one is served.
-            self._is_verified = True
-        elif statements != self._after:
+        if self.refused is None and statements != self.statements:
             self.refuse(f"{self._name} draws random numbers at changing places")
         if self.refused is None and not self._is_full:
             for key, values in found.items():
                 self._hold_copy(key, values)
             self.computed += len(found)
 
-    def refuse(self, reason: str, *, too_late: bool = False) -> None:
-        """Stop serving, for `reason`; `too_late` if what was served may be wrong."""
-        self._refuse(reason, too_late=too_late)
-
-    def _has_changed(self, *, is_epoch: bool) -> None:
+    def _has_changed(self, what: str, *, is_epoch: bool) -> None:
         if is_epoch:
-            super()._has_changed(is_epoch=True)
+            super()._has_changed(what, is_epoch=True)
             return
-        changed = self._reach.watched.find_change() if self._reach else None
         self.refuse(
-            f"{changed or 'the dataset'} changed during an epoch, which worker processes do not "
-            "see before the next one",
+            f"{what} changed during an epoch, which worker processes do not see before the next",
             too_late=True,
         )

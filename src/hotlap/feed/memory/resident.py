@@ -23,7 +23,7 @@ from hotlap.feed.memory.rereading import find_difference, positions_of, spread_o
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
-from hotlap.feed.purity.reach import Reach
+from hotlap.feed.purity.reach import Reach, name_of_change
 
 log = logging.getLogger("hotlap")
 
@@ -132,8 +132,7 @@ class ResidentRows:
         if self._reach.problem is not None:
             self.refuse(self._reach.problem)
         elif self._reach.marks != old.marks:
-            marks = self._reach.marks
-            self.changed = min(k for k in marks | old.marks if marks.get(k) != old.marks.get(k))
+            self.changed = name_of_change(old, self._reach)
             log.info("resident: %s changed, reading the samples again", self.changed)
             self._forget()
         if self.refused is None and self._checked and not self._held.is_empty:

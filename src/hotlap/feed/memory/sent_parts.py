@@ -11,8 +11,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import pin_memory
 
 from hotlap import rng
-from hotlap.feed.memory.item_parts import ItemParts
 from hotlap.feed.memory.parcel import end_with_parent, is_plain, open_leaf, parcel, written
+from hotlap.feed.memory.received_parts import DividedParts
 from hotlap.feed.memory.worker_streams import States, are_equal, seeded_state
 
 
@@ -30,17 +30,13 @@ class Note:
     refused: str | None
 
 
-class SentParts(ItemParts):
+class _SentParts(DividedParts):
     """First parts that are sent away as soon as they are computed."""
 
-    def refuse(self, reason: str) -> None:
-        """Send none, for `reason`."""
-        self._refuse(reason)
-
-    def take(self) -> tuple[int | None, dict[Any, tuple[Any, ...]]]:
-        """Return how many statements are divided off, and what was computed since the last call."""
+    def take(self) -> dict[Any, tuple[Any, ...]]:
+        """Return what was computed since the last call."""
         held, self._held, self.bytes = self._held, {}, 0
-        return (None if self._divided is None else self._after), held
+        return held
 
 
 class Sender:
@@ -62,9 +58,9 @@ class Sender:
     ) -> None:
         self.dataset = dataset
         self._read, self._collate, self._max_bytes = read_samples, collate, max_bytes
-        # Shared with the workers, which persist when something is to be sent at last.
-        self._is_on = torch.zeros(1, dtype=torch.uint8).share_memory_()
-        self._parts: SentParts | None = None
+        # Shared with the workers, which may have started long before something is to be sent.
+        self._statements = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._parts: _SentParts | None = None
         self._before: States | None = None
         self._is_new = True
 
@@ -80,19 +76,21 @@ class Sender:
     def __getitem__(self, index: Any) -> Any:
         return self.dataset[index]
 
-    def send(self, *, is_on: bool) -> None:
-        """Let workers send what they compute, or not."""
-        self._is_on[0] = is_on
+    def send(self, statements: int) -> None:
+        """Let workers send what so many statements compute; nothing if that is 0."""
+        self._statements.fill_(statements)
 
     def __getitems__(self, indices: Any) -> list[Any]:
         if isinstance(indices, Continued):
             rng.restore(indices.states)
             indices = indices.indices
-        if not self._is_on[0]:
+        if not self._statements:
             self._is_new = False
             return self._read(indices)
         if self._parts is None:
-            self._parts = SentParts(self._max_bytes)
+            self._parts = _SentParts(self._max_bytes)
+            self._parts.look(self.dataset)
+            self._parts.divide_after(int(self._statements))
             if self._is_new and not _is_as_seeded():
                 self._parts.refuse("this version of torch seeds its workers in another way")
         self._is_new = False
@@ -109,9 +107,9 @@ class Sender:
         before, self._before = self._before, None
         if before is None or self._parts is None:
             return batch
-        statements, parts = self._parts.take()
-        refused = self._parts.refused
-        note = Note(before, rng.global_random_states(), statements, parts, refused)
+        statements, refused = self._parts.statements, self._parts.refused
+        after = rng.global_random_states()
+        note = Note(before, after, statements, self._parts.take(), refused)
         try:
             return Noted(batch, _bytes_of(note))
         except Exception as error:

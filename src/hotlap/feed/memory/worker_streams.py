@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+# Loaded by torch in every worker: a generator that only the first sample loads would not be seeded.
+import numpy.random
 import torch
 from torch.utils.data._utils import worker as _worker
 
@@ -47,9 +49,6 @@ class WorkerStreams:
 
 def seeded_state(base_seed: int, worker: int) -> States:
     """Return the random states of a worker that has just started."""
-    # Torch imports it there, too.
-    import numpy
-
     with rng.other_random_states():
         rng.reseed(base_seed + worker)
         numpy.random.seed(_worker._generate_state(base_seed, worker))

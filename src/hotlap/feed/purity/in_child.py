@@ -7,10 +7,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 
 _WAIT_S = 60.0
+_Answer = TypeVar("_Answer")
 _MOST_WORDS = 60_000
 """Bytes that a pipe holds, so that the child never waits."""
 
@@ -20,8 +22,8 @@ def can_fork() -> bool:
     return sys.platform == "linux"
 
 
-def in_child(work: Callable[[], str | None]) -> str | None:
-    """Return what `work` returns in a forked child.
+def in_child(work: Callable[[], _Answer]) -> _Answer | str:
+    """Return what `work` returns in a forked child: words, a number, or None.
 
     An exception of it, or a child that dies or takes longer than a minute, is returned in words.
     """
@@ -47,7 +49,7 @@ def in_child(work: Callable[[], str | None]) -> str | None:
     )
 
 
-def _answer(work: Callable[[], str | None], reading: int, writing: int) -> None:
+def _answer(work: Callable[[], Any], reading: int, writing: int) -> None:
     try:
         os.close(reading)
         # The threads that torch computes with are not there after a fork.

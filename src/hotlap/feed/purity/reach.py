@@ -195,3 +195,9 @@ def _is_generator(value: Any) -> bool:
         kinds += [numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator]
         known.append(numpy.random.random.__self__)
     return isinstance(value, tuple(kinds)) and not any(value is each for each in known)
+
+
+def name_of_change(old: Reach, new: Reach) -> str:
+    """Return the first thing, by its name, that differs between two looks."""
+    both = old.marks | new.marks
+    return min(name for name in both if old.marks.get(name) != new.marks.get(name))

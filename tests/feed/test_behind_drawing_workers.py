@@ -271,7 +271,7 @@ def test_what_cannot_be_made_without_workers_is_read_by_them(
 def test_a_file_that_stays_open_is_read_by_workers(way: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(range(SAMPLES)))
     found = same(lambda: Opens(tmp_path / "file"), way)
-    assert "leaves a file open" in found.proof["why"]
+    assert f"leaves '{tmp_path / 'file'}' open" in found.proof["why"]
     assert way or all(found.with_workers)
 
 

@@ -4,6 +4,7 @@ One epoch of workers sends along what they compute of each sample before they dr
 are made in the process that trains, with the random draws that each worker would have made.
 """
 
+import contextlib
 import itertools
 import logging
 import os
@@ -34,6 +35,7 @@ from hotlap.feed.purity.in_child import in_child
 
 log = logging.getLogger("hotlap")
 
+_DESCRIPTORS = "/proc/self/fd"
 _TRIED = 2 * PROBED
 """Samples that are made in a child, to see what one takes without workers."""
 _WORTH_IT = 0.9
@@ -207,9 +209,10 @@ class BehindDrawingWorkers:
         if parts.refused is not None:
             return parts.refused
         if not parts.served or parts.statements is None:
-            return "an epoch has too few samples to see where its code draws random numbers"
-        if _open_files() != opened:
-            return "reading a sample leaves a file open, which worker processes would share"
+            return f"of {len(tried)} samples, nothing that is computed before a draw can be kept"
+        kept_open = sorted(what for _, what in _open_files() - opened)
+        if kept_open:
+            return f"reading a sample leaves '{kept_open[0]}' open, which workers would share"
         if seconds > _WORTH_IT * self._with.usual:
             return (
                 f"a sample takes {seconds * 1e6:.1f} us without the workers, and a whole step "
@@ -323,5 +326,12 @@ class Pace:
         return sum(kept) / len(kept) if kept else 0.0
 
 
-def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
+def _open_files() -> set[tuple[str, str]]:
+    """Return the descriptors of open files and connections, and what each is."""
+    found = set()
+    for number in os.listdir(_DESCRIPTORS):
+        with contextlib.suppress(OSError):
+            what = os.readlink(os.path.join(_DESCRIPTORS, number))
+            if what.startswith(("/", "socket:")) and not what.startswith(("/dev/", "/proc/")):
+                found.add((number, what))
+    return found

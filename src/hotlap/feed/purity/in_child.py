@@ -1,5 +1,6 @@
 """Tries something in a forked child: what it opens or draws there, this process never has."""
 
+import gc
 import os
 import pickle
 import select
@@ -52,6 +53,8 @@ def in_child(work: Callable[[], _Answer]) -> _Answer | str:
 def _answer(work: Callable[[], Any], reading: int, writing: int) -> None:
     try:
         os.close(reading)
+        # What the script's objects do as they go, this process does.
+        gc.disable()
         # The threads that torch computes with are not there after a fork.
         torch.set_num_threads(1)
         try:

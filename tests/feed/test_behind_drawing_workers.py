@@ -16,8 +16,9 @@ from torch.utils.data import Dataset, Subset, WeightedRandomSampler
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.errors import DIFFERS
-from hotlap.feed.memory import behind_drawing_workers, item_parts
+from hotlap.feed.memory import behind_drawing_workers, item_parts, sent_parts
 from hotlap.feed.memory.behind_drawing_workers import BehindDrawingWorkers
+from hotlap.feed.memory.worker_streams import WorkerStreams
 from hotlap.plan import Plan
 from tests.feed.heard import Heard, Trained, trained
 
@@ -236,6 +237,15 @@ def multiprocessing_depth() -> int:
     return int(multiprocessing.current_process().name != "MainProcess")
 
 
+class RestByProcess(Augmented):
+    """Does so after its draws, where only a worker's own batch shows it."""
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.decode(index)
+        row += torch.rand(3)
+        return row + (multiprocessing_depth() < 1), index
+
+
 class DrawsFirst(Augmented):
     def __getitem__(self, index: int) -> Any:
         noise = torch.rand(3)
@@ -255,6 +265,7 @@ class DrawsForOne(Augmented):
     [
         (DrawsFirst, "draws random numbers in its first statement"),
         (ByProcess, "is not the same"),
+        (RestByProcess, "a batch is not the same without worker processes"),
         (DrawsForOne, "draws random numbers"),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
@@ -273,6 +284,15 @@ def test_a_file_that_stays_open_is_read_by_workers(way: dict[str, Any], tmp_path
     found = same(lambda: Opens(tmp_path / "file"), way)
     assert f"leaves '{tmp_path / 'file'}' open" in found.proof["why"]
     assert way or all(found.with_workers)
+
+
+def test_a_torch_that_seeds_its_workers_in_another_way_keeps_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = WorkerStreams.seeded(1, 1).states[0]
+    monkeypatch.setattr(sent_parts, "seeded_state", lambda *_: other)
+    found = same(Augmented, {})
+    assert "seeds its workers in another way" in found.proof["why"]
 
 
 class RaisesOnce(Augmented):

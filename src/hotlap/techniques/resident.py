@@ -4,10 +4,13 @@ What it does   keeps each sample as the first epoch reads it; later epochs gathe
                memory, in the order and with the random draws of the script's own DataLoader. A
                collate function of the script's own is called with copies of its samples. Where
                worker processes read the first epoch, later ones need none: none are started. Of a
-               data set that draws random numbers (augmentation), and is read without workers, it
-               keeps what `__getitem__` computes before it draws; what follows runs for each
-               sample, with the draws of a plain run. In the engine that memory is a GPU's, if the
-               model is there and the samples fit: then only an epoch's order goes over the bus.
+               data set that draws random numbers (augmentation) it keeps what `__getitem__`
+               computes before it draws; what follows runs for each sample, with the draws of a
+               plain run. Behind worker processes, those of the second epoch send what they compute;
+               from the third one on batches are made without them, with the draws that each worker
+               would have made, unless an epoch takes longer so. In the engine that memory is a
+               GPU's, if the model is there and the samples fit: then only an epoch's order goes
+               over the bus.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
 When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory;
                on a GPU, where the model needs that memory itself.

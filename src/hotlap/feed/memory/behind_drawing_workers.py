@@ -294,7 +294,7 @@ class _PartsOfIterator(Keeping):
                 fetch(indices)
             except Exception:
                 # Nobody would have heard of it from a worker.
-                log.debug("a batch that nobody waits for", exc_info=True)
+                log.debug("a batch that is not waited for failed", exc_info=True)
 
 
 class Pace:

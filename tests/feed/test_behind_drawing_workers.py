@@ -295,6 +295,20 @@ def test_a_torch_that_seeds_its_workers_in_another_way_keeps_them(
     assert "seeds its workers in another way" in found.proof["why"]
 
 
+@WAYS
+@pytest.mark.parametrize("where", ["copy_of", "inner_indices", "in_child", "Sender"])
+def test_whatever_fails_in_here_leaves_the_batches_of_the_workers(
+    where: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise OSError(f"{where} has failed")
+
+    monkeypatch.setattr(behind_drawing_workers, where, fail)
+    found = same(Augmented, way)
+    assert f"{where} has failed" in found.proof["why"]
+    assert way or all(found.with_workers)
+
+
 class RaisesOnce(Augmented):
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)

@@ -48,6 +48,8 @@ _MOST_SENT = 4
 class BehindDrawingWorkers:
     """Makes the iterators of the DataLoaders with workers over one data set that augments.
 
+    Whatever fails in here ends it and says why; the script's workers read as before.
+
     Args:
         parts: where first parts are kept.
         max_bytes: for a worker's own.
@@ -72,13 +74,24 @@ class BehindDrawingWorkers:
             return make()
         if not loader.persistent_workers and self.can_serve_epoch(loader, is_whole=True):
             return without_workers(loader, make, partial(self._begin_to_serve, loader))
-        keeping = _PartsOfIterator(self, loader, self._max_bytes)
-        if self.parts.refused is not None:
+        keeping = self._try(_PartsOfIterator, self, loader, self._max_bytes)
+        if self.parts.refused is not None or keeping is None:
             return make()
         return KeepingIterator.of(loader, keeping)
 
+    def _try(self, work: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return work(*args)
+        except Exception as error:
+            log.debug("resident refused", exc_info=True)
+            self.parts.refuse(f"{type(error).__name__}: {error}")
+            return None
+
     def can_serve_epoch(self, loader: Any, *, is_whole: bool) -> bool:
         """Look whether the loader's next epoch can be served without workers."""
+        return bool(self._try(self._can_serve_epoch, loader, is_whole))
+
+    def _can_serve_epoch(self, loader: Any, is_whole: bool) -> bool:
         parts, dataset = self.parts, loader.dataset
         self._compare_paces()
         if self._fill_ahead and parts.refused is None:
@@ -101,6 +114,9 @@ class BehindDrawingWorkers:
 
         None in the first one: there may be no other.
         """
+        return self._try(self._epoch_begins, loader) or 0
+
+    def _epoch_begins(self, loader: Any) -> int:
         self._epochs += 1
         self._with.begin_epoch()
         if self.parts.refused is not None or self._epochs == 1:
@@ -131,6 +147,9 @@ class BehindDrawingWorkers:
 
     def hear(self, note: Note, indices: Any, batch: Any, worker: int) -> None:
         """Keep what comes along with a batch that a worker made of `indices`."""
+        self._try(self._hear, note, indices, batch, worker)
+
+    def _hear(self, note: Note, indices: Any, batch: Any, worker: int) -> None:
         if note.refused is not None:
             self.parts.refuse(note.refused)
         else:

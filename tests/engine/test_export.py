@@ -103,7 +103,7 @@ def test_code_inside_a_file_is_not_run(
 @pytest.mark.parametrize(
     ("held", "message"),
     [
-        ([1, 2], "holds list"),
+        ([1, 2], "contains a list"),
         ({"epoch": 3}, "none of them a state dict"),
         (nn.Linear(4, 4), "could run code"),
         ({"first.weight": torch.zeros(8, 4)}, "missing keys: first.bias, second.bias"),

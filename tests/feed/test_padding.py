@@ -97,7 +97,7 @@ def test_named_tuples_have_positions() -> None:
     ("arguments", "words"),
     [
         (({},), "no field to pad"),
-        (({"ids": "0"},), "'ids' is padded with '0'"),
+        (({"ids": "0"},), "the padding value of field 'ids' is '0'"),
         ((True,), "padded with True"),
         (({"ids": 0}, (8, 4)), r"to=\[8, 4\]"),
         (({"ids": 0}, (0, 4)), r"to=\[0, 4\]"),

@@ -81,7 +81,7 @@ def test_what_may_have_changed_something_is_told_first() -> None:
 @pytest.mark.parametrize(
     ("techniques", "words"),
     [
-        ({"threads": {"count": True}}, "True is bool. Expected: int"),
+        ({"threads": {"count": True}}, "True has type bool. Expected: int"),
         ({"threads": {"count": 1.0}}, "1.0 has type float. Expected: int"),
         ({"threads": {"count": 0}}, "count"),
         ({"threads": {}}, "needs the option 'count'"),

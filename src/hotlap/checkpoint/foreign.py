@@ -56,8 +56,8 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     held = _unpickle(path)
     if not isinstance(held, Mapping):
         raise UsageError(
-            f"'{path}' holds {type(held).__name__}. Expected: a state dict, or a dictionary that "
-            "contains one."
+            f"'{path}' contains a {type(held).__name__}. Expected: a state dict, or a dictionary "
+            "that contains one."
         )
     if _is_state_dict(held):
         return _plain_names(held, path)

@@ -72,7 +72,9 @@ class Pad:
             )
         for field, value in self.values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise UsageError(f"{field!r} is padded with {value!r}. Expected: a number.")
+                raise UsageError(
+                    f"the padding value of field {field!r} is {value!r}. Expected: a number."
+                )
         ascending = list(self.to) == sorted(set(self.to))
         if not ascending or any(type(length) is not int or length < 1 for length in self.to):
             raise UsageError(

@@ -154,7 +154,7 @@ def _check_types(what: str, given: Any, wanted: Mapping[str, tuple[type, ...]]) 
 
 
 def _describe(value: Any) -> str:
-    return f"{type(value).__name__} {str(value)[:40]!r}"
+    return "None" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def _check_position(checkpoint: Checkpoint) -> None:

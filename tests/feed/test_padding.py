@@ -98,7 +98,7 @@ def test_named_tuples_have_positions() -> None:
     [
         (({},), "no field to pad"),
         (({"ids": "0"},), "the padding value of field 'ids' is '0'"),
-        ((True,), "padded with True"),
+        ((True,), "padding value of field 0 is True"),
         (({"ids": 0}, (8, 4)), r"to=\[8, 4\]"),
         (({"ids": 0}, (0, 4)), r"to=\[0, 4\]"),
         (({"ids": 0}, (4, 4)), r"to=\[4, 4\]"),

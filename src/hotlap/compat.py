@@ -108,9 +108,8 @@ def hide_worker_info() -> None:
     worker._worker_info = None
     if get_worker_info() is not None:
         raise RunError(
-            f"torch {torch.__version__} has no `worker_info` that can be hidden, so worker "
-            "processes cannot read an iterable dataset. Remove the technique `workers` from the "
-            "plan."
+            f"with torch {torch.__version__}, the technique `workers` cannot read an iterable "
+            "dataset in worker processes. Remove `workers` from the plan."
         )
 
 

@@ -163,8 +163,8 @@ def _show_runs(
     )
     if plain.learned != exact.learned:
         raise RunError(
-            f"an exact plan changed what `{script}` prints. This is a bug in hotlap. Report it "
-            "with the lines above."
+            f"a plan that must leave every bit as it is changed what `{script}` prints. This is a "
+            "bug in hotlap. Report it to its developers, with the lines above."
         )
 
 

@@ -157,7 +157,8 @@ def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
 )
 def test_weights_of_another_model_are_refused_with_what_differs(changes: Any, words: str) -> None:
     given = {k: v for k, v in {**WANTED, **changes}.items() if v is not None}
-    with pytest.raises(UsageError, match=rf"'some.pt' does not fit the model: .*{words}.* Exp"):
+    said = rf"'some.pt' cannot be used for this model: .*{words}.* Exp"
+    with pytest.raises(UsageError, match=said):
         fit_to_model(given, WANTED, SOME)
 
 

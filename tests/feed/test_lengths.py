@@ -273,7 +273,7 @@ def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:
         ({"tokens_per_batch": 20}, "tokens, but tokens_per_batch=20"),
         ({"drop_last": True}, "drop_last=True with tokens_per_batch"),
         ({"collate": hotlap.pad({"ids": 0}, to=(4, 8))}, "batches are padded to 8 at most"),
-        ({"collate": hotlap.pad({"ids": 0}, to=(256,))}, "padded to 256, but tokens_per_batch=128"),
+        ({"collate": hotlap.pad({"ids": 0}, to=(256,))}, "padded to 256 as `to` says"),
     ],
 )
 def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:

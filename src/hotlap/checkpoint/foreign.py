@@ -128,8 +128,8 @@ def fit_to_model(
             problems.append(f"complex values in {_list_some(complexes)}")
     if problems:
         raise UsageError(
-            f"'{path}' does not fit the model: {'; '.join(problems).strip()}. Expected: finite "
-            "weights of the same model."
+            f"the weights in '{path}' cannot be used for this model: "
+            f"{'; '.join(problems).strip()}. Expected: finite weights of the same model."
         )
     return found
 

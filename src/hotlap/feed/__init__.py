@@ -1,0 +1,1 @@
+"""How samples come from a dataset to the step: read, made into batches, kept, and moved."""

@@ -44,10 +44,13 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
             "Expected: a module that can be imported."
         ) from error
     found = getattr(module, attribute, None)
+    if found is None:
+        raise UsageError(
+            f"{what} '{spec}': module '{module_name}' has no '{attribute}'. Expected: an instance "
+            f"of {expected}."
+        )
     if not isinstance(found, kinds):
         raise UsageError(
-            f"{what} '{spec}': '{attribute}' in module '{module_name}' "
-            f"{'does not exist' if found is None else f'has type {type(found).__name__}'}. "
-            f"Expected: an instance of {expected}."
+            f"{what} '{spec}' has type {type(found).__name__}. Expected: an instance of {expected}."
         )
     return found

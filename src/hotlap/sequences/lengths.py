@@ -72,11 +72,12 @@ class Budget:
         position = int(lengths.argmax())
         longest = bucket(int(lengths[position]), self.to)
         if longest > tokens:
-            padded = f", padded to {longest}" if self.to else ""
+            padded = f", padded to {longest} as `to` says" if self.to else ""
+            shorter = "add a smaller length to `to`" if self.to else "truncate or drop such samples"
             raise UsageError(
                 f"sample {position} has {lengths[position]} tokens{padded}, but "
-                f"tokens_per_batch={tokens}. Increase tokens_per_batch, or truncate or drop such "
-                "samples."
+                f"tokens_per_batch={tokens}. Set tokens_per_batch to {longest} or more, or "
+                f"{shorter}."
             )
         self.edges = np.array(self.to) if self.to else _ranges(lengths, tokens)
         """End of each range, ascending."""

@@ -63,7 +63,10 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
             "host); train on a CUDA GPU to use allocator"
         )
     if options == Options(expandable_segments=False):
-        return "expandable_segments=false alone is torch's default; set another option"
+        return (
+            "expandable_segments=false, without another option, is PyTorch's default and changes "
+            "nothing. Set expandable_segments=true, or another option."
+        )
     return None
 
 

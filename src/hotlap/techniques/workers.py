@@ -110,7 +110,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
 
 def _sharing_problem(stream: Any) -> str | None:
-    from hotlap.feed.memory.dataset_attributes import own_iterator
+    from hotlap.feed.purity.dataset_attributes import own_iterator
 
     path = own_iterator(stream)
     if path is None:

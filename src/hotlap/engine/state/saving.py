@@ -5,7 +5,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -256,12 +256,22 @@ def find(
         folder / CHECKPOINTS, check, before=None if before is None else before.name
     )
     if found is None and (passed or unfit or resume != "auto"):
-        why = f" ({'; '.join([*unfit, *passed])})" if passed or unfit else ""
-        raise MissingFile(
-            f"'{folder}' holds no usable checkpoint{why}. Expected: a run's folder, or a folder "
-            "`step-...` in it."
-        )
+        raise MissingFile(_why_none(folder, [*unfit, *passed]))
     return found, passed
+
+
+def _why_none(folder: Path, problems: Sequence[str]) -> str:
+    if not problems:
+        return (
+            f"'{folder}' holds no checkpoint. Expected: a run's folder, or a folder `step-...` in "
+            "it."
+        )
+    # What each says one could do instead, was tried.
+    found = "; ".join(problem.partition(". Use another checkpoint")[0] for problem in problems)
+    return (
+        f"'{folder}' holds no usable checkpoint: {found}. Use the recipe and the plan that the run "
+        "was started with, or the folder of another run."
+    )
 
 
 def is_step(folder: Path) -> bool:

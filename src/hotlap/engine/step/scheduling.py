@@ -33,7 +33,7 @@ def check_length(scheduler: Any, task: Task) -> None:
         if length > steps:
             raise UsageError(
                 f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: it "
-                f"would not reach its end. Use a schedule of at most {steps}, or a longer run."
+                f"would not reach its end. Use a schedule of at most {what}, or a longer run."
             )
         if name == "OneCycleLR" and length < steps:
             raise UsageError(

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 
 from hotlap.compat import end_workers, hide_worker_info
 from hotlap.errors import UsageError
-from hotlap.feed.memory.dataset_attributes import is_endless, own_generator
 from hotlap.feed.memory.parcel import end_with_parent, parcel
+from hotlap.feed.purity.dataset_attributes import is_endless, own_generator
 from hotlap.feed.readers.worker_signals import leave_signals_to_parent, starting_workers
 from hotlap.feed.samples.order import derive_seed
 from hotlap.feed.samples.transform import identity_collate, takes_generator

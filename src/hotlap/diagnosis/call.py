@@ -63,18 +63,19 @@ def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
         path = recipe_path(subject, "hotlap.diagnose")
         if not isinstance(arguments, Mapping) and arguments != ():
             raise UsageError(
-                f"arguments={arguments!r} for a recipe. Expected: its parameters by name, as in "
-                "{'epochs': 10}."
+                f"arguments={arguments!r} cannot be used with a recipe. Expected: its parameters "
+                "by name, as in {'epochs': 10}."
             )
         typed = to_command_line(dict(arguments))
         return RecipeRun(path=str(path), args=typed, cwd=os.getcwd(), device=device)
     if isinstance(arguments, Mapping | str):
         raise UsageError(
-            f"arguments={arguments!r} for a script. Expected: its command line, as in "
-            "['--epochs', '10']."
+            f"arguments={arguments!r} cannot be used with a script. Expected: its command line, as "
+            "in ['--epochs', '10']."
         )
     if device is not None:
         raise UsageError(
-            f"device={device!r} for a script, which chooses its device itself. Expected: None."
+            f"device={device!r} cannot be used with a script, which chooses its device itself. "
+            "Expected: None."
         )
     return Script(path=str(subject), args=tuple(map(str, arguments)), cwd=os.getcwd())

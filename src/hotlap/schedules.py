@@ -76,7 +76,8 @@ def _check(total: int, floor: float, **parts: int) -> None:
         least = 1 if name == "total" else 0
         if type(steps) is not int or steps < least:
             raise UsageError(
-                f"{name}={steps!r} is not allowed. Expected: a number of steps, {least} or more."
+                f"{name}={steps!r} is not allowed. Expected: an integer of {least} or more, in "
+                "steps."
             )
     if sum(parts.values()) > total:
         given = " + ".join(f"{name} {steps}" for name, steps in parts.items())

@@ -204,7 +204,7 @@ def test_what_the_task_makes_must_fit(given: Any, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["data", "held_out"])
 def test_a_loader_is_not_taken_for_its_data_set(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"{name} is DataLoader.*{name}=loader\.dataset"):
+    with pytest.raises(UsageError, match=rf"{name} is a DataLoader.*{name}=loader\.dataset"):
         task(**{name: DataLoader(data(), batch_size=8)})
 
 

@@ -230,7 +230,7 @@ def test_autocast_is_seen_where_the_first_layer_is_never_called() -> None:
         ({"steps": 3}, "epochs and steps given"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0"),
         ({"data": data(0)}, "data is empty"),
-        ({"data": iter([])}, "data is list_iterator"),
+        ({"data": iter([])}, "data is a list_iterator"),
         ({"schedule_per": "batch"}, "Expected: epoch, step"),
         ({"batch_size": 22, "drop_last": True}, "drop_last"),
         ({"loss": None}, "loss=None is not callable"),

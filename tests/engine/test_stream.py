@@ -222,11 +222,11 @@ class Empty(Plain):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"data": (n for n in range(3))}, "data is generator, an iterator, .* only once"),
-        ({"data": zip([1], [2], strict=True)}, "data is zip, an iterator"),
-        ({"held_out": iter([1])}, "held_out is list_iterator"),
-        ({"data": 3}, "data is int. Expected: .*`__iter__`"),
-        ({"data": lambda: iter([1])}, "data is function"),
+        ({"data": (n for n in range(3))}, "data is a generator, an iterator, .* only once"),
+        ({"data": zip([1], [2], strict=True)}, "data is a zip, an iterator"),
+        ({"held_out": iter([1])}, "held_out is a list_iterator"),
+        ({"data": 3}, "data is a int. Expected: .*`__iter__`"),
+        ({"data": lambda: iter([1])}, "data is a function"),
         ({"data": Empty()}, "data is empty"),
         ({"held_out": Empty()}, "held_out is empty"),
         ({"data": Endless(3)}, "data is Endless, whose `__iter__` never ends.*steps=N"),

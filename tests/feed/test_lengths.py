@@ -264,7 +264,7 @@ def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:
     [
         ({"batch_size": 4}, "batch_size and tokens_per_batch given"),
         ({"tokens_per_batch": None}, "neither batch_size nor tokens_per_batch given"),
-        ({"tokens_per_batch": 0}, "tokens_per_batch=0 is not valid"),
+        ({"tokens_per_batch": 0}, r"tokens_per_batch=0\) is not valid"),
         ({"lengths": None}, "tokens_per_batch=128 needs lengths"),
         ({"lengths": [1, 2]}, r"lengths has shape \(2,\), but data has 60 samples"),
         ({"lengths": [0.5] * 60}, "lengths has dtype float64"),
@@ -283,7 +283,7 @@ def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -
 
 def test_a_length_that_a_sample_exceeds_is_seen_where_rows_are_kept() -> None:
     task = make(lengths=[5] * 60)
-    with pytest.raises(hotlap.UsageError, match="its length in `lengths` is 5 at most"):
+    with pytest.raises(hotlap.UsageError, match="no value in the task's `lengths` is above 5"):
         hotlap.train(task, Plan({"resident": {}}))
 
 

@@ -294,13 +294,13 @@ def test_other_errors_stay_what_they_are(plan: Any) -> None:
 
 def test_a_dict_of_data_sets_is_none() -> None:
     parts = {"train": Table(ROWS), "test": Table(ROWS)}
-    with pytest.raises(hotlap.UsageError, match="data is dict, with the keys 'train', 'test'"):
+    with pytest.raises(hotlap.UsageError, match="data is a dict, with the keys 'train', 'test'"):
         task(parts)
-    with pytest.raises(hotlap.UsageError, match="held_out is dict"):
+    with pytest.raises(hotlap.UsageError, match="held_out is a dict"):
         task(Table(ROWS), held_out=parts)
     datasets = pytest.importorskip("datasets", reason="needs `pip install datasets`")
     made = datasets.DatasetDict(train=datasets.Dataset.from_dict(ROWS))
-    with pytest.raises(hotlap.UsageError, match="data is DatasetDict, with the keys 'train'"):
+    with pytest.raises(hotlap.UsageError, match="data is a DatasetDict, with the keys 'train'"):
         task(made)
 
 

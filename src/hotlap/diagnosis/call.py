@@ -76,6 +76,6 @@ def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
     if device is not None:
         raise UsageError(
             f"device={device!r} cannot be used with a script, which chooses its device itself. "
-            "Expected: None."
+            "Remove `device`."
         )
     return Script(path=str(subject), args=tuple(map(str, arguments)), cwd=os.getcwd())

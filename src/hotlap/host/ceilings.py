@@ -120,8 +120,9 @@ def measure(*, busy_cores: float, device: str = "cpu") -> Ceilings:
         )
     except subprocess.TimeoutExpired:
         raise RunError(
-            f"measuring the ceilings of {device} took more than {_LIMIT_S:g} s. Stop other "
-            "processes, or use `hotlap env --quick`."
+            f"the measurement of what {device} can compute and copy per second was stopped after "
+            f"{_LIMIT_S:g} s. Stop other processes and try again, or use `hotlap env --quick`, "
+            "which leaves it out."
         ) from None
     seconds = time.perf_counter() - start
     return parse(done.stdout, done.stderr, busy_cores=busy_cores, seconds=seconds)

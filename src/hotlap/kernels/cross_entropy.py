@@ -59,7 +59,10 @@ class Setting:
         if self.reduction not in REDUCTIONS:
             raise UsageError(unknown_name(str(self.reduction), REDUCTIONS, "reduction"))
         if type(self.rows) is not int or self.rows < 1:
-            raise UsageError(f"rows={self.rows!r} is not valid. Expected: an integer of 1 or more.")
+            raise UsageError(
+                f"rows={self.rows!r}, the rows of logits that are computed at once, is not valid. "
+                "Expected: an integer of 1 or more."
+            )
 
 
 def chunked_cross_entropy(

@@ -102,7 +102,10 @@ def _plain_options(name: str, given: Any) -> dict[str, Option]:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise PlanError(f"{what} is not a valid name. Expected: {_NAMES}.")
     if not isinstance(given, Mapping):
-        raise PlanError(f"{what} = {given!r} is not allowed. Expected: a table of options.")
+        raise PlanError(
+            f"the options of {what} are {given!r}. Expected: a table of options (a dict in "
+            "Python), which may be empty."
+        )
     for key, value in given.items():
         if not isinstance(key, str) or not _NAME.fullmatch(key):
             raise PlanError(f"{what}: option '{key}' is not a valid name. Expected: {_NAMES}.")

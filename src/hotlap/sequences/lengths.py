@@ -141,7 +141,9 @@ def buckets(lengths: Any, count: int) -> tuple[int, ...]:
         UsageError: count is no whole number from 1.
     """
     if type(count) is not int or count < 1:
-        raise UsageError(f"count={count!r} is not valid. Expected: an integer of 1 or more.")
+        raise UsageError(
+            f"buckets(count={count!r}) is not valid. Expected: an integer of 1 or more."
+        )
     values, counts = np.unique(np.asarray(lengths), return_counts=True)
     # Many different lengths are rounded up to some hundreds: the search takes their square.
     if len(values) > _CANDIDATES:

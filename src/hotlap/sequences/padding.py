@@ -78,10 +78,13 @@ class Pad:
         ascending = list(self.to) == sorted(set(self.to))
         if not ascending or any(type(length) is not int or length < 1 for length in self.to):
             raise UsageError(
-                f"to={list(self.to)} is not valid. Expected: ascending integers of 1 or more."
+                f"hotlap.pad(to={list(self.to)}) is not valid. Expected: the lengths to pad to, as "
+                "strictly increasing integers of 1 or more."
             )
         if type(self.dim) is not int or self.dim < 0:
-            raise UsageError(f"dim={self.dim!r} is not valid. Expected: an integer of 0 or more.")
+            raise UsageError(
+                f"hotlap.pad(dim={self.dim!r}) is not valid. Expected: an integer of 0 or more."
+            )
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch of these samples."""
@@ -212,8 +215,9 @@ class Pad:
         end = self.target(longest) if wide is None else wide
         if longest > end:
             raise UsageError(
-                f"field {field!r} of a sample has {longest} tokens, but its length in `lengths` is "
-                f"{end} at most. Expected: a length that no field exceeds."
+                f"a sample has {longest} tokens in field {field!r}, but no value in the task's "
+                f"`lengths` is above {end}. Expected: for each sample, the length of its longest "
+                "field."
             )
         value = self.values[field]
         padded = pad_sequence(rows, batch_first=True, padding_value=value)

@@ -39,26 +39,26 @@ def check_data(name: str, data: Any) -> None:
     if isinstance(data, Mapping):
         keys = ", ".join(map(repr, data)) or "none"
         raise UsageError(
-            f"{name} is {type(data).__name__}, with the keys {keys}. Pass one of its values."
+            f"{name} is a {type(data).__name__}, with the keys {keys}. Pass one of its values."
         )
     if _is_torchs("DataLoader", data):
         raise UsageError(
-            f"{name} is {type(data).__name__}, which makes batches itself. Pass the dataset that "
+            f"{name} is a {type(data).__name__}, which makes batches itself. Pass the dataset that "
             f"it reads, {name}=loader.dataset; set batch_size, shuffle, collate and drop_last in "
             "the task, and workers in the plan."
         )
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not is_map and not is_stream(data):
         raise UsageError(
-            f"{name} is {type(data).__name__}. Expected: a dataset with `__len__` and "
+            f"{name} is a {type(data).__name__}. Expected: a dataset with `__len__` and "
             "`__getitem__`, or with `__iter__`."
         )
     # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
-            f"{name} is {type(data).__name__}, an iterator, which can be read only once. Expected: "
-            "a dataset that can be iterated again. Wrap the function that returned the iterator: a "
-            "class whose `__iter__` calls it."
+            f"{name} is a {type(data).__name__}, an iterator, which can be read only once. "
+            "Expected: a dataset that can be iterated again. Wrap the function that returned the "
+            "iterator: a class whose `__iter__` calls it."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)

@@ -95,7 +95,9 @@ class Task:
         for names in (("epochs", "steps"), ("batch_size", "tokens_per_batch")):
             self._check_one_of(*names)
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed={self.seed!r} is not valid. Expected: 0 to 2**63 - 1.")
+            raise UsageError(
+                f"hotlap.Task(seed={self.seed!r}) is not valid. Expected: 0 to 2**63 - 1."
+            )
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
         if self.schedule_per not in PER:
@@ -245,7 +247,9 @@ class Task:
 
 def _check_whole(name: str, value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise UsageError(f"{name}={value!r} is not valid. Expected: an integer of 1 or more.")
+        raise UsageError(
+            f"hotlap.Task({name}={value!r}) is not valid. Expected: an integer of 1 or more."
+        )
 
 
 def _check_call(name: str, function: Any, takes: str) -> None:
@@ -266,4 +270,6 @@ def _check_positive(name: str, value: Any) -> None:
     if value is None:
         return
     if not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise UsageError(f"{name}={value!r} is not valid. Expected: a number above 0, or None.")
+        raise UsageError(
+            f"hotlap.Task({name}={value!r}) is not valid. Expected: a number above 0, or None."
+        )

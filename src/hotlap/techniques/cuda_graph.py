@@ -61,8 +61,8 @@ def why_not(task: TaskFacts) -> str | None:
         return _no_device(task.device)
     if len(task.optimizers) > 1:
         return (
-            f"a CUDA graph cannot capture a step with {len(task.optimizers)} optimizers. Expected: "
-            "1."
+            f"the script has {len(task.optimizers)} optimizers, and the captured step can have "
+            "one. Expected: 1 optimizer."
         )
     return None
 

@@ -62,7 +62,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         if error < _FLOAT32_ERROR:
             torch.set_float32_matmul_precision(before)
             raise Refusal(
-                f"precision='{options.precision}' has no effect on this {target.device}: the "
+                f"precision='{options.precision}' has no effect on device '{target.device}': the "
                 f"relative error of a product is {error:.0e}, as in float32. Remove "
                 "matmul_precision from the plan."
             )

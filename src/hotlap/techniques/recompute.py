@@ -92,7 +92,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
             if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
                 raise Refusal(
                     f"module '{name}' contains a {type(inner).__name__}, which would update its "
-                    "running statistics twice. Expected: repeated modules without batch norm."
+                    "running statistics twice. Expected: repeated modules without batch norm; or "
+                    "remove recompute from the plan."
                 )
         if "forward" in vars(block):
             raise Refusal(

@@ -73,7 +73,10 @@ def export(
     """
     path = Path(to)
     if path.suffix not in FORMATS:
-        raise UsageError(f"'{path}' has no known suffix. Expected: {', '.join(FORMATS)}.")
+        raise UsageError(
+            f"'{path}' has no known suffix. Expected: a file name that ends with "
+            f"{', '.join(FORMATS)}."
+        )
     check_free(path, overwrite)
     if path.suffix == ".onnx":
         _need_onnx()

@@ -22,6 +22,9 @@ class DividedParts(ItemParts):
         if self.refused is None:
             self._after = statements
             self._try(self._divide)
+            # Samples are made in both ways in a child of the process that trains, before the first
+            # one is served.
+            self._is_verified = True
 
     def refuse(self, reason: str, *, too_late: bool = False) -> None:
         """Stop serving, for `reason`; `too_late` if what was served may be wrong."""
@@ -41,11 +44,6 @@ class ReceivedParts(DividedParts):
     @property
     def is_empty(self) -> bool:
         return not self._held
-
-    def divide_after(self, statements: int) -> None:
-        super().divide_after(statements)
-        # Samples are made in both ways in a child, before the first one is served.
-        self._is_verified = True
 
     def holds(self, keys: set[Any]) -> bool:
         """True if all of these are held, or nearly all."""

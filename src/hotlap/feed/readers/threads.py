@@ -95,7 +95,7 @@ class ReaderThreads:
         if changed is not None:
             raise UsageError(
                 f"reading a sample changes {changed}, so samples depend on the order in which they "
-                "are read, and one has been read to find this out. Use a plan without "
+                "are read. This was found by reading one, before training. Use a plan without "
                 "reader_threads, or a dataset that reading does not change."
             )
 

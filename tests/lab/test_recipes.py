@@ -143,7 +143,7 @@ def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:
 @pytest.mark.parametrize(
     ("argv", "kind", "words"),
     [
-        (["--accumulate=-1"], UsageError, "Expected: a number of steps"),
+        (["--accumulate=-1"], UsageError, "Expected: an integer of"),
         (["--fault", "crash"], TrialError, "the recipe crashes"),
     ],
 )

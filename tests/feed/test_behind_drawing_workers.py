@@ -296,6 +296,18 @@ def test_a_torch_that_seeds_its_workers_in_another_way_keeps_them(
 
 
 @WAYS
+def test_a_note_that_cannot_be_read_leaves_the_batches_of_the_workers(
+    way: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(noted: Any) -> Any:
+        raise OSError(f"{type(noted).__name__} cannot be read")
+
+    monkeypatch.setattr(sent_parts.Noted, "note", fail)
+    found = same(Augmented, way)
+    assert "Noted cannot be read" in found.proof["why"]
+
+
+@WAYS
 @pytest.mark.parametrize("where", ["copy_of", "inner_indices", "in_child", "Sender"])
 def test_whatever_fails_in_here_leaves_the_batches_of_the_workers(
     where: str, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch

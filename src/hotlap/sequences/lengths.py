@@ -73,7 +73,10 @@ class Budget:
         longest = bucket(int(lengths[position]), self.to)
         if longest > tokens:
             padded = f", padded to {longest} as `to` says" if self.to else ""
-            shorter = "add a smaller length to `to`" if self.to else "truncate or drop such samples"
+            is_short = lengths[position] <= tokens
+            shorter = (
+                "add a smaller length to `to`" if is_short else "truncate or drop such samples"
+            )
             raise UsageError(
                 f"sample {position} has {lengths[position]} tokens{padded}, but "
                 f"tokens_per_batch={tokens}. Set tokens_per_batch to {longest} or more, or "

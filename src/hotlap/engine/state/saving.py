@@ -289,7 +289,7 @@ def run_of(step: Path) -> Path:
     root = step.absolute().parent
     if root.name != CHECKPOINTS:
         raise UsageError(
-            f"checkpoint '{step}' is not in a run's folder (RUN/checkpoints/step-...), so there is "
-            "no folder for new checkpoints. Pass --run-dir."
+            f"checkpoint '{step}' is not in a run's folder (RUN/{CHECKPOINTS}/step-...), so there "
+            "is no folder for new checkpoints. Pass --run-dir."
         )
     return root.parent

@@ -123,7 +123,7 @@ class BehindDrawingWorkers:
             return 0
         self.parts.look(loader.dataset)
         if self._sent == _MOST_SENT:
-            self.parts.refuse(f"{_MOST_SENT} epochs have not asked for the same samples")
+            self.parts.refuse(f"{_MOST_SENT} epochs were not enough to keep what one asks for")
         if self.parts.refused is None and self.parts.statements is None:
             statements = self._ask_child(partial(self._divide, loader))
             if statements is not None:
@@ -145,9 +145,16 @@ class BehindDrawingWorkers:
         if len(self._asked) < _TRIED:
             self._asked.extend(indices)
 
-    def hear(self, note: Note, indices: Any, batch: Any, worker: int) -> None:
-        """Keep what comes along with a batch that a worker made of `indices`."""
-        self._try(self._hear, note, indices, batch, worker)
+    def hear(self, noted: Noted, indices: Any, worker: int) -> States | None:
+        """Keep what comes along with a batch that a worker made of `indices`.
+
+        Returns the worker's random states after it, None if they cannot be read.
+        """
+        note = self._try(noted.note)
+        if note is None:
+            return None
+        self._try(self._hear, note, indices, noted.batch, worker)
+        return note.after
 
     def _hear(self, note: Note, indices: Any, batch: Any, worker: int) -> None:
         if note.refused is not None:
@@ -300,9 +307,9 @@ class _PartsOfIterator(Keeping):
     def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
         del waited_s
         if isinstance(batch, Noted):
-            note = batch.note()
-            self._left[worker] = note.after
-            self._behind.hear(note, indices, batch.batch, worker)
+            left = self._behind.hear(batch, indices, worker)
+            if left is not None:
+                self._left[worker] = left
             batch = batch.batch
         self._behind.count(indices)
         return batch

@@ -5,6 +5,7 @@ import itertools
 import logging
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -97,7 +98,7 @@ class BehindWorkers:
         self.rows.keep_batch(batch, indices, waited_s)
 
 
-class Keeping:
+class Keeping(ABC):
     """What becomes of the batches of one iterator over workers, and how it serves without them."""
 
     collate: Callable[[Any], Any]
@@ -107,6 +108,7 @@ class Keeping:
         """Return what workers read."""
         return dataset
 
+    @abstractmethod
     def can_serve_epoch(self, loader: Any, *, is_whole: bool) -> bool:
         """Look whether persistent workers may keep waiting while the next epoch is served.
 
@@ -114,21 +116,22 @@ class Keeping:
             loader: the DataLoader.
             is_whole: False if the script has broken off the epoch before.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fetch_of(self, iterator: Any, loader: Any) -> Callable[[Any], Any]:
         """Return what serves that epoch: `fetch(indices) -> batch`."""
-        raise NotImplementedError
 
     def ask(self, indices: Any) -> Any:
         """Return what a worker is asked for, in the place of the sampler's `indices`."""
         return indices
 
+    @abstractmethod
     def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
         """Keep what a worker made of `indices`, awaited for `waited_s`; return the batch."""
-        raise NotImplementedError
 
-    def end_epoch(self, fetch: Callable[[Any], Any], unused: Iterable[Any]) -> None:
+    def end_epoch(  # noqa: B027 (most have nothing to do)
+        self, fetch: Callable[[Any], Any], unused: Iterable[Any]
+    ) -> None:
         """An epoch that `fetch` served has ended; workers would have read `unused` as well."""
 
 

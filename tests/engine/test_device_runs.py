@@ -189,7 +189,7 @@ def test_the_optimizer_technique_gives_way_to_the_graph(device: str) -> None:
     plan = Plan({**GRAPH, "optimizer": {"implementation": "foreach"}})
     states = {row["name"]: row for row in hotlap.train(task(), plan, device=device).techniques}
     assert states["cuda_graph"]["state"] == "applied"
-    assert "cuda_graph chooses the implementation itself" in states["optimizer"]["why"]
+    assert "`cuda_graph` chooses how the optimizer is implemented" in states["optimizer"]["why"]
 
 
 @pytest.mark.gpu

@@ -147,7 +147,7 @@ def test_nothing_to_gain_is_said_only_where_a_gain_was_ruled_out() -> None:
     tuner.notes.note_untried([Candidate("workers", {"count": 1}, Numerics.EXACT)], "too short")
     partly = without_gain(faked.raced({RESIDENT: 1.0}), tuner)
     assert partly.outcome == "could_not_tell"
-    assert partly.reason == "not tried: workers(count=1)"
+    assert partly.reason == "not tried (too short): workers(count=1)"
     assert partly.to_json()["not_tried"] == ["workers(count=1)"]
     tuner = faked.tuner()
     tuner.notes.note_failed_proof(FUSED, "fused", "changed", "gradient: off")
@@ -219,7 +219,7 @@ def test_techniques_that_are_not_applicable_take_one_line_unless_all_are_asked_f
     text = shown(found())
     assert "2 techniques are not applicable" in text
     assert "fp8" not in text
-    assert "resident no_effect" in text
+    assert "resident not used" in text
     every = shown(found(), every=True)
     assert "fp8 refused needs a GPU" in every
     assert "not applicable" not in every

@@ -193,7 +193,7 @@ def test_half_of_a_live_gain_in_fresh_processes_confirms_it_however_noisy_they_a
     assert fastest_first(final, tuner.floor) == []
     assert [str(row.plan) for row in tuner.trials] == ["resident", "host_allocator, resident"]
     (row,) = tuner.notes.rows(["workers"])
-    assert row["why"] == "workers(count=2): not tried, it cannot be combined with resident"
+    assert row["why"] == "workers(count=2): it cannot be combined with resident"
 
 
 def test_a_live_gain_within_the_noise_of_its_own_race_confirms_nothing(

@@ -19,7 +19,6 @@ from hotlap.task import Task
 from hotlap.techniques import check, registry
 from hotlap.usercode import is_hotlaps, is_users
 
-_BUSY_CORES = 0.5
 _LEAST_STEPS = 16
 
 
@@ -117,9 +116,6 @@ def steps_given(steps: int) -> int:
 def detect_host() -> Host:
     """Return this host, and say so if others keep it busy: times are noisy then."""
     host = Host.detect()
-    if host.busy_cores > _BUSY_CORES:
-        say(
-            f"other processes keep {host.busy_cores:.1f} of {host.cores} cores busy: times will be "
-            "noisy, and small gains may not be detected"
-        )
+    if host.load:
+        say(f"{host.load}: times will be noisy, and small gains may not be detected")
     return host

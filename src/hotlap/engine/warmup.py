@@ -141,9 +141,10 @@ def _no_trace(model: Any) -> Iterator[None]:
     for name, parameter in model.named_parameters():
         if parameter._version != versions.get(name):
             raise UsageError(
-                f"the model's forward writes to its parameter {name}, so the largest batch cannot "
-                "be tried before the first step. Use a buffer instead of this parameter, or a task "
-                "without `lengths`."
+                f"the model's forward writes to its parameter '{name}'. With `lengths`, the "
+                "largest batch is run before the first step to check that it fits into memory, and "
+                "must leave no trace. Use a buffer instead of this parameter, or a task without "
+                "`lengths`."
             )
 
 

@@ -28,6 +28,8 @@ FEATURES = (
     "bf16",
 )
 """Flags of `/proc/cpuinfo` that decide which kernels torch takes."""
+_BUSY_CORES = 0.5
+"""More than that, kept busy by other processes, hides small gains."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,13 @@ class Host:
     """`linux`, `darwin` or `win32`."""
     system: str = ""
     """Name and version of the system, for people."""
+
+    @property
+    def load(self) -> str:
+        """Who else is busy here, in words, where it disturbs measurements; else empty."""
+        if self.busy_cores <= _BUSY_CORES:
+            return ""
+        return f"other processes keep {self.busy_cores:.1f} of {self.cores} cores busy"
 
     @classmethod
     def detect(cls) -> "Host":

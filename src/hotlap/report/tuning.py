@@ -13,6 +13,8 @@ _NOTHING = {
     "could_not_tell": "Undecided whether there is anything to gain",
     "not_proven": "Nothing that could be proven",
 }
+_STATES = {"not_tried": "not tried", "no_effect": "not used"}
+"""A technique without effect was measured: its row says what came of it."""
 
 
 def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
@@ -93,7 +95,7 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         table.add_column(name)
     for row in tuning.techniques:
         if row["name"] not in hidden:
-            table.add_row(row["name"], row["state"], printable(row["why"]))
+            table.add_row(row["name"], _STATES.get(row["state"], row["state"]), printable(row["why"]))
     console.print()
     if table.row_count:
         console.print(table)

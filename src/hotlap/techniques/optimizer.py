@@ -60,7 +60,8 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
 
     if target.taken_by is not None:
         raise Refusal(
-            f"{target.taken_by} chooses the implementation itself. Remove it to use `optimizer`."
+            f"the technique `{target.taken_by}` chooses how the optimizer is implemented. Remove "
+            f"`{target.taken_by}` from the plan to use the technique `optimizer`."
         )
     optimizer = target.optimizer
     kind = type(optimizer)

@@ -238,19 +238,22 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
             was_again = sum(row.plan == top.plan for row in tuner.trials) > 1
             other = "another race did not confirm it" if was_again else "no other race was held"
             reasons.append(
-                f"{top.plan} gave {figures(top.speedup)} in one race, and {other}; use "
-                f"{tuner.budget.option}, or a machine with fewer other processes"
+                f"{top.plan} gave {figures(top.speedup)} {_where(top)}, and {other}; use "
+                f"{tuner.budget.option}"
             )
         else:
             reasons.append(
-                f"{top.plan} gave {figures(top.speedup)}, which neither shows a gain nor rules one "
+                f"{top.plan} gave {figures(top.speedup)} {_where(top)}, which neither shows a gain nor rules one "
                 f"out; identical runs differ by up to {tuner.floor:.1%} here"
             )
     elif tried and tuner.floor > WORTH_CALLING:
         reasons.append(f"identical runs differ by up to {tuner.floor:.1%} here")
-    untried = tuner.notes.untried
-    if untried:
-        reasons.append(f"not tried: {', '.join(untried)}")
+    by_why: dict[str, list[str]] = {}
+    for name, why in tuner.notes.untried.items():
+        by_why.setdefault(why, []).append(name)
+    reasons += [f"not tried ({why}): {', '.join(names)}" for why, names in by_why.items()]
+    if reasons and tuner.host.load:
+        reasons.append(f"when the tuning began, {tuner.host.load}: tune when the machine is quiet")
     if reasons:
         return "could_not_tell", "; ".join(reasons)
     if not tried:
@@ -260,6 +263,10 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         f"{count} plan{'s' * (count != 1)} tried, and none can be more than {WORTH_CALLING:.0%} "
         f"faster than {tuner.plain}"
     )
+
+
+def _where(row: TrialRow) -> str:
+    return f"in race {row.race}" if row.race else "in one process"
 
 
 def _last_of_each(trials: Sequence[TrialRow]) -> list[TrialRow]:

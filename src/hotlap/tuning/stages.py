@@ -147,6 +147,8 @@ def _watch(tuner: Tuner) -> Observation:
         stays=not tuner.owns_step,
     )
     tuner.kept.keep_files(seen.files)
+    step_ms = seen.trace.step_ms()["median"]
+    tuner.progress(f"{tuner.plain} starts in {seen.trace.setup_s:.1f} s; a step takes {step_ms:.2f} ms")
     if seen.trace.setup_s > _LONG_START_S:
         tuner.progress(
             f"{seen.trace.setup_s:.0f} s from start to first batch: each further process takes as "

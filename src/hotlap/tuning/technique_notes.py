@@ -41,7 +41,7 @@ class Notes:
         """Note candidates that were in no race."""
         for candidate in candidates:
             self.untried[candidate.name] = why
-            self._note(candidate.technique, "not_tried", f"{candidate.name}: not tried, {why}")
+            self._note(candidate.technique, "not_tried", f"{candidate.name}: {why}")
 
     def note_race(self, candidate: Candidate, arm: Arm, race: Race) -> None:
         """Note what came out for a candidate that was started alone."""
@@ -96,7 +96,7 @@ class Notes:
 
     def note_replaced(self, candidate: Candidate, by: Plan) -> None:
         """Note a candidate that cannot be in one plan with what was found to be faster."""
-        words = f"{candidate.name}: not tried, it cannot be combined with {by}"
+        words = f"{candidate.name}: it cannot be combined with {by}"
         self._note(candidate.technique, "not_tried", words)
 
     def note_unconfirmed(self, plans: Iterable[Plan], option: str) -> None:
@@ -173,7 +173,7 @@ class Notes:
 def in_words(candidate: Candidate, race: Race) -> str:
     """Return what a candidate gave alone, and whether that is a gain."""
     ratio = race.ratio(candidate.name)
-    words = f"{candidate.name} alone: {figures(ratio)}"
+    words = f"{candidate.name} alone, in race 1: {figures(ratio)}"
     if race.gains(candidate.name, race.floor):
         return words
     if ratio.low <= 1 + race.floor:

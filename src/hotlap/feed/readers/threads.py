@@ -154,8 +154,8 @@ class ReaderThreads:
 
     def _too_late(self, drawn: str) -> RunError:
         return RunError(
-            f"reading a sample draws from {drawn}, which threads share, and the first samples of "
-            "the epoch did not show it. Use the technique `workers` instead of `reader_threads`, "
+            f"reading a sample draws from {drawn}, which threads share, so they would draw in "
+            "another order in each run. Use the technique `workers` instead of `reader_threads`, "
             "or draw in a transform(sample, generator)."
         )
 

@@ -185,7 +185,7 @@ def test_an_edited_verdict_is_not_the_one_that_was_proven() -> None:
         ("[hots]", "'hots' is not known. Expected: host, schema, techniques, verdict. Did you"),
         ("environment = 1", "'environment' is not known"),
         ("[host]\ncpu = 'x'\ntorhc = '2'", "'torhc' is not known. Expected: cpu, torch. Did you"),
-        ("[host]\ncpu = 'x'", "lacks the key 'torch'"),
+        ("[host]\ncpu = 'x'", "has no key 'torch'"),
         ("[host]\ncpu = 3\ntorch = '2'", "host.cpu = 3 has type int. Expected: a string"),
         ("[host]\ncpu = \"a\\u001bb\"\ntorch = '2'", "printable"),
         (f"[host]\ncpu = '{'a' * 2000}'\ntorch = '2'", "at most"),

@@ -76,6 +76,18 @@ def test_a_gain_that_everything_agrees_on_is_claimed(own_run: dict[str, Any]) ->
     assert [row["state"] for row in found.techniques] == ["applied"]
 
 
+def test_without_time_to_watch_the_plan_the_turns_in_one_process_predict_its_whole_run() -> None:
+    final = faked.raced({RESIDENT: 1.6})
+    found = []
+    for by_means in (2.0, 1.2):
+        tuner = tried(faked.tuner(4.0), final)
+        tuner.trials.insert(0, TrialRow(RESIDENT, 0, Ratio(2.1, 2.0, 2.2, 30), None, "", by_means))
+        found.append(conclude(tuner, faked.watched(), final, [rung(final)]).whole_run)
+    (plain, fast), (_, slow) = ((each["baseline"].seconds, each["best"].seconds) for each in found)
+    # The first epoch is read as before: 2 s of set-up, 50 steps of 4 ms.
+    assert (fast - 2.2) * 2.0 == pytest.approx(plain - 2.2) == pytest.approx((slow - 2.2) * 1.2)
+
+
 def test_a_race_whose_plain_step_is_not_the_watched_one_proves_no_gain(
     own_run: dict[str, Any],
 ) -> None:

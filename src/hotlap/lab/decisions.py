@@ -28,6 +28,8 @@ class Decision:
     """Why it failed, or is not decided."""
     odds: float = 0.0
     """How many times likelier its turns are under a gain than under none."""
+    by_means: float | None = None
+    """How many times faster it is by the means of turns, which few long steps lengthen, too."""
 
 
 def decision_of(
@@ -43,12 +45,11 @@ def decision_of(
     ratio, above = ratio_of(logs), count_above(logs)
     if is_void:
         return Decision(on, "undecided", ratio, "the same plan differed from itself")
-    if state == "faster":
-        by_means = ratio_of(means).median
-        if by_means < 1 + WORTH:
-            # What lengthens few steps hides from medians: a collector, a reader that stalls.
-            return Decision(on, "undecided", ratio, f"{by_means:.2f}x by the means of turns")
-    return Decision(on, state, ratio, why, evidence(len(logs), above))
+    by_means = ratio_of(means).median
+    if state == "faster" and by_means < 1 + WORTH:
+        # What lengthens few steps hides from medians: a collector, a reader that stalls.
+        return Decision(on, "undecided", ratio, f"{by_means:.2f}x by the means of turns")
+    return Decision(on, state, ratio, why, evidence(len(logs), above), by_means)
 
 
 def ratio_of(differences: Sequence[float]) -> Ratio:

@@ -294,7 +294,9 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
     _check_keys(values, keys, f"key in [{name}]")
     for key in keys:
         if key not in values:
-            raise PlanError(f"the table [{name}] has no key '{key}'. Add it. Expected keys: {', '.join(keys)}.")
+            raise PlanError(
+                f"the table [{name}] has no key '{key}'. Add it. Expected keys: {', '.join(keys)}."
+            )
         if key != "horizon_steps":
             _check_text(values[key], f"{name}.{key}")
     return kind(**values)

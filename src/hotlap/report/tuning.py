@@ -95,7 +95,8 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         table.add_column(name)
     for row in tuning.techniques:
         if row["name"] not in hidden:
-            table.add_row(row["name"], _STATES.get(row["state"], row["state"]), printable(row["why"]))
+            state = _STATES.get(row["state"], row["state"])
+            table.add_row(row["name"], state, printable(row["why"]))
     console.print()
     if table.row_count:
         console.print(table)

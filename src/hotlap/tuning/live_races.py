@@ -175,10 +175,13 @@ class _Races:
     def _plans(self, decisions: Sequence[Decision]) -> dict[Plan, Ratio]:
         """Return what is faster of them, with what it gains."""
         return {
-            combine([self._live[number] for number in decision.on]): decision.ratio
+            self._plan(decision.on): decision.ratio
             for decision in decisions
             if decision.state == "faster" and decision.ratio is not None
         }
+
+    def _plan(self, on: Combination) -> Plan:
+        return combine([self._live[number] for number in on])
 
     def _race_alone(self) -> dict[Candidate, Decision]:
         """Race each alone, as many at once as can be decided; the last ones may not be reached."""
@@ -287,15 +290,17 @@ class _Races:
             known = [self._duel.against(on, PLAIN) for on in arms]
         # The plain script leaves a race as soon as it has lost: too soon, at times, to be told from
         # each of the others by itself.
-        found = self._plans(
-            [
-                replace(each, state="faster")
-                if each.state == "undecided" and each.on in self._faster
-                else each
-                for each in known
-            ]
-        )
-        self._tuner.trials += [TrialRow(plan, 0, ratio, None) for plan, ratio in found.items()]
+        known = [
+            replace(each, state="faster")
+            if each.state == "undecided" and each.on in self._faster
+            else each
+            for each in known
+        ]
+        found = self._plans(known)
+        means = {self._plan(each.on): each.by_means for each in known}
+        self._tuner.trials += [
+            TrialRow(plan, 0, ratio, None, by_means=means[plan]) for plan, ratio in found.items()
+        ]
         return found
 
 
@@ -304,7 +309,9 @@ def note_alone(tuner: Tuner, alone: Mapping[Candidate, Decision]) -> None:
     for candidate, decision in alone.items():
         tuner.notes.note_live(candidate, decision)
         if decision.ratio is not None:
-            tuner.trials.append(TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why))
+            tuner.trials.append(
+                TrialRow(candidate.plan(), 0, decision.ratio, None, decision.why, decision.by_means)
+            )
 
 
 def _find_best(decisions: Sequence[Decision]) -> Combination:

@@ -147,12 +147,12 @@ def _watch(tuner: Tuner) -> Observation:
         stays=not tuner.owns_step,
     )
     tuner.kept.keep_files(seen.files)
-    step_ms = seen.trace.step_ms()["median"]
-    tuner.progress(f"{tuner.plain} starts in {seen.trace.setup_s:.1f} s; a step takes {step_ms:.2f} ms")
-    if seen.trace.setup_s > _LONG_START_S:
+    start_s, step_ms = seen.trace.setup_s, seen.trace.step_ms()["median"]
+    tuner.progress(f"{tuner.plain} starts in {start_s:.1f} s; a step takes {step_ms:.2f} ms")
+    if start_s > _LONG_START_S:
         tuner.progress(
-            f"{seen.trace.setup_s:.0f} s from start to first batch: each further process takes as "
-            "long, and several may start at once"
+            f"each further process takes {start_s:.0f} s to start as well; several may start at "
+            "once"
         )
     return seen
 

@@ -334,7 +334,7 @@ def test_a_forward_that_writes_to_its_parameters_is_refused() -> None:
                 self.out.bias.clamp_(-1, 1)
             return super().forward(rows)
 
-    with pytest.raises(hotlap.UsageError, match=r"writes to its parameter out\.bias"):
+    with pytest.raises(hotlap.UsageError, match=r"writes to its parameter 'out\.bias'"):
         build(task(model=Writing), Plan())
 
 

@@ -107,8 +107,9 @@ def test_who_has_workers_is_offered_as_many_first() -> None:
         return list(TECHNIQUE.candidates(facts, Host(cores=2)))
 
     assert counts(0) == [{"count": 2}, {"count": 1}]
-    assert counts(2) == [{"count": 2}, {"count": 2, "prefetch": 8}]
-    assert counts(1) == [{"count": 1}, {"count": 1, "prefetch": 8}, {"count": 2}]
+    offered = [{}, {"prefetch": 8}, {"persistent": True}]
+    assert counts(2) == [{"count": 2, **more} for more in offered]
+    assert counts(1) == [*({"count": 1, **more} for more in offered), {"count": 2}]
 
 
 class Augmented(Dataset):

@@ -1,7 +1,8 @@
 """Batches are made by worker processes, ahead of the training loop.
 
 What it does   gives a DataLoader without workers some, started anew each epoch as torch does. A
-               DataLoader that has some is given another number, or longer queues.
+               DataLoader that has some is given another number, or longer queues; with
+               `persistent`, it keeps its workers from one epoch to the next.
                What a worker sends is the bytes of its batch, up to 1 MiB: handing over shared
                memory, as torch does, takes longer (1.9 ms against 0.1 for a batch of 200 kB).
 When it helps  decoding costs much, the data set does not fit in memory, and cores are free.
@@ -16,6 +17,9 @@ Numerics       exact for a data set that draws no random numbers: the sampler st
                and so is a sampler that draws between batches. Not seen is what draws
                between the start of an epoch and its first batch, as two loaders that are zipped
                do for each other, or what the loop changes in the data set as it goes.
+               With `persistent`, a data set that draws or counts its reads is refused, and workers
+               are started anew where the data set has changed; a file that they keep open and that
+               is replaced meanwhile is not seen.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
@@ -39,6 +43,8 @@ class Options:
     """Worker processes per loader."""
     prefetch: int = 2
     """Batches that each worker keeps ready, at least: the script may ask for more."""
+    persistent: bool = False
+    """Keep the workers from one epoch to the next, while the data set is unchanged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= 256:
@@ -69,6 +75,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.parcel import Ear, Parcels
     from hotlap.feed.purity.in_workers import why_not_in_workers
     from hotlap.feed.purity.reach import Reach
+    from hotlap.feed.readers.standing_workers import StandingWorkers, why_not_standing
 
     loader, own = target.loader, target.loader.num_workers
     is_iterable = is_stream(loader.dataset)
@@ -82,11 +89,22 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         problem = why_not_in_workers(loader) if own != options.count else None
         problem = problem or _unfit_loader(loader, options.count)
+        if problem is None and options.persistent:
+            problem = why_not_standing(loader)
         if problem is not None:
             raise Refusal(problem)
+    elif options.persistent:
+        raise Refusal(
+            "persistent=true serves scripts only: in a recipe, workers are started once. Remove "
+            "`persistent` from the options of `workers`."
+        )
+    if options.persistent:
+        standing = target.notes["standing"] = StandingWorkers()
+        target.make_iterator = standing.make_iterator
 
     # Each batch is made by the worker that makes it in a plain run, if there are as many.
-    ear = target.notes["ear"] = Ear() if own != options.count else None
+    may_draw = own == options.count and not options.persistent
+    ear = target.notes["ear"] = None if may_draw else Ear()
     given: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def give(loader: Any) -> None:
@@ -150,7 +168,10 @@ def proof(target: FeedTarget, options: Options) -> Proof:
             f"reading a sample drew from {drawn} in a worker: {DIFFERS} from a plain run. Remove "
             "`workers` from the plan",
         )
-    return Proof("applied", f"{started} worker processes started, {options.count} requested")
+    words = f"{started} worker processes started, {options.count} requested"
+    if options.persistent:
+        words += f"; {target.notes['standing'].epochs} later epochs kept them"
+    return Proof("applied", words)
 
 
 def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
@@ -158,7 +179,8 @@ def candidates(task: TaskFacts, host: Any) -> tuple[Mapping[str, Any], ...]:
     own = max((loader.num_workers for loader in task.training_loaders), default=0)
     if own:
         others = [{"count": cores}] if cores != own else []
-        return ({"count": own}, {"count": own, "prefetch": _LONG_QUEUE}, *others)
+        kept = {"count": own, "persistent": True}
+        return ({"count": own}, {"count": own, "prefetch": _LONG_QUEUE}, kept, *others)
     counts = sorted({1, cores, max(1, cores // 2)}, reverse=True)
     return tuple({"count": count} for count in counts[:2])
 

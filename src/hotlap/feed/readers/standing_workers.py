@@ -1,0 +1,124 @@
+"""Keeps a DataLoader's worker processes from one epoch to the next, as `persistent_workers` does.
+
+torch starts workers anew in each epoch: they get the data set as it is then, and their random
+generators a new seed. Here they are kept only as long as neither makes a difference.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hotlap.feed.memory.parcel import Parcels
+from hotlap.feed.purity.in_child import can_fork
+from hotlap.feed.purity.in_workers import (
+    asks_for_its_worker,
+    changes_when_read,
+    why_not_in_workers,
+)
+from hotlap.feed.purity.reach import Reach
+
+
+class StandingWorkers:
+    """Makes the iterators of the DataLoaders over one data set; later epochs have the same workers.
+
+    Attributes:
+        epochs: how many have begun with the workers of the one before.
+    """
+
+    def __init__(self) -> None:
+        self.epochs = 0
+        # The workers end with the loader: an iterator does not hold it.
+        self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+
+    def make_iterator(self, loader: Any, make: Callable[[], Any]) -> Any:
+        """Return an iterator over the workers of the last epoch, or over new ones.
+
+        Args:
+            loader: a DataLoader.
+            make: makes its iterator as torch does.
+        """
+        if loader.num_workers == 0 or loader.persistent_workers:
+            return make()
+        kept, now = self._kept.pop(loader, None), _marks_of(loader)
+        if now is None:
+            return make()
+        if kept is not None and kept.marks == now and kept.is_waiting():
+            kept.begin_epoch(loader)
+            self.epochs += 1
+        else:
+            kept = _Kept(make(), now)
+        self._kept[loader] = kept
+        return kept.iterator
+
+
+class _Kept:
+    """An iterator whose workers wait when an epoch has ended.
+
+    Args:
+        iterator: torch's.
+        marks: what its workers have a copy of, as it was when they were started.
+    """
+
+    def __init__(self, iterator: Any, marks: Any) -> None:
+        self.iterator, self.marks = iterator, marks
+        iterator._persistent_workers = True
+
+    def is_waiting(self) -> bool:
+        """True if the epoch has come to its end, and every worker is there."""
+        done = self.iterator._rcvd_idx == self.iterator._send_idx
+        return done and all(worker.is_alive() for worker in self.iterator._workers)
+
+    def begin_epoch(self, loader: Any) -> None:
+        """Begin another epoch; draw what an iterator that is made anew draws, in its order."""
+        iterator = self.iterator
+        # It asks for an order twice, and uses the second.
+        iter(iterator._index_sampler)
+        seed = torch.empty((), dtype=torch.int64)
+        iterator._base_seed = seed.random_(generator=loader.generator).item()
+        iterator._reset(loader)
+
+
+def _marks_of(loader: Any) -> Any:
+    """Return what stands for all that a worker's batches depend on, None if that is not known."""
+    collate = loader.collate_fn
+    collate = collate.collate if isinstance(collate, Parcels) else collate
+    looks = [Reach(loader.dataset), Reach(collate)]
+    if any(look.problem is not None for look in looks) or loader.worker_init_fn is not None:
+        return None
+    settings = loader.num_workers, loader.prefetch_factor, loader.timeout, loader.pin_memory
+    return settings, id(loader.generator), [look.marks for look in looks]
+
+
+def why_not_standing(loader: Any) -> str | None:
+    """Return why workers of an earlier epoch would give other batches, None if nothing shows.
+
+    Args:
+        loader: a script's DataLoader.
+    """
+    if loader.persistent_workers:
+        return (
+            "the DataLoader has persistent_workers=True already. Remove `persistent` from the "
+            "options of `workers`."
+        )
+    if loader.worker_init_fn is not None:
+        return (
+            "the DataLoader has a worker_init_fn, which is called for new workers only. Remove "
+            "`persistent` from the options of `workers`."
+        )
+    if not can_fork():
+        return (
+            "persistent=true needs Linux, where a forked process can check that samples do not "
+            "depend on earlier ones. Remove `persistent` from the options of `workers`."
+        )
+    if asks_for_its_worker(loader.dataset):
+        return (
+            "the dataset calls `get_worker_info`, whose seed is another one in each epoch. Remove "
+            "`persistent` from the options of `workers`."
+        )
+    return (
+        Reach(loader.dataset).problem
+        or why_not_in_workers(loader)
+        or changes_when_read(loader.dataset)
+    )

@@ -5,12 +5,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.plan import Plan
 
 EPOCHS = 4
+SAMPLES = 40
+
+
+class Rows(Dataset[Any]):
+    """Rows that hang on nothing but the index."""
+
+    def __init__(self) -> None:
+        self.scale = 1.0
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(3.0) * self.scale + index, index % 3
 
 
 class Heard(DataLoader[Any]):

@@ -8,29 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, Sampler, WeightedRandomSampler, get_worker_info
+from torch.utils.data import Sampler, WeightedRandomSampler, get_worker_info
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.feed.memory import resident, workers_rows
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.plan import Plan
-from tests.feed.heard import EPOCHS, Heard, Trained, trained
+from tests.feed.heard import EPOCHS, SAMPLES, Heard, Rows, Trained, trained
 
 MAIN = os.getpid()
-SAMPLES = 40
-
-
-class Rows(Dataset[Any]):
-    """Rows that hang on nothing but the index."""
-
-    def __init__(self) -> None:
-        self.scale = 1.0
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.arange(3.0) * self.scale + index, index % 3
 
 
 class InWorkers(Rows):

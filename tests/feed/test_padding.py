@@ -119,7 +119,11 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (hotlap.pad({"ids": 0}), DICTS, "'labels' cannot be stacked: each element"),
         (hotlap.pad({"ids": 0}, to=(2,)), DICTS, "has length 3, but batches are padded to 2"),
         (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "already have a field 'name'"),
-        (hotlap.pad({"x": 0}), [torch.ones(3)], "a sample is Tensor, without fields"),
+        (
+            hotlap.pad({"x": 0}),
+            [torch.ones(3)],
+            "was given fields, but a sample is a single Tensor",
+        ),
         (hotlap.pad({0: 0}), [([1],), ([0.5],)], "torch.float32 in one sample and torch.int64"),
         (
             hotlap.pad({0: 0}),

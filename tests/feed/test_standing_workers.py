@@ -9,30 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, Sampler, TensorDataset, default_collate, get_worker_info
+from torch.utils.data import Sampler, TensorDataset, default_collate, get_worker_info
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.errors import DIFFERS
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
-from tests.feed.heard import Heard, Trained, trained
+from tests.feed.heard import SAMPLES, Heard, Rows, Trained, trained
 
-SAMPLES = 40
 PLAN = {"workers": {"count": 2, "persistent": True}}
 KEPT = "{} later epochs kept them"
-
-
-class Rows(Dataset[Any]):
-    """Rows that hang on nothing but the index."""
-
-    def __init__(self) -> None:
-        self.scale = 1.0
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.arange(3.0) * self.scale + index, index % 3
 
 
 class Shuffled(Sampler[int]):

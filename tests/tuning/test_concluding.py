@@ -168,6 +168,16 @@ def test_nothing_to_gain_is_said_only_where_a_gain_was_ruled_out() -> None:
     assert {ruled_out.outcome, open_.outcome} <= set(OUTCOMES)
 
 
+def test_where_nothing_can_be_told_the_reason_says_who_else_was_busy() -> None:
+    def reason(busy_cores: float) -> str:
+        tuner = faked.tuner()
+        tuner.host = replace(tuner.host, busy_cores=busy_cores)
+        return without_gain(faked.raced({RESIDENT: 1.06}, apart=0.13), tuner).reason
+
+    assert "other processes keep 1.4 of 2 cores busy: tune when" in reason(1.4)
+    assert "busy" not in reason(0.0)
+
+
 def test_what_took_no_effect_leaves_nothing_open() -> None:
     tuner = faked.tuner()
     final = faked.raced({RESIDENT: 1.2})

@@ -153,8 +153,8 @@ class Pad:
             return
         if not isinstance(sample, Mapping | tuple | list):
             raise UsageError(
-                f"a sample is {type(sample).__name__}, without fields. Pass a number instead of "
-                "the fields, as hotlap.pad(0)."
+                f"hotlap.pad() was given fields, but a sample is a single {type(sample).__name__}. "
+                "Pass a number instead, as hotlap.pad(0)."
             )
         names = list(self._names(sample))
         absent = [field for field in self.values if field not in names]

@@ -19,7 +19,8 @@ Numerics       exact for a data set that draws no random numbers: the sampler st
                do for each other, or what the loop changes in the data set as it goes.
                With `persistent`, a data set that draws or counts its reads is refused, and workers
                are started anew where the data set has changed; a file that they keep open and that
-               is replaced meanwhile is not seen.
+               is replaced meanwhile is not seen, and an iterator that has ended gives the batches
+               of the next epoch, if it is asked again after that has begun.
 Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.utils.data documentation, multi-process loading.
 """
@@ -87,10 +88,10 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         if problem is not None:
             raise Refusal(problem)
     if not target.own_order:
-        problem = why_not_in_workers(loader) if own != options.count else None
+        problem = why_not_standing(loader) if options.persistent else None
+        if problem is None and (options.persistent or own != options.count):
+            problem = why_not_in_workers(loader)
         problem = problem or _unfit_loader(loader, options.count)
-        if problem is None and options.persistent:
-            problem = why_not_standing(loader)
         if problem is not None:
             raise Refusal(problem)
     elif options.persistent:

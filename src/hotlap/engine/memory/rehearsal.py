@@ -325,8 +325,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     """
     if type(two) is not type(three):
         raise _Irregular(
-            f"a batch of two samples holds a {type(two).__name__} where one of three samples holds "
-            f"a {type(three).__name__}; expected: the same type in every batch"
+            f"the collate_fn gives a {type(two).__name__} for a batch of two samples, and a "
+            f"{type(three).__name__} for a batch of three; expected: the same type in every batch"
         )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)

@@ -125,7 +125,7 @@ class Saver:
             if any(map(self._is_usable, newer)):
                 raise UsageError(
                     f"'{self.run_dir}' holds newer steps than {saved.path.name}, up to "
-                    f"{steps[-1].name}, and this run's would be mixed with them. Use another "
+                    f"{steps[-1].name}, and this run's steps would be mixed with them. Use another "
                     "--run-dir, or --resume auto to continue from the newest."
                 )
         elif steps:

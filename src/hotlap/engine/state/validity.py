@@ -203,9 +203,10 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
 def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any]) -> None:
     for name in sorted({*weights, *shapes}):
         if name not in weights or name not in shapes:
-            what = "missing" if name in shapes else "not a parameter of the task"
+            what = "lacks the weight" if name in shapes else "holds an unknown weight"
             raise _Wrong(
-                f"'{name}' in model.safetensors is {what}. Expected: {len(shapes)} weights"
+                f"model.safetensors {what} '{name}'. Expected: the {len(shapes)} weights of the "
+                "model"
             )
         if list(weights[name].shape) != shapes[name]:
             raise _Wrong(

@@ -12,11 +12,7 @@ import torch
 
 from hotlap.feed.memory.parcel import Parcels
 from hotlap.feed.purity.in_child import can_fork
-from hotlap.feed.purity.in_workers import (
-    asks_for_its_worker,
-    changes_when_read,
-    why_not_in_workers,
-)
+from hotlap.feed.purity.in_workers import asks_for_its_worker, changes_when_read
 from hotlap.feed.purity.reach import Reach
 
 
@@ -94,6 +90,8 @@ def _marks_of(loader: Any) -> Any:
 def why_not_standing(loader: Any) -> str | None:
     """Return why workers of an earlier epoch would give other batches, None if nothing shows.
 
+    Whether samples are drawn is `why_not_in_workers`' question.
+
     Args:
         loader: a script's DataLoader.
     """
@@ -117,8 +115,4 @@ def why_not_standing(loader: Any) -> str | None:
             "the dataset calls `get_worker_info`, whose seed is another one in each epoch. Remove "
             "`persistent` from the options of `workers`."
         )
-    return (
-        Reach(loader.dataset).problem
-        or why_not_in_workers(loader)
-        or changes_when_read(loader.dataset)
-    )
+    return Reach(loader.dataset).problem or changes_when_read(loader.dataset)

@@ -13,7 +13,7 @@ LAYERS = (
     ("engine", "attach"),
     ("trial",),
     ("techniques",),
-    ("feed", "checkpoint", "track", "rules"),
+    ("feed", "checkpoint", "track", "rules", "failures"),
     ("distributed", "trace"),
     ("kernels", "device"),
     ("recipe",),

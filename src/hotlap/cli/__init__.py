@@ -59,7 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         _complain(f"{traceback.format_exc()}{name}: {whose}")
+        _explain(name, error)
         return 1
+
+
+def _explain(name: str, error: Exception) -> None:
+    """Say what an exception means, if it is one that training often dies of."""
+    from hotlap.failures import recognize_exception
+
+    known = recognize_exception(error)
+    if known is not None:
+        _complain(f"{name}: {known.line}")
 
 
 def _origin_of_error() -> str:

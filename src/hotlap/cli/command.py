@@ -30,6 +30,8 @@ class Command:
     exit_codes: str = EXIT_CODES
     positionals: tuple[str, ...] = ()
     """What stands before SCRIPT, in capitals."""
+    takes_text: bool = False
+    """True if an argument may be a text of any length, and no path."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,15 @@ _LONGEST_NAME = 255
 """Bytes of a file's name, on the file systems that people have."""
 
 
-def check_values(own: Iterable[str], whole: Iterable[str] = ()) -> None:
+def check_values(
+    own: Iterable[str], whole: Iterable[str] = (), *, takes_text: bool = False
+) -> None:
     """Refuse values that no option takes: empty ones, names too long for a file, fractions.
 
     Args:
         own: hotlap's tokens.
         whole: options whose value is an integer.
+        takes_text: an argument may be of any length.
     """
     for token in own:
         name, equals, value = token.partition("=")
@@ -98,7 +103,7 @@ def check_values(own: Iterable[str], whole: Iterable[str] = ()) -> None:
             raise UsageError(f"{name} is empty. Remove it, or give it a value.")
         longest = max(value.split(os.sep), key=len)
         count = len(os.fsencode(longest))
-        if count > _LONGEST_NAME:
+        if count > _LONGEST_NAME and (equals or not takes_text):
             raise UsageError(
                 f"{name} has a file name of {count} bytes, '{longest[:20]}...'. Expected: at most "
                 f"{_LONGEST_NAME} bytes."

@@ -15,7 +15,10 @@ def explain(
     *,
     json: JsonFlag = False,
 ) -> int:
-    """Explain a technique, a finding, a common belief, an error, verdicts, or a plan file."""
+    """Explain a technique, a finding, a common belief, an error, verdicts, or a plan file.
+
+    An error message of torch or of the system is explained too: give it in quotes.
+    """
     from hotlap.report import explaining, jsonout
     from hotlap.report.terminal import page_console
 
@@ -38,5 +41,8 @@ COMMAND = Command(
         "hotlap explain empty_cache",
         "hotlap explain verdicts",
         "hotlap explain train.plan.toml",
+        'hotlap explain "mat1 and mat2 shapes cannot be multiplied (64x784 and 780x10)"',
+        'hotlap explain "$(tail -n 20 train.log)"',
     ),
+    takes_text=True,
 )

@@ -66,7 +66,7 @@ def read(command: Command, argv: Sequence[str]) -> Given:
     own, script = (
         split(argv, options, len(command.positionals)) if command.takes_script else (list(argv), [])
     )
-    check_values(own, _whole_numbers(app))
+    check_values(own, _whole_numbers(app), takes_text=command.takes_text)
     try:
         function, bound, unread = app.parse_args(own, exit_on_error=False, print_error=False)
     except UnknownOptionError as error:

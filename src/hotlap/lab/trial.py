@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import psutil
 
 from hotlap.errors import AttachError, TrialError, UsageError
+from hotlap.failures import recognize
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
@@ -369,4 +370,6 @@ class Trial:
             )
         if lines:
             text += f" Its last output:\n{lines}"
+            known = recognize(lines) if reason == "crashed" else None
+            text += "" if known is None else f"\n{known.line}"
         return TrialError(text, reason=reason, output=tail)

@@ -1,12 +1,13 @@
 """The pages of `hotlap explain`: techniques, rules, beliefs, errors, verdicts and plan files."""
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from hotlap import errors
+from hotlap import errors, failures
 from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, UnknownName, unknown_name
 from hotlap.plan.file import PlanFile
@@ -18,6 +19,12 @@ from hotlap.rules import Rule
 from hotlap.rules import registry as rules_registry
 from hotlap.techniques import ORDER, Technique, check, get
 
+_WHITE = re.compile(r"\s")
+_LONGEST = 100
+"""Characters of a message that are shown again."""
+_LONGEST_PATH = 255
+"""Characters that a path is looked up with: systems raise for longer names."""
+
 
 @dataclass(frozen=True)
 class Page:
@@ -25,7 +32,8 @@ class Page:
 
     name: str
     kind: str
-    """`technique`, `finding`, `belief`, `intervention`, `error`, `verdicts`, `plan` or `list`."""
+    """`technique`, `finding`, `belief`, `intervention`, `failure`, `error`, `verdicts`, `plan` or
+    `list`."""
     text: str
 
     def render(self, width: int) -> str:
@@ -35,8 +43,8 @@ class Page:
 
 
 def explain(name: str | None) -> Page:
-    """Return the page on a technique, a finding, a belief, an error or a plan file; a list
-    if None.
+    """Return the page on a technique, a finding, a belief, a failure, the message of one, an
+    error or a plan file; a list if None.
 
     Raises:
         UnknownName: there is nothing of that name.
@@ -44,6 +52,8 @@ def explain(name: str | None) -> Page:
     """
     if name is None:
         return Page("", "list", _overview())
+    if _WHITE.search(name.strip()) and not _is_path(name):
+        return _message(name)
     if name in ORDER:
         return _technique(get(name))
     rules = rules_registry()
@@ -56,18 +66,38 @@ def explain(name: str | None) -> Page:
     if name in INTERVENTIONS:
         text = f"{name} (intervention)\n\n{INTERVENTIONS[name]}"
         return Page(name, "intervention", text)
+    known = failures.registry()
+    if name in known:
+        return Page(name, "failure", f"{name} (failure)\n\n{known[name].page}")
     if name == "verdicts":
         return Page(name, "verdicts", f"verdicts\n\n{VERDICTS}")
     if name in _errors():
         kind = _errors()[name]
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
-    if name.endswith(".toml") or Path(name).is_file():
+    if _is_path(name):
         return Page(name, "plan", _plan(Path(name)))
     raise UnknownName(
         unknown_name(
-            name, [*ORDER, *rules, *BELIEFS, *INTERVENTIONS, "verdicts", *_errors()], "name"
+            name, [*ORDER, *rules, *BELIEFS, *INTERVENTIONS, *known, "verdicts", *_errors()], "name"
         )
     )
+
+
+def _is_path(name: str) -> bool:
+    return len(name) <= _LONGEST_PATH and (name.endswith(".toml") or Path(name).is_file())
+
+
+def _message(text: str) -> Page:
+    known = failures.recognize(text)
+    if known is None:
+        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        raise UnknownName(
+            f"{shown!r} is not a message that hotlap knows. Expected: the last line of a "
+            f"traceback, or a name: {', '.join(failures.registry())}."
+        )
+    name = known.failure.name
+    parts = [f"{name} (failure)", known.words, "\n".join(known.sentences), known.failure.page]
+    return Page(name, "failure", "\n\n".join(part for part in parts if part))
 
 
 def _overview() -> str:
@@ -77,9 +107,10 @@ def _overview() -> str:
             "Findings:    " + ", ".join(rules_registry()),
             "Beliefs:     " + ", ".join(BELIEFS),
             "Measuring:   " + ", ".join(INTERVENTIONS),
+            "Failures:    " + ", ".join(failures.registry()),
             "Errors:      " + ", ".join(_errors()),
             "Proofs:      verdicts",
-            "Also the path of a plan file.",
+            "Also the path of a plan file, or an error message in quotes.",
         ]
     )
 

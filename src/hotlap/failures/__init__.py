@@ -1,0 +1,55 @@
+"""The ways in which training dies, recognised by what torch and the system print.
+
+One file, one kind: a module with a docstring, and a `Failure` named `FAILURE`. Every such file in
+this package is found. No torch in here.
+"""
+
+import functools
+import importlib
+import pkgutil
+import traceback
+
+from hotlap.failures.record import Failure, Recognized
+
+__all__ = ["Failure", "Recognized", "recognize", "recognize_exception", "registry"]
+
+_NO_FAILURES = ("record", "sizes")
+_MOST_READ = 100_000
+"""Characters of a text, from its end, that are looked at: a log may be long."""
+
+
+@functools.cache
+def registry() -> dict[str, Failure]:
+    """Return name -> failure."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    found = [
+        importlib.import_module(f"{__name__}.{name}").FAILURE
+        for name in names
+        if name not in _NO_FAILURES
+    ]
+    return {failure.name: failure for failure in found}
+
+
+def recognize(text: str) -> Recognized | None:
+    """Return what a message, a traceback or a log died of, None if that is not known.
+
+    Of several failures the one that is spoken of last: a traceback ends with its reason.
+    """
+    text = text[-_MOST_READ:]
+    found = [(match, each) for each in registry().values() if (match := each.find(text))]
+    if not found:
+        return None
+    match, failure = max(found, key=lambda pair: pair[0].start())
+    return Recognized(failure, match.group().strip(), failure.explain(match))
+
+
+def recognize_exception(error: BaseException) -> Recognized | None:
+    """Return what an exception, or what it was raised from, means; None if that is not known."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    # An exception may be its own cause.
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__
+    lines = [line for each in reversed(chain) for line in traceback.format_exception_only(each)]
+    return recognize("".join(lines))

@@ -1,0 +1,52 @@
+"""The one record that every kind of failure is."""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """A way in which training dies, recognised by what was printed.
+
+    The docstring of the module that `explain` is defined in is the failure's page.
+    """
+
+    name: str
+    patterns: Sequence[str]
+    """Regular expressions, of which one is found in what was printed; the ones that say most come
+    first."""
+    explain: Callable[["re.Match[str]"], Sequence[str]]
+    """Says what this message means with its own numbers, a sentence each; may say nothing."""
+
+    def find(self, text: str) -> "re.Match[str] | None":
+        """Return the last place of the first pattern that is found, None if none is."""
+        for pattern in self.patterns:
+            found = list(re.finditer(pattern, text))
+            if found:
+                return found[-1]
+        return None
+
+    @property
+    def page(self) -> str:
+        """What `hotlap explain` prints."""
+        return inspect.getdoc(inspect.getmodule(self.explain)) or ""
+
+
+@dataclass(frozen=True)
+class Recognized:
+    """What a text was recognised as."""
+
+    failure: Failure
+    words: str
+    """The part of the text that it was recognised by."""
+    sentences: Sequence[str]
+    """What this message means."""
+
+    @property
+    def line(self) -> str:
+        """What is said where it happened, below its traceback."""
+        head = self.failure.page.splitlines()[0]
+        more = f"`hotlap explain {self.failure.name}` says what to look at, and what to do."
+        return " ".join([f"{self.failure.name}: {head}", *self.sentences, more])

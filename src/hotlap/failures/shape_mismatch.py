@@ -1,0 +1,54 @@
+"""Two shapes that meet in one operator do not fit.
+
+What happened  a layer was given another number of features or channels than it was built for, a
+               batch has samples of different lengths, or weights were saved by another model.
+Look at        `x.shape` in the line above the failing one. The first number is most often the batch
+               size; the one that differs is what to look at.
+What to do     for a first linear layer after convolutions: `nn.Flatten()`, then the features that
+               it prints; for pictures without a channel: `x.unsqueeze(1)`; for sequences: pad them
+               in a `collate_fn` (`hotlap.pad`); for the last batch of an epoch: take the size from
+               `x.shape[0]`, not from a constant; for saved weights: build the model as it was.
+"""
+
+import re
+
+from hotlap.failures.record import Failure
+
+
+def explain(match: "re.Match[str]") -> list[str]:
+    text = match.group()
+    product = re.search(r"\((\d+)x(\d+) and (\d+)x(\d+)\)", text)
+    if product is not None:
+        return [f"The input has {product[2]} features, and the layer was built for {product[3]}."]
+    channels = re.search(r"to have (\d+) channels, but got (\d+) channels", text)
+    if channels is not None:
+        return [f"The input has {channels[2]} channels, and the layer was built for {channels[1]}."]
+    batch = re.search(r"batch_size \((\d+)\) to match target batch_size \((\d+)\)", text)
+    if batch is not None:
+        return [f"There are {batch[1]} predictions and {batch[2]} labels."]
+    sample = re.search(r"but got (\[[\d, ]*\]) at entry 0 and (\[[\d, ]*\]) at entry (\d+)", text)
+    if sample is not None:
+        return [
+            f"The first sample of the batch has shape {sample[1]}, sample {sample[3]} has "
+            f"{sample[2]}."
+        ]
+    sizes = re.search(r"tensor a \((\d+)\).*tensor b \((\d+)\).*dimension (\d+)", text)
+    if sizes is not None:
+        return [f"Dimension {sizes[3]} has size {sizes[1]} in one and {sizes[2]} in the other."]
+    return []
+
+
+FAILURE = Failure(
+    name="shape_mismatch",
+    patterns=(
+        r"mat1 and mat2 shapes cannot be multiplied \(\d+x\d+ and \d+x\d+\)",
+        r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\)[^\n]*",
+        r"Expected input batch_size \(\d+\) to match target batch_size \(\d+\)",
+        r"stack expects each tensor to be equal size, but got [^\n]*",
+        r"shape '\[[^\]]*\]' is invalid for input of size \d+",
+        r"Given groups=\d+, weight of size [^\n]*",
+        r"size mismatch for [\w.]+: copying a param[^\n]*",
+        r"Sizes of tensors must match except in dimension [^\n]*",
+    ),
+    explain=explain,
+)

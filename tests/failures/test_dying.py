@@ -135,13 +135,12 @@ def test_a_recipe_that_dies_is_explained_below_its_own_traceback(
     (tmp_path / "recipe.py").write_text(
         "import torch, hotlap\n"
         "from torch import nn\n"
+        "def loss(model, batch):\n"
+        "    return nn.functional.cross_entropy(model(batch[0]), batch[1])\n"
         "def task():\n"
         "    data = torch.utils.data.TensorDataset(torch.ones(64, 4), torch.zeros(64).long())\n"
-        "    return hotlap.Task(\n"
-        "        data=data, model=lambda: nn.Linear(5, 3), loss=nn.functional.cross_entropy,\n"
-        "        optimizer=lambda parameters: torch.optim.SGD(parameters, 0.1),\n"
-        "        batch_size=8, epochs=1,\n"
-        "    )\n"
+        "    return hotlap.Task(model=lambda: nn.Linear(5, 3), loss=loss, data=data,\n"
+        "        optimizer=torch.optim.SGD, batch_size=8, epochs=1)\n"
     )
     ended = hotlap("train", "recipe.py")
     assert ended.returncode == 1

@@ -140,7 +140,8 @@ def test_a_recipe_that_dies_is_explained_below_its_own_traceback(
         "def task():\n"
         "    data = torch.utils.data.TensorDataset(torch.ones(64, 4), torch.zeros(64).long())\n"
         "    return hotlap.Task(model=lambda: nn.Linear(5, 3), loss=loss, data=data,\n"
-        "        optimizer=lambda model: torch.optim.SGD(model.parameters()), batch_size=8, epochs=1)\n"
+        "        optimizer=lambda model: torch.optim.SGD(model.parameters()),\n"
+        "        batch_size=8, epochs=1)\n"
     )
     ended = hotlap("train", "recipe.py")
     assert ended.returncode == 1

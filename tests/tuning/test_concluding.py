@@ -174,7 +174,7 @@ def test_where_nothing_can_be_told_the_reason_says_who_else_was_busy() -> None:
         tuner.host = replace(tuner.host, busy_cores=busy_cores)
         return without_gain(faked.raced({RESIDENT: 1.06}, apart=0.13), tuner).reason
 
-    assert "other processes keep 1.4 of 2 cores busy: tune when" in reason(1.4)
+    assert "kept 1.4 of 2 cores busy when the tuning began: tune when" in reason(1.4)
     assert "busy" not in reason(0.0)
 
 

@@ -21,6 +21,7 @@ BASELINES_AGREE = 1.5
 way round. What is further apart was not measured under the same conditions."""
 WORTH_CALLING = 0.05
 """A larger gain must be ruled out before "nothing to gain" is said."""
+_UNCONFIRMED = "there was no time for another race, in fresh processes, to confirm it"
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         assert top.speedup is not None
         if top.speedup.low > 1 + tuner.floor:
             was_again = sum(row.plan == top.plan for row in tuner.trials) > 1
-            other = "another race did not confirm it" if was_again else "no other race was held"
+            other = "another race did not confirm it" if was_again else _UNCONFIRMED
             reasons.append(
                 f"{top.plan} gave {figures(top.speedup)} {_where(top)}, and {other}; use "
                 f"{tuner.budget.option}"
@@ -256,7 +257,11 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         by_why.setdefault(why, []).append(name)
     reasons += [f"not tried ({why}): {', '.join(names)}" for why, names in by_why.items()]
     if reasons and tuner.host.load:
-        reasons.append(f"when the tuning began, {tuner.host.load}: tune when the machine is quiet")
+        busy, cores = tuner.host.busy_cores, tuner.host.cores
+        reasons.append(
+            f"other processes kept {busy:.1f} of {cores} cores busy when the tuning began: tune "
+            "when the machine is quiet"
+        )
     if reasons:
         return "could_not_tell", "; ".join(reasons)
     if not tried:

@@ -137,7 +137,7 @@ def check_request(
 
 def _watch(tuner: Tuner) -> Observation:
     tuner.progress(
-        f"watching {tuner.plain}; its start is waited for whatever the budget, for up to 60 s"
+        f"watching {tuner.plain}; its first step may take up to 60 s, whatever the budget is"
     )
     seen = watch(
         tuner.lab,

@@ -93,7 +93,7 @@ def check_values(
     Args:
         own: hotlap's tokens.
         whole: options whose value is an integer.
-        takes_text: an argument may be of any length.
+        takes_text: an argument of several words may be of any length.
     """
     for token in own:
         name, equals, value = token.partition("=")
@@ -103,7 +103,8 @@ def check_values(
             raise UsageError(f"{name} is empty. Remove it, or give it a value.")
         longest = max(value.split(os.sep), key=len)
         count = len(os.fsencode(longest))
-        if count > _LONGEST_NAME and (equals or not takes_text):
+        is_text = takes_text and not equals and len(value.split()) > 1
+        if count > _LONGEST_NAME and not is_text:
             raise UsageError(
                 f"{name} has a file name of {count} bytes, '{longest[:20]}...'. Expected: at most "
                 f"{_LONGEST_NAME} bytes."

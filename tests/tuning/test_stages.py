@@ -12,7 +12,9 @@ from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
+from hotlap.lab.decisions import Decision
 from hotlap.lab.pairs import Race
+from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
@@ -263,6 +265,13 @@ def test_the_state_of_a_technique_is_what_says_most_of_it() -> None:
     assert row["why"].endswith("not tried: workers(count=1)")
     notes.note_race(one, first.arms[one.name], first)
     assert "0.90x" in notes.rows(["workers"])[0]["why"]
+    # What was raced in one process already is missing in fresh ones only.
+    fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    notes.note_live(fused, Decision((0,), "undecided", Ratio(1.7, 0.6, 3.7, 4)))
+    notes.note_untried([fused], "the budget is too short")
+    assert notes.rows(["optimizer"])[0]["why"].endswith(
+        "undecided; not tried in fresh processes: optimizer(implementation=fused)"
+    )
     late = Arm("x", RESIDENT, faked.LAB, failed="it was not ready after 5 s", is_late=True)
     notes.note_race(RESIDENT_ALONE, late, first)
     assert notes.rows(["resident"])[0]["state"] == "not_tried"

@@ -110,7 +110,10 @@ def tune(
         if script.step_owner != "engine":
             said += f" To use it: hotlap run --plan {given} {target}"
     else:
-        said = "No plan file was written: a run without one uses exact techniques only."
+        said = (
+            "No plan file was written. `hotlap run` without one applies exact techniques only, "
+            "whether or not a gain of them was measured here."
+        )
         if path.exists():
             said += f" {path}, from an earlier tuning, was left as it is."
     if json:

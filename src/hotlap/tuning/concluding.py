@@ -260,7 +260,7 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         busy, cores = tuner.host.busy_cores, tuner.host.cores
         reasons.append(
             f"other processes kept {busy:.1f} of {cores} cores busy when the tuning began: tune "
-            "when the machine is quiet"
+            "when the machine is quiet, where a shorter budget may do"
         )
     if reasons:
         return "could_not_tell", "; ".join(reasons)

@@ -11,6 +11,7 @@ from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces
 from hotlap.tuning.racing import TWINS, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
+from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
 from hotlap.tuning.time_plan import CONFIRM_ROUNDS, CONFIRM_TURN_S, START_SHARE
 from hotlap.tuning.tuner import Tuner
 
@@ -112,4 +113,4 @@ def _extend(tuner: Tuner, best: Plan, live: LiveRaces) -> dict[Plan, Candidate]:
 def _note_untried(tuner: Tuner, candidates: list[Candidate]) -> None:
     if candidates:
         option = tuner.budget.ask(len(candidates) * tuner.time_plan.confirm_s)
-        tuner.notes.note_untried(candidates, f"the budget is too short: use {option}")
+        tuner.notes.note_untried(candidates, f"{NO_TIME_FOR_RACES}: use {option}")

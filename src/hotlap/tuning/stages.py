@@ -34,6 +34,7 @@ from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans,
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.saving import savings
+from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
 from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
 
@@ -256,7 +257,7 @@ def _first_races(
     if left:
         more_s = (len(left) + len(TWINS)) * tuner.time_plan.arm_s
         option = tuner.budget.ask(more_s / _RACING_SHARE)
-        tuner.notes.note_untried(left, f"the budget is too short: use {option}")
+        tuner.notes.note_untried(left, f"{NO_TIME_FOR_RACES}: use {option}")
     return race
 
 

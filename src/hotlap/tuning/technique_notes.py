@@ -11,6 +11,7 @@ from hotlap.tuning.candidates import Candidate
 
 STATES = ("refused", "not_tried", "no_effect", "applied")
 """From what says least to what says most."""
+NO_TIME_FOR_RACES = "the budget is too short for races in fresh processes"
 Row = dict[str, str]
 
 
@@ -25,6 +26,7 @@ class Notes:
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
         self._speed: dict[str, float] = {}
+        self._raced_live: set[str] = set()
         self.untried: dict[str, str] = {}
         """Candidate that was not tried -> why."""
         self.unproven = ""
@@ -67,6 +69,7 @@ class Notes:
             self._note(candidate.technique, state, decision.why or "no turn of it was finished")
             return
         ratio = decision.ratio
+        self._raced_live.add(candidate.name)
         words = f"{candidate.name} alone, in one process: {figures(ratio)}"
         if decision.state == "undecided":
             words += f", undecided{decision.why and f': {decision.why}'}"
@@ -150,9 +153,14 @@ class Notes:
             if name not in self._rows:
                 continue
             row = dict(self._rows[name])
-            others = [one for one in self.untried if one.partition("(")[0] == name]
-            if others and row["state"] != "not_tried":
-                row["why"] += f"; not tried: {', '.join(others)}"
+            own = {one for one in self.untried if one.partition("(")[0] == name}
+            if row["state"] != "not_tried":
+                for where, others in (
+                    ("", own - self._raced_live),
+                    (" in fresh processes", own & self._raced_live),
+                ):
+                    if others:
+                        row["why"] += f"; not tried{where}: {', '.join(sorted(others))}"
             found.append(row)
         return tuple(found)
 

@@ -307,8 +307,8 @@ def test_it_tries_the_most_tokens_and_the_longest_sample() -> None:
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
         None,
+        RuntimeError("something other"),
     ],
     ids=["device", "host", "other"],
 )
@@ -316,10 +316,12 @@ def test_too_large_a_batch_is_said_before_the_first_step(error: Any) -> None:
     class Large(Tagger):
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             if rows.shape[1] == 13:
-                raise error or RuntimeError("something other")
+                if error is not None:
+                    raise error
+                torch.empty(2**60)
             return super().forward(rows)
 
-    if error is None:
+    if type(error) is RuntimeError:
         with pytest.raises(RuntimeError, match="something other"):
             build(task(model=Large), Plan())
         return

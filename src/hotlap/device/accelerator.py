@@ -67,6 +67,9 @@ class Device:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
+    def release_memory(self) -> None:
+        """Give back what torch has reserved and does not use."""
+
     def free_bytes(self) -> int:
         """Return the bytes that can still be taken on the device."""
         import psutil
@@ -101,6 +104,11 @@ class Cuda(Accelerator):
         import torch
 
         return int(torch.cuda.max_memory_allocated(self.name))
+
+    def release_memory(self) -> None:
+        import torch
+
+        torch.cuda.empty_cache()
 
     def free_bytes(self) -> int:
         import torch

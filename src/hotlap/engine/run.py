@@ -1,5 +1,6 @@
 """The loop: one optimizer step after another."""
 
+import logging
 import re
 import traceback
 from collections.abc import Iterator
@@ -9,7 +10,9 @@ from typing import Any
 
 import torch
 
+from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.engine.build import BuiltRun, build
+from hotlap.engine.retries import Retries
 from hotlap.engine.state.content import Position
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
@@ -17,6 +20,8 @@ from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 from hotlap.techniques.applying import recorded_operators
 from hotlap.usercode import is_users
+
+log = logging.getLogger("hotlap")
 
 
 # Not frozen: that would cost a microsecond and a half a step.
@@ -84,7 +89,7 @@ def steps(
     """
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)
-    taken = steps_of(built)
+    taken = steps_of(built, retries=Retries(built, log.warning))
     # A generator around the generator costs: only a plan that left something to undo pays for it.
     if not (built.switched.is_set or built.ended):
         return taken
@@ -103,8 +108,16 @@ def _undo_at_end(taken: Iterator[StepDone], built: BuiltRun) -> Iterator[Any]:
         built.end()
 
 
-def steps_of(built: BuiltRun, begin: Position | None = None) -> Iterator[StepDone]:
-    """Train what was built, one step at a time, from `begin` or the start."""
+def steps_of(
+    built: BuiltRun, begin: Position | None = None, *, retries: Retries | None = None
+) -> Iterator[StepDone]:
+    """Train what was built, one step at a time.
+
+    Args:
+        built: the run.
+        begin: where; its start if None.
+        retries: takes steps again that run out of memory; if None the error is raised.
+    """
     begin = begin or Position()
     task, source, take = built.task, built.source, built.step
     total, number = task.total_steps, begin.step
@@ -116,23 +129,15 @@ def steps_of(built: BuiltRun, begin: Position | None = None) -> Iterator[StepDon
     # Without a number of steps, the epochs of a stream end when it does.
     epochs = count(begin.epoch) if total is not None else range(begin.epoch, task.epochs or 0)
     for epoch in epochs:
-        for in_epoch, micros in enumerate(source.epoch(epoch, first), first + 1):
-            if number == recorded:
-                take.recorder = recorded_operators(built.operators)
-            try:
-                loss, is_taken = take(micros)
-            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-                told = explain_error(error)
-                if told is error:
-                    raise
-                raise told from error
+        for in_epoch, samples, loss, is_taken in _epoch_of(built, epoch, first, number, retries):
             if number == begin.step:
                 _check_gradients(built, is_taken)
             number += 1
+            if number == recorded:
+                take.recorder = recorded_operators(built.operators)
             ends = in_epoch == source.last
             if scheduler is not None and is_taken:
                 scheduler.step()
-            samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
             if ends and built.scheduler is not None and _steps_each_epoch(built):
                 built.scheduler.step()
             yield StepDone(
@@ -141,6 +146,47 @@ def steps_of(built: BuiltRun, begin: Position | None = None) -> Iterator[StepDon
             if number == total:
                 return
         first = 0
+
+
+def _epoch_of(
+    built: BuiltRun, epoch: int, first: int, number: int, retries: Retries | None
+) -> Iterator[tuple[int, int, Any, Any]]:
+    """Take the steps of an epoch; give of each (number in the epoch, samples, loss, is taken).
+
+    Args:
+        built: the run.
+        epoch: from 0.
+        first: step of the epoch to begin with, from 0.
+        number: of the steps before that, in the whole run.
+        retries: see `steps_of`.
+    """
+    before, in_epoch, take = number - first, first, built.step
+    keep = (lambda: None) if retries is None else retries.keep
+    while True:
+        given, micros, asked = built.source.epoch(epoch, in_epoch), None, ""
+        try:
+            for micros in given:
+                keep()
+                try:
+                    loss, is_taken = take(micros)
+                except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+                    told = explain_error(error)
+                    if told is error:
+                        raise
+                    raise told from error
+                in_epoch += 1
+                samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
+                micros = None
+                yield in_epoch, samples, loss, is_taken
+            return
+        except RuntimeError as error:
+            if retries is None or not is_out_of_memory(error):
+                raise
+            retries.check(error, micros, before + in_epoch + 1)
+            asked = str(error).partition("\n")[0]
+        # Both hold the failed attempt.
+        del given, micros
+        retries.prepare(asked)
 
 
 def _check_gradients(built: BuiltRun, is_taken: Any) -> None:

@@ -12,6 +12,7 @@ from hotlap.engine.clock import EpochClock
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.export.stored_weights import weights_of
+from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
@@ -138,6 +139,7 @@ class _Run:
         self.stop, self.begun = stop, begun
         self.clock = EpochClock(self.built.hardware)
         self.epochs: list[EpochDone] = []
+        self.retries: Retries | None = None
 
     def train(self, weights: str | Path | None) -> TrainingReport:
         """Train, and return what that gave."""
@@ -182,7 +184,8 @@ class _Run:
         """Take the steps that are left; return whether the run was stopped before its end."""
         built, saver, task = self.built, self.saver, self.built.task
         total = task.total_steps
-        for step in steps_of(built, self.position):
+        self.retries = Retries(built, self.notice)
+        for step in steps_of(built, self.position, retries=self.retries):
             self.position = step.after
             self.clock.add(step)
             # Without a number of steps, the last epoch of a stream ends when the stream does.
@@ -232,6 +235,7 @@ class _Run:
             peak_memory_bytes=built.hardware.peak_bytes(),
             run_dir=None if saver is None else str(saver.run_dir),
             warmed=built.warmed,
+            retries=() if self.retries is None else tuple(self.retries.done),
             held_out=held_out,
             is_stopped=is_stopped,
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hotlap.engine.retries import Retry
 from hotlap.engine.warmup import WarmUpBatch
 from hotlap.plan import Plan
 
@@ -53,6 +54,8 @@ class TrainingReport:
     peak_memory_bytes: int
     run_dir: str | None = None
     warmed: tuple[WarmUpBatch, ...] = ()
+    retries: tuple[Retry, ...] = ()
+    """Steps that ran out of memory, and were taken again."""
     """The largest batches, tried before the first step where the task has `lengths`."""
     held_out: Mapping[str, float] = field(default_factory=dict)
     """The loss and the task's metrics on the held-out samples at the end, empty without these."""
@@ -78,4 +81,5 @@ class TrainingReport:
             "peak_memory_bytes": self.peak_memory_bytes,
             "run_dir": self.run_dir,
             "warmed": [asdict(batch) for batch in self.warmed],
+            "retries": [asdict(retry) for retry in self.retries],
         }

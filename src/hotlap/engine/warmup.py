@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device
+from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.engine.checks.evaluation_guard import (
     evaluation_guard,
     evaluation_mode,
@@ -69,7 +70,7 @@ def warm_up(step: Step, source: LengthSource, hardware: Device) -> tuple[WarmUpB
                 step.try_out(to_device(batch, device))
                 hardware.synchronize()
             except RuntimeError as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 raise RunError(_too_large(len(positions), length, device)) from error
         seconds = time.perf_counter() - begin
@@ -146,13 +147,6 @@ def _no_trace(model: Any) -> Iterator[None]:
                 "must leave no trace. Use a buffer instead of this parameter, or a task without "
                 "`lengths`."
             )
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    # The CPU's allocator has no exception of its own.
-    return "DefaultCPUAllocator" in str(error) and "allocate" in str(error)
 
 
 def _too_large(samples: int, length: int, device: str) -> str:

@@ -26,6 +26,7 @@ class Statistics:
         ]
         self.are_kept = bool(buffers)
         """True if there are any."""
+        self.ids = {id(buffer) for buffer in buffers}
 
     def keep(self) -> None:
         """Remember them, before a step."""

@@ -14,22 +14,48 @@ def check_statistics(task: Task, model: Any, micro: int) -> None:
     """Raise UsageError if batch norm would see parts of a step, of `micro` samples each."""
     if micro >= task.logical_batch or task.splits_statistics:
         return
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            raise UsageError(
-                f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, "
-                f"and batch norm ({name}) would compute its statistics per micro-batch. Use "
-                "another normalization, do not split the step, or set splits_statistics=True to "
-                "accept this."
-            )
+    name = _batch_norm_of(model)
+    if name is not None:
+        raise UsageError(
+            f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, "
+            f"and batch norm ({name}) would compute its statistics per micro-batch. Use "
+            "another normalization, do not split the step, or set splits_statistics=True to "
+            "accept this."
+        )
 
 
 def check_gradients(task: Task, target: StepTarget, micro: int) -> None:
     """Raise UsageError if graphs that `compile` makes would overwrite gradients of a step."""
-    mode = target.notes.get("compile_mode")
-    if target.device == "cuda" and mode in GRAPHED_MODES and micro < task.logical_batch:
+    if micro < task.logical_batch and _overwrites_gradients(target):
         raise UsageError(
-            f"compile with mode='{mode}' and a step split into micro-batches of {micro}: each CUDA "
-            "graph overwrites the gradients of the previous micro-batch. Use mode='default', or do "
-            "not split the step."
+            f"compile with mode='{target.notes['compile_mode']}' and a step split into "
+            f"micro-batches of {micro}: each CUDA graph overwrites the gradients of the previous "
+            "micro-batch. Use mode='default', or do not split the step."
         )
+
+
+def why_not_smaller(task: Task, model: Any, target: StepTarget) -> str | None:
+    """Return why a step cannot be taken in smaller micro-batches than it is, None if it can."""
+    name = None if task.splits_statistics else _batch_norm_of(model)
+    if name is not None:
+        return (
+            f"batch norm ({name}) would compute its statistics per micro-batch: set "
+            "splits_statistics=True to accept this"
+        )
+    if _overwrites_gradients(target):
+        return (
+            f"the CUDA graphs of compile with mode='{target.notes['compile_mode']}' overwrite the "
+            "gradients of the previous micro-batch: use mode='default'"
+        )
+    return None
+
+
+def _batch_norm_of(model: Any) -> str | None:
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            return str(name)
+    return None
+
+
+def _overwrites_gradients(target: StepTarget) -> bool:
+    return target.device == "cuda" and target.notes.get("compile_mode") in GRAPHED_MODES

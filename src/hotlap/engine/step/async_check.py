@@ -39,6 +39,10 @@ class AsyncCheckStep(Step):
         super().try_out(batch)
         self._reads.clear()
 
+    def roll_back(self) -> None:
+        self._reads.clear()
+        super().roll_back()
+
     def read(self, value: Any) -> None:
         """Begin to read what a loss gave."""
         self._reads.append(self._begin_to_read(*_parts(value)))

@@ -56,6 +56,7 @@ class DeviceCheckStep(Step):
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
         """Queue a step; return its loss and whether it is taken, both on the device."""
+        self.has_begun_update = False
         loss, found, *items = self._queue_step(micros).unbind()
         for work in self.target.after_step:
             work()
@@ -66,8 +67,8 @@ class DeviceCheckStep(Step):
         """Queue a step; return (loss, found), and the items if the loss counts them, shape (2,) or
         (3,), on the device."""
         if not self._is_ready:
-            self._is_ready = True
             _make_state_fit(self.optimizer)
+            self._is_ready = True
         self._zero()
         if self._statistics is not None:
             self._statistics.keep()
@@ -112,6 +113,7 @@ class DeviceCheckStep(Step):
     def _update(self, found: torch.Tensor) -> None:
         optimizer = self.optimizer
         recorder, self.recorder = self.recorder, None
+        self.has_begun_update = True
         optimizer.grad_scale, optimizer.found_inf = None, found
         try:
             with recorder or contextlib.nullcontext(), self._adapt_optimizer():

@@ -46,6 +46,13 @@ class GraphStep(DeviceCheckStep):
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._gradients_moved = False
 
+    def roll_back(self) -> None:
+        # What it holds would be missing, and batches may have another form from now on.
+        self._graph = None
+        self._inputs.clear()
+        self._gradients.clear()
+        super().roll_back()
+
     def _queue_step(self, micros: MicroBatches) -> torch.Tensor:
         self._rates.follow()
         if self._wish.refused is not None:
@@ -110,6 +117,7 @@ class GraphStep(DeviceCheckStep):
 
     def _replay(self) -> torch.Tensor:
         assert self._graph is not None
+        self.has_begun_update = True
         self._wish.replays += 1
         if self._gradients_moved:
             # Who looks at `.grad` finds those of the last step.

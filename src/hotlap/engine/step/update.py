@@ -52,6 +52,8 @@ class Step:
         """Updates that were left out because something was not finite."""
         self.items: Any = None
         """What the loss of the newest step counted, None if it gave a mean."""
+        self.has_begun_update = False
+        """The newest step has begun to change weights, or the optimizer's state."""
         self.recorder: Any = None
         """Put around the next update, and only that: in it compiled code would run plain."""
         self._clips = clip_norm is not None or clip_value is not None
@@ -62,6 +64,7 @@ class Step:
 
     def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, bool]:
         """Take a step; return its loss, a scalar on the device, and whether it was taken."""
+        self.has_begun_update = False
         self._zero()
         if self._statistics is not None:
             self._statistics.keep()
@@ -74,6 +77,7 @@ class Step:
             scaler.unscale_(self.optimizer)
         if self._clips and not self._clip():
             return self._leave_out(loss)
+        self.has_begun_update = True
         if scaler is None and self.recorder is None:
             self.optimizer.step()
         elif not self._update_watched():
@@ -83,6 +87,18 @@ class Step:
         for work in self.target.after_step:
             work()
         return loss, True
+
+    def roll_back(self) -> None:
+        """Forget a step that failed before its update: gradients, running statistics, scaling."""
+        scaler = self.target.scaler
+        if scaler is not None:
+            # It may have unscaled, which it does once a step.
+            scaler._per_optimizer_states.pop(id(self.optimizer), None)
+        self._forget()
+
+    def kept_buffers(self) -> set[int]:
+        """Return the ids of the buffers that `roll_back` makes what they were."""
+        return set() if self._statistics is None else self._statistics.ids
 
     def try_out(self, batch: Any) -> None:
         """Go forward and backward with a micro-batch, and forget the gradients."""
@@ -226,10 +242,14 @@ class Step:
             # The scale must fall all the same, or the next step overflows like this one.
             scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
         self.skipped += 1
+        self._forget()
+        return loss, False
+
+    def _forget(self) -> None:
+        """Drop the gradients, and make the running statistics what they were."""
         if self._statistics is not None:
             self._statistics.put_back()
         self._zero()
-        return loss, False
 
 
 def _scalar(number: Any) -> Any:

@@ -1,0 +1,182 @@
+"""`Transaction`: what a step must find as it was, to be taken a second time."""
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+from hotlap.engine.step.update import Step
+
+_WATCHED_STEPS = 2
+"""Steps after which it is known whether the run draws from Python's and NumPy's generators."""
+
+
+class CannotRestore(Exception):
+    """Something that the failed step has changed was not kept."""
+
+
+class Transaction:
+    """Keeps what a step changes before its update: random states, and the model's buffers.
+
+    Gradients, the scaler and running statistics are the step's own, see `Step.roll_back`. What
+    modules keep in plain attributes, and what a loss counts for itself, is not seen.
+
+    Args:
+        model: whose buffers are kept: all for the first step, later those that have ever changed.
+        step: its own are not kept twice.
+        has_cuda: draws come from the CUDA devices' generators as well.
+    """
+
+    def __init__(self, model: Any, step: Step, *, has_cuda: bool) -> None:
+        self._step = step
+        self._torch = [torch.default_generator]
+        if has_cuda:
+            self._torch += torch.cuda.default_generators
+        self._states: list[torch.Tensor] = []
+        self._host = [_HostGenerator(*each) for each in _HOST_GENERATORS]
+        own = step.kept_buffers()
+        self._buffers = [
+            _Buffer(f"{name}.{key}" if name else key, module._buffers, key)
+            for name, module in model.named_modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None and id(buffer) not in own
+        ]
+
+    def keep(self) -> None:
+        """Remember everything, before a step."""
+        self._states = [generator.get_state() for generator in self._torch]
+        for host in self._host:
+            host.keep()
+        for buffer in self._buffers:
+            buffer.keep()
+
+    def put_back(self) -> tuple[str, ...]:
+        """Make everything what it was before the step.
+
+        Returns:
+            What may have changed, and was not kept, but does not matter to what is learned on
+            average: names of random generators.
+
+        Raises:
+            CannotRestore: a buffer was changed that no step before had changed.
+        """
+        self._step.roll_back()
+        for buffer in self._buffers:
+            buffer.put_back()
+        for generator, state in zip(self._torch, self._states, strict=True):
+            generator.set_state(state)
+        return tuple(host.name for host in self._host if not host.put_back())
+
+
+class _HostGenerator:
+    """Python's or NumPy's generator: to keep its state takes 7 to 24 us, so that is done every
+    step only where something draws from it.
+
+    Args:
+        name: in words.
+        get: returns its state, None if it is not there.
+        put: takes one.
+    """
+
+    def __init__(self, name: str, get: Any, put: Any) -> None:
+        self.name = name
+        self._get, self._put = get, put
+        self._kept = get()
+        self._is_drawn_from = False
+        self._watched = 0
+
+    def keep(self) -> None:
+        if self._is_drawn_from:
+            self._kept = self._get()
+        elif self._watched <= _WATCHED_STEPS:
+            self._watched += 1
+            state = self._get()
+            self._is_drawn_from = not _same(state, self._kept)
+            self._kept = state
+
+    def put_back(self) -> bool:
+        """Put the generator back; return False if it is not known where it was."""
+        if self._is_drawn_from or self._watched <= _WATCHED_STEPS:
+            if self._kept is not None:
+                self._put(self._kept)
+            return True
+        now = self._get()
+        is_known = _same(now, self._kept)
+        if not is_known:
+            # From here on it is.
+            self._is_drawn_from, self._kept = True, now
+        return is_known
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy.random")
+    return None if numpy is None else numpy.get_state()
+
+
+def _set_numpy_state(state: Any) -> None:
+    sys.modules["numpy.random"].set_state(state)
+
+
+_HOST_GENERATORS = (
+    ("Python's global RNG", random.getstate, random.setstate),
+    ("NumPy's global RNG", _numpy_state, _set_numpy_state),
+)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None or len(one) == 3:
+        return bool(one == other)
+    return bool(one[2:] == other[2:] and (one[1] == other[1]).all())
+
+
+class _Buffer:
+    """One buffer of a module.
+
+    Args:
+        path: its name in the model.
+        holder: the module's buffers.
+        key: its name there.
+    """
+
+    def __init__(self, path: str, holder: dict[str, Any], key: str) -> None:
+        self.path = path
+        self._holder, self._key = holder, key
+        self._before: Any = None
+        """The tensor before the step, and that one's version."""
+        self._version = -1
+        self._copy: torch.Tensor | None = None
+        self._is_changing, self._is_first = False, True
+
+    def keep(self) -> None:
+        tensor = self._holder.get(self._key)
+        if tensor is None or tensor.is_inference():
+            # Nothing that trains can write to a tensor of inference mode.
+            self._before, self._copy = tensor, None
+            return
+        version = tensor._version
+        if self._is_first:
+            self._copy = tensor.detach().clone()
+        elif self._is_changing or tensor is not self._before or version != self._version:
+            self._is_changing = True
+            self._copy = tensor.detach().clone()
+        else:
+            self._copy = None
+        self._is_first = False
+        self._before, self._version = tensor, version
+
+    def put_back(self) -> None:
+        before = self._before
+        if before is not None and not before.is_inference() and before._version != self._version:
+            if self._copy is None:
+                raise CannotRestore(
+                    f"the step has changed the model's buffer '{self.path}', which no step before "
+                    "had changed, so it was not kept"
+                )
+            with torch.no_grad():
+                before.copy_(self._copy)
+            self._is_changing = True
+        # The first attempt in parts checks the loss, which writes to all of them.
+        self._is_first = True
+        if before is not None or self._key in self._holder:
+            self._holder[self._key] = before

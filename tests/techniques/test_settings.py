@@ -69,6 +69,19 @@ def test_every_switch_is_set_for_the_run_and_undone_after_it(before: tuple[Any, 
     assert states() == before
 
 
+@pytest.mark.skipif(switches.keeps_freed_memory() is None, reason="needs glibc 2.33 or newer")
+def test_memory_that_is_free_in_the_heap_does_not_look_like_kept_memory() -> None:
+    stop_keeping = switches.keep_freed_memory()
+    assert switches.keeps_freed_memory()
+    freed = torch.empty(100 * 2**20, dtype=torch.uint8)
+    # The heap does not shrink below a block that is in use.
+    above = torch.empty(100 * 2**20, dtype=torch.uint8)
+    del freed
+    stop_keeping()
+    assert not switches.keeps_freed_memory()
+    del above
+
+
 def test_a_training_undoes_them_at_its_end_and_where_it_fails(before: tuple[Any, ...]) -> None:
     plan = Plan({"threads": {"count": 2}, "garbage_collector": {}, "deterministic": {}})
 

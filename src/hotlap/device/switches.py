@@ -21,6 +21,8 @@ _MMAP_MAX_DEFAULT = 65536
 _TRIM_GROWN = 64 * 2**20
 """What glibc's own threshold has become in a process that once freed a block of 32 MiB."""
 TRIM_NEVER = 2**31 - 1
+_PROBE_BYTES = 40 * 2**20
+"""More than glibc ever asks of the heap by itself: from 32 MiB on it maps a block separately."""
 _widths = itertools.count()
 
 
@@ -164,7 +166,7 @@ def keep_freed_memory() -> Callable[[], None]:
 
 
 def keeps_freed_memory() -> bool | None:
-    """True if a large block comes from the heap, and goes back into it.
+    """True if the heap grows for a large block, and does not shrink when the block is freed.
 
     None if the C library cannot say (`mallinfo2` came with glibc 2.33).
     """
@@ -174,11 +176,13 @@ def keeps_freed_memory() -> bool | None:
     if not hasattr(library, "mallinfo2"):
         return None
     library.mallinfo2.restype = _MallInfo
-    before = library.mallinfo2()
-    # Larger than any block that glibc takes from the heap by itself.
-    block = torch.empty(40 * 2**20, dtype=torch.uint8)
-    held = library.mallinfo2()
-    del block
+    before = held = library.mallinfo2()
+    blocks = []
+    # A block that fits into memory freed before says nothing: such memory is used either way.
+    while held.hblks == before.hblks and held.arena <= before.arena:
+        blocks.append(torch.empty(_PROBE_BYTES, dtype=torch.uint8))
+        held = library.mallinfo2()
+    blocks.clear()
     after = library.mallinfo2()
     return held.hblks == before.hblks and after.arena == held.arena
 

@@ -27,6 +27,7 @@ from benchmarks.tiny_step import BATCH, EPOCH, data, loss, model, optimizer, raw
 from hotlap.device.accelerator import Device
 from hotlap.engine.build import build
 from hotlap.engine.clock import EpochClock
+from hotlap.engine.retries import Retries
 from hotlap.engine.run import steps_of
 from hotlap.host.facts import Host
 from hotlap.lab.statistics import spread
@@ -74,6 +75,7 @@ def _in_turns(rounds: int) -> dict[str, list[float]]:
         "raw loop, schedule": partial(raw, schedule=True),
         "engine, bare": engine(),
         "engine, finite check": engine(check_finite=True),
+        "engine, steps retried": engine(is_retried=True),
         "engine, loss summed": engine(each=lambda: _Sum().add),
         "engine, the clock of hotlap.train": engine(each=lambda: EpochClock(Device("cpu")).add),
         "engine, clip_norm": engine(clip_norm=1.0),
@@ -125,6 +127,7 @@ class _Sum:
 def engine(
     *,
     check_finite: bool = False,
+    is_retried: bool = False,
     each: Callable[[], Callable[[Any], None]] | None = None,
     **options: Any,
 ) -> Callable[[], float]:
@@ -132,6 +135,7 @@ def engine(
 
     Args:
         check_finite: see `hotlap.steps`.
+        is_retried: takes steps again that run out of memory, as `hotlap.train` does.
         each: makes what is called with each step of an epoch.
         options: of the task.
     """
@@ -145,7 +149,7 @@ def engine(
     }
     task = hotlap.Task(**{**given, **options})
     built = build(task, Plan({"resident": {}}), check_finite=check_finite, fill_ahead=True)
-    steps = steps_of(built)
+    steps = steps_of(built, retries=Retries(built, print) if is_retried else None)
 
     def epoch() -> float:
         work = None if each is None else each()

@@ -77,6 +77,12 @@ def page(done: Any, console: Console) -> None:
         console.print(
             f"{done.skipped_steps} skipped steps: the loss or the gradient norm was not finite"
         )
+    for retry in done.retries:
+        again = "at the same size" if retry.then == retry.samples else f"in at most {retry.then}"
+        console.print(
+            f"step {retry.step} ran out of memory in micro-batches of {retry.samples}, and was "
+            f"taken again {again}"
+        )
     table = Table("technique", "state", "why", box=None)
     for row in done.techniques:
         table.add_row(row["name"], row["state"], printable(row["why"]))

@@ -211,7 +211,7 @@ def _kept_gradients(task: Task, name: str, args: Any) -> dict[str, Any]:
 
     def work() -> None:
         built = build(task, Plan(), device=args.device)
-        built.step._zero = lambda: built.optimizer.zero_grad(set_to_none=False)
+        built.step.update.zero = lambda: built.optimizer.zero_grad(set_to_none=False)
         for _ in steps_of(built):
             pass
 

@@ -17,9 +17,10 @@ from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.engine.roles.proof import _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.run import steps_of
-from hotlap.engine.step.async_check import AsyncCheckStep
-from hotlap.engine.step.device_check import DeviceCheckStep
-from hotlap.engine.step.graph import GraphStep
+from hotlap.engine.step.async_decision import AsyncDecision
+from hotlap.engine.step.device_decision import DeviceDecision
+from hotlap.engine.step.graph import CapturedGraph
+from hotlap.engine.step.parts import Attempt
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get
 from tests.engine.test_resume import Noisy, loss
@@ -172,17 +173,22 @@ def test_an_update_that_is_not_finite_is_left_out_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("techniques", "options", "kind"),
+    ("techniques", "options", "parts"),
     [
-        ({}, {}, AsyncCheckStep),
-        (FUSED, {}, DeviceCheckStep),
-        (FUSED, {"schedule": schedule}, AsyncCheckStep),
-        (FUSED, {"optimizer": lambda m: torch.optim.Adagrad(m.parameters())}, AsyncCheckStep),
-        (GRAPH, {"schedule": schedule}, GraphStep),
+        ({}, {}, (AsyncDecision, Attempt)),
+        (FUSED, {}, (DeviceDecision, Attempt)),
+        (FUSED, {"schedule": schedule}, (AsyncDecision, Attempt)),
+        (
+            FUSED,
+            {"optimizer": lambda m: torch.optim.Adagrad(m.parameters())},
+            (AsyncDecision, Attempt),
+        ),
+        (GRAPH, {"schedule": schedule}, (DeviceDecision, CapturedGraph)),
     ],
 )
-def test_who_decides(techniques: Any, options: Any, kind: Any, device: str) -> None:
-    assert type(build(task(**options), Plan(techniques), device=device).step) is kind
+def test_who_decides(techniques: Any, options: Any, parts: Any, device: str) -> None:
+    step = build(task(**options), Plan(techniques), device=device).step
+    assert (type(step.decision), type(step.executor)) == parts
 
 
 def test_the_optimizer_technique_gives_way_to_the_graph(device: str) -> None:

@@ -14,10 +14,9 @@ from torch import nn
 
 import hotlap
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
-from hotlap.engine.step.async_check import AsyncCheckStep
-from hotlap.engine.step.device_check import DeviceCheckStep, TakenFlag
-from hotlap.engine.step.graph import GraphStep
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.choosing import make_step
+from hotlap.engine.step.device_decision import TakenFlag
+from hotlap.engine.step.parts import Step
 from hotlap.techniques import Refusal, StepTarget, get
 from hotlap.techniques.cuda_graph import Wish, obstacle
 from tests.fake_device import FakeCuda
@@ -57,7 +56,7 @@ def split(batch: Any, parts: int) -> list[tuple[int, Any]]:
 
 
 def trained(
-    kind: type[Step],
+    kind: Any,
     optimizer: str = "adam",
     *,
     device: FakeCuda | None = None,
@@ -72,16 +71,22 @@ def trained(
     """Take twelve steps; return weights and state, losses, which were taken, and the step."""
     model = network()
     made = OPTIMIZERS[optimizer](model.parameters())
-    if kind is not GraphStep:
+    if kind != "graph":
         for group in made.param_groups:
             group["fused"] = True
     target = StepTarget(None, None, "cpu")
-    target.graph = Wish(warm_up=2) if kind is GraphStep else None
+    target.graph = Wish(warm_up=2) if kind == "graph" else None
     if scaled:
         target.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-    if kind is not Step:
-        options["device"] = device or FakeCuda()
-    step = kind(model, what, made, target=target, **options)
+    step = make_step(
+        model,
+        what,
+        made,
+        target=target,
+        hardware=device or FakeCuda(),
+        decides_on="device" if kind == "graph" else kind,
+        **options,
+    )
     losses, taken = [], []
     for number, batch in enumerate(batches() if steps is None else steps):
         if number in spoil:
@@ -100,8 +105,8 @@ def trained(
     return values, losses, taken, step
 
 
-def check(kind: type[Step], *args: Any, **options: Any) -> Step:
-    expected, expected_losses, expected_taken, plain = trained(Step, *args, **options)
+def check(kind: Any, *args: Any, **options: Any) -> Step:
+    expected, expected_losses, expected_taken, plain = trained("host", *args, **options)
     found, losses, taken, step = trained(kind, *args, **options)
     assert taken == expected_taken
     assert step.skipped == plain.skipped
@@ -111,7 +116,7 @@ def check(kind: type[Step], *args: Any, **options: Any) -> Step:
     return step
 
 
-KINDS = [AsyncCheckStep, DeviceCheckStep, GraphStep]
+KINDS = ["async", "device", "graph"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,7 +143,7 @@ def test_under_every_kind_of_step(kind: Any, options: dict[str, Any]) -> None:
     step = check(kind, spoil=(4,), **options)
     scaler = step.target.scaler
     if scaler is not None:
-        plain = trained(Step, spoil=(4,), **options)[3]
+        plain = trained("host", spoil=(4,), **options)[3]
         assert scaler.get_scale() == plain.target.scaler.get_scale()
 
 
@@ -166,20 +171,20 @@ def test_statistics_are_left_alone_where_the_update_is(
     monkeypatch.setitem(globals(), "network", normal)
     _, _, _, step = trained(kind, spoil=(0, 5), **options)
     clean = [batch for number, batch in enumerate(batches()) if number not in (0, 5)]
-    _, _, _, other = trained(Step, steps=clean, **options)
+    _, _, _, other = trained("host", steps=clean, **options)
     mine, theirs = step.model.state_dict(), other.model.state_dict()
     for name, value in theirs.items():
         torch.testing.assert_close(mine[name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_without_the_check_what_is_not_finite_is_learned() -> None:
-    values, *_ = trained(DeviceCheckStep, spoil=(2,), check_finite=False)
+    values, *_ = trained("device", spoil=(2,), check_finite=False)
     assert not torch.isfinite(values[0]).any()
 
 
 def test_a_step_is_captured_once_and_replayed() -> None:
     device = FakeCuda()
-    _, _, _, step = trained(GraphStep, device=device)
+    _, _, _, step = trained("graph", device=device)
     assert device.calls.count("capture") == 1
     wish = step.target.graph
     # Of twelve steps three are shorter, and two warmed up.
@@ -189,9 +194,9 @@ def test_a_step_is_captured_once_and_replayed() -> None:
 
 
 def test_a_replay_reads_the_batch_and_the_rate_of_its_own_step() -> None:
-    check(GraphStep, rates=lambda number: 0.01 * 0.9**number)
-    right = trained(Step, rates=lambda number: 0.01 * 0.9**number)[0]
-    wrong = trained(GraphStep)[0]
+    check("graph", rates=lambda number: 0.01 * 0.9**number)
+    right = trained("host", rates=lambda number: 0.01 * 0.9**number)[0]
+    wrong = trained("graph")[0]
     assert not torch.allclose(right[0], wrong[0], rtol=1e-4)
 
 
@@ -200,7 +205,7 @@ def test_a_momentum_that_moves_is_not_replayed() -> None:
     model = network()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
-    step = GraphStep(model, loss, optimizer, target=target, device=device)
+    step = make_step(model, loss, optimizer, target=target, hardware=device, decides_on="device")
     for number in range(10):
         if number == 6:
             optimizer.param_groups[0]["momentum"] = 0.5
@@ -210,8 +215,8 @@ def test_a_momentum_that_moves_is_not_replayed() -> None:
 
 
 def test_the_groups_stay_those_of_the_plain_run() -> None:
-    _, _, _, step = trained(GraphStep)
-    group = step.optimizer.param_groups[0]
+    _, _, _, step = trained("graph")
+    group = step.update.optimizer.param_groups[0]
     assert (group["lr"], group["fused"], group["capturable"]) == (0.01, None, False)
 
 
@@ -220,7 +225,7 @@ def test_a_copied_optimizer_is_captured_without_a_warning() -> None:
     model, optimizer = copy.deepcopy((net := network(), OPTIMIZERS["adam"](net.parameters())))
     target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
     device = FakeCuda()
-    step = GraphStep(model, loss, optimizer, target=target, device=device)
+    step = make_step(model, loss, optimizer, target=target, hardware=device, decides_on="device")
     for _ in range(5):
         step([(6, batches()[0])])
     assert device.calls == ["capture", "replay", "replay", "replay"]
@@ -243,7 +248,7 @@ def test_the_fake_device_checks_optimizers_as_torch_does() -> None:
     ],
 )
 def test_what_cannot_be_captured_runs_as_it_is_and_says_why(device: FakeCuda, words: str) -> None:
-    step = check(GraphStep, device=device)
+    step = check("graph", device=device)
     proof = get("cuda_graph").proof(step.target, get("cuda_graph").options({}))
     assert proof.state == "refused"
     assert words in proof.why
@@ -252,14 +257,14 @@ def test_what_cannot_be_captured_runs_as_it_is_and_says_why(device: FakeCuda, wo
 
 def test_shapes_that_never_come_again_are_refused() -> None:
     shapes = [[torch.randn(n, 4), torch.randn(n, 2)] for n in range(1, 13)]
-    _, _, _, step = trained(GraphStep, steps=shapes)
+    _, _, _, step = trained("graph", steps=shapes)
     assert "different shapes" in step.target.graph.refused
 
 
 def test_a_shorter_first_batch_is_not_what_is_captured() -> None:
     device = FakeCuda()
     steps = [batches()[3], *([batches()[0]] * 8)]
-    trained(GraphStep, device=device, steps=steps)
+    trained("graph", device=device, steps=steps)
     assert device.calls.count("replay") == 6
 
 
@@ -319,19 +324,21 @@ def test_a_replay_runs_no_python() -> None:
         calls += 1
         return loss(model, batch)
 
-    _, _, _, step = trained(GraphStep, what=counted)
+    _, _, _, step = trained("graph", what=counted)
     # The captured step is run by Python once, without taking effect.
     assert calls == step.target.graph.other_steps + 1
 
 
-@pytest.mark.parametrize("kind", [Step, *KINDS])
+@pytest.mark.parametrize("kind", ["host", *KINDS])
 def test_what_follows_a_step_follows_a_replayed_one_too(kind: Any) -> None:
     model, seen = network(), []
-    optimizer = torch.optim.Adam(model.parameters(), fused=kind is DeviceCheckStep or None)
+    optimizer = torch.optim.Adam(model.parameters(), fused=kind == "device" or None)
     target = StepTarget(None, None, "cpu", after_step=[lambda: seen.append(0)])
-    target.graph = Wish(warm_up=2) if kind is GraphStep else None
-    options: dict[str, Any] = {} if kind is Step else {"device": FakeCuda()}
-    step = kind(model, loss, optimizer, target=target, **options)
+    target.graph = Wish(warm_up=2) if kind == "graph" else None
+    decides_on = "device" if kind == "graph" else kind
+    step = make_step(
+        model, loss, optimizer, target=target, hardware=FakeCuda(), decides_on=decides_on
+    )
     for _ in range(6):
         step([(6, batches()[0])])
     assert len(seen) == 6
@@ -356,7 +363,7 @@ def test_a_step_that_nobody_holds_is_gone_at_once(kind: Any) -> None:
 
 def test_a_batch_that_is_tried_out_counts_for_nothing() -> None:
     device = FakeCuda()
-    _, _, _, step = trained(AsyncCheckStep, device=device)
+    _, _, _, step = trained("async", device=device)
     step.try_out([torch.full((6, 4), float("nan")), batches()[0][1]])
     _, is_taken = step([(6, batches()[0])])
     assert is_taken

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from hotlap.engine.checks.evaluation_guard import evaluation_mode
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.choosing import make_step
+from hotlap.engine.step.parts import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 
 
 def step_of(model: nn.Module, loss: Any, **options: Any) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Step(model, loss, optimizer, target=StepTarget(None, None, "cpu"), **options)
+    return make_step(model, loss, optimizer, target=StepTarget(None, None, "cpu"), **options)
 
 
 def held(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine import warmup
 from hotlap.engine.build import build
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.choosing import make_step
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
@@ -141,7 +141,7 @@ def gradients(groups: list[list[int]], to: tuple[int, ...], loss: Any) -> list[t
     model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)).double()
     samples = [(torch.randn(LENGTHS[n], 3, dtype=torch.float64), n % 2) for n in range(12)]
     pad = hotlap.pad({0: 0.0}, to=to, mask=True)
-    step = Step(
+    step = make_step(
         model,
         loss,
         torch.optim.SGD(model.parameters(), lr=0.0),

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.choosing import make_step
+from hotlap.engine.step.parts import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 from tests.engine.lattice import data, mean, model, squares, sum_and_count, tokens
@@ -24,7 +25,7 @@ def compositions(total: int) -> Iterator[tuple[int, ...]]:
 def stepped(sizes: tuple[int, ...], loss: Callable[..., Any], **options: Any) -> tuple[Any, Step]:
     made = model()
     optimizer = torch.optim.SGD(made.parameters(), lr=0.0)
-    step = Step(made, loss, optimizer, target=StepTarget(None, None, "cpu"), **options)
+    step = make_step(made, loss, optimizer, target=StepTarget(None, None, "cpu"), **options)
     inputs, targets = data(sum(sizes)).tensors
     batches = zip(inputs.split(sizes), targets.split(sizes), strict=True)
     value, is_taken = step([(size, batch) for size, batch in zip(sizes, batches, strict=True)])
@@ -92,11 +93,11 @@ def test_an_update_whose_loss_is_not_finite_is_left_out_and_counted() -> None:
     optimizer = torch.optim.SGD(made.parameters(), lr=1.0)
     before = made.weight.detach().clone()
     micros = [(8, data(8).tensors)]
-    step = Step(made, infinite, optimizer, target=StepTarget(None, None, "cpu"))
+    step = make_step(made, infinite, optimizer, target=StepTarget(None, None, "cpu"))
     assert step(micros)[1] is False
     assert step.skipped == 1
     assert torch.equal(made.weight, before)
-    unchecked = Step(
+    unchecked = make_step(
         made, infinite, optimizer, target=StepTarget(None, None, "cpu"), check_finite=False
     )
     unchecked(micros)
@@ -131,7 +132,7 @@ def scaled(
     made = model()
     optimizer = torch.optim.SGD(made.parameters(), lr=lr)
     target = StepTarget(None, None, "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
-    step = Step(made, loss, optimizer, target=target, clip_norm=clip_norm)
+    step = make_step(made, loss, optimizer, target=target, clip_norm=clip_norm)
     micros = [(4, batch) for batch in zip(*[t.split(4) for t in data(8).tensors], strict=True)]
     return made, [step(micros)[1] for _ in range(steps)], step
 
@@ -159,7 +160,9 @@ def test_a_scaled_step_is_the_plain_step(loss: Any, clip_norm: float | None) -> 
     assert all(taken)
     plain = model()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
-    step = Step(plain, loss, optimizer, target=StepTarget(None, None, "cpu"), clip_norm=clip_norm)
+    step = make_step(
+        plain, loss, optimizer, target=StepTarget(None, None, "cpu"), clip_norm=clip_norm
+    )
     for _ in range(3):
         step([(8, data(8).tensors)])
     for left, right in zip(made.parameters(), plain.parameters(), strict=True):

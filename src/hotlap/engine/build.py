@@ -11,8 +11,8 @@ from hotlap.device.accelerator import Device, device_of
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
 from hotlap.engine.sources import held_out_source, training_source, with_techniques
 from hotlap.engine.step.choosing import step_of
+from hotlap.engine.step.parts import Step
 from hotlap.engine.step.scheduling import values_of
-from hotlap.engine.step.update import Step
 from hotlap.engine.task_parts import (
     check_closure,
     check_parameters,

@@ -10,7 +10,7 @@ import torch
 from hotlap.device.accelerator import Device
 from hotlap.engine.evaluate import widen
 from hotlap.engine.run import StepDone
-from hotlap.engine.step.device_check import TakenFlag
+from hotlap.engine.step.device_decision import TakenFlag
 from hotlap.errors import RunError
 
 

@@ -62,7 +62,7 @@ class Retries:
         if number != self._number:
             self._number, self._tried = number, []
         self._tried.append(samples)
-        if micros is not None and built.step.has_begun_update:
+        if micros is not None and built.step.update.has_begun:
             raise RunError(
                 f"step {number} ran out of memory while the optimizer changed the weights, so they "
                 "may be partly updated, and the run ends: resume it from its last checkpoint. An "

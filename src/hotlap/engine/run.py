@@ -134,7 +134,7 @@ def steps_of(
                 _check_gradients(built, is_taken)
             number += 1
             if number == recorded:
-                take.recorder = recorded_operators(built.operators)
+                take.update.recorder = recorded_operators(built.operators)
             ends = in_epoch == source.last
             if scheduler is not None and is_taken:
                 scheduler.step()

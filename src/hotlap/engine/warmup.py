@@ -20,7 +20,7 @@ from hotlap.engine.checks.evaluation_guard import (
     kept_buffers,
     kept_random_states,
 )
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.parts import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.transfer.plain import to_device
@@ -115,13 +115,13 @@ def _share(step: Step, source: LengthSource, device: str, short: int, long: int)
     for wanted in ([short], [long], [short, long]):
         batch = to_device(source.batch_of(torch.tensor(wanted)), device)
         with evaluation_guard(step.model):
-            value, again = step.measure(batch), step.measure(batch)
+            value, again = step.passes.measure(batch), step.passes.measure(batch)
         if value is None or value != again:
             return None
         losses.append(value)
     one, other, both = losses
     with evaluation_mode(step.model):
-        is_narrow = step.is_narrow(batch)
+        is_narrow = step.passes.is_narrow(batch)
     noise = max(abs(both), 1.0) * (_NARROW_NOISE if is_narrow else _NOISE)
     return (both - other) / (one - other) if abs(one - other) > noise else None
 

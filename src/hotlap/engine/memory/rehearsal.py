@@ -251,7 +251,7 @@ def _build(
 
 def _check_split(built: BuiltRun) -> None:
     # Done with the values of a batch's halves, of which there are none.
-    built.step._is_checked = True
+    built.step.passes.is_checked = True
 
 
 def _make_model(task: Task) -> Any:

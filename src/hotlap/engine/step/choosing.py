@@ -1,14 +1,21 @@
-"""Chooses the kind of step of a run, by its device, its plan and its schedule."""
+"""Puts the step of a run together, by its device, its plan and its schedule."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from hotlap.device.accelerator import Cuda, Device, cannot_leave_out
-from hotlap.engine.step.async_check import AsyncCheckStep
-from hotlap.engine.step.device_check import DeviceCheckStep
-from hotlap.engine.step.graph import GraphStep
-from hotlap.engine.step.update import Step
+from hotlap.engine.step.async_decision import AsyncDecision
+from hotlap.engine.step.device_decision import DeviceDecision
+from hotlap.engine.step.graph import CapturedGraph
+from hotlap.engine.step.host_decision import HostDecision
+from hotlap.engine.step.parts import Attempt, Decision, Step
+from hotlap.engine.step.passes import Passes
+from hotlap.engine.step.update import Update
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
+
+Place = Literal["host", "async", "device"]
+"""Where it is decided whether an update is taken, see `hotlap.engine.step.parts`."""
 
 
 def step_of(
@@ -27,27 +34,87 @@ def step_of(
         hardware: the device.
         trained: model, loss and optimizer.
         target: what techniques act on.
-        check_finite: see `Step`.
+        check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
     """
-    options: dict[str, Any] = {
-        "target": target,
-        "clip_norm": task.clip_norm,
-        "clip_value": task.clip_value,
-        "check_finite": check_finite,
-    }
+    return make_step(
+        *trained,
+        target=target,
+        hardware=hardware,
+        decides_on=_place(task, implementation, hardware, trained[2], target, check_finite),
+        clip_norm=task.clip_norm,
+        clip_value=task.clip_value,
+        check_finite=check_finite,
+    )
+
+
+def make_step(
+    model: Any,
+    loss: Callable[[Any, Any], Any],
+    optimizer: Any,
+    *,
+    target: StepTarget,
+    hardware: Device | None = None,
+    decides_on: Place = "host",
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    check_finite: bool = True,
+) -> Step:
+    """Return a step of these parts, captured as a graph if the target asks for one.
+
+    Args:
+        model: in training mode.
+        loss: see `Task.loss`.
+        optimizer: over the tensors that are trained.
+        target: what the plan's techniques hung onto the step.
+        hardware: a CUDA device, if anything but the host decides.
+        decides_on: where it is decided whether an update is taken.
+        clip_norm: see `Task`.
+        clip_value: see `Task`.
+        check_finite: see `step_of`.
+    """
+    passes = Passes(model, loss, optimizer, target)
+    update = Update(
+        model,
+        optimizer,
+        target,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        check_finite=check_finite,
+    )
+    decision: Decision = HostDecision(update)
+    if decides_on == "async":
+        assert isinstance(hardware, Cuda)
+        decision = AsyncDecision(update, hardware)
+        passes.watch = decision.read
+    elif decides_on == "device":
+        assert isinstance(hardware, Cuda)
+        decision = DeviceDecision(update, passes, hardware)
+    attempt = Attempt(passes, update, decision)
+    if target.graph is None or decides_on != "device":
+        return Step(passes, update, decision, attempt)
+    assert isinstance(hardware, Cuda)
+    return Step(passes, update, decision, CapturedGraph(attempt, update, hardware))
+
+
+def _place(
+    task: Task,
+    implementation: str | None,
+    hardware: Device,
+    optimizer: Any,
+    target: StepTarget,
+    check_finite: bool,
+) -> Place:
     if not isinstance(hardware, Cuda):
-        return Step(*trained, **options)
+        return "host"
     if target.graph is not None:
-        return GraphStep(*trained, device=hardware, **options)
+        return "device"
     if not check_finite:
-        return Step(*trained, **options)
+        return "host"
     # A schedule that steps with the optimizer must know at once whether that was taken.
     is_asked = task.schedule is not None and task.schedule_per == "step"
-    optimizer = trained[2]
-    is_fused = _is_fused(implementation, optimizer)
-    if not is_asked and is_fused and cannot_leave_out(optimizer) is None:
-        return DeviceCheckStep(*trained, device=hardware, **options)
-    return AsyncCheckStep(*trained, device=hardware, **options)
+    if is_asked or not _is_fused(implementation, optimizer):
+        return "async"
+    return "device" if cannot_leave_out(optimizer) is None else "async"
 
 
 def _is_fused(implementation: str | None, optimizer: Any) -> bool:

@@ -1,15 +1,15 @@
-"""`GraphStep`: the whole step, captured once as a CUDA graph and replayed."""
+"""`CapturedGraph`: the whole step, captured once as a CUDA graph and replayed."""
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from hotlap.device.accelerator import Cuda, Graph
-from hotlap.engine.step.device_check import DeviceCheckStep
-from hotlap.engine.step.update import MicroBatches
+from hotlap.engine.step.passes import MicroBatches, trained_tensors
+from hotlap.engine.step.update import Update
 from hotlap.nested import flatten_into, rebuild
 
 log = logging.getLogger("hotlap")
@@ -19,7 +19,7 @@ _MOST_FORMS = 8
 _NOT_HELD = ("params", "lr", "initial_lr", "foreach", "fused", "capturable")
 
 
-class GraphStep(DeviceCheckStep):
+class CapturedGraph:
     """Captures forward, loss, backward, clipping and update, and repeats them.
 
     The first steps run as they are, on the stream that captures later; the next one is captured
@@ -27,16 +27,19 @@ class GraphStep(DeviceCheckStep):
     Others, an epoch's last and shorter one, run as they are, with the same kernels.
 
     Args:
-        arguments: see `Step`.
+        attempt: takes a step, and returns tensors on the device only.
+        update: of that step.
         device: a CUDA device.
-        options: see `Step`; its target's `graph` holds what the technique asks for, and is told
-            what happened.
     """
 
-    def __init__(self, *arguments: Any, device: Cuda, **options: Any) -> None:
-        super().__init__(*arguments, device=device, **options)
-        self._wish = self.target.graph
-        self._rates = _Rates(self.optimizer, device)
+    def __init__(
+        self, attempt: Callable[[MicroBatches], torch.Tensor], update: Update, device: Cuda
+    ) -> None:
+        self._attempt, self._update, self._device = attempt, update, device
+        self._wish = update.target.graph
+        """What the technique asks for; it is told what happened."""
+        self._rates = _Rates(update.optimizer, device)
+        update.adapt_optimizer = self._rates.use_device_rates
         self._stream = device.new_stream()
         self._graph: Graph | None = None
         self._held: Any = None
@@ -46,14 +49,8 @@ class GraphStep(DeviceCheckStep):
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         self._gradients_moved = False
 
-    def roll_back(self) -> None:
-        # What it holds would be missing, and batches may have another form from now on.
-        self._graph = None
-        self._inputs.clear()
-        self._gradients.clear()
-        super().roll_back()
-
-    def _queue_step(self, micros: MicroBatches) -> torch.Tensor:
+    def __call__(self, micros: MicroBatches) -> torch.Tensor:
+        """Replay a step, or take it as it is; return what the attempt returns."""
         self._rates.follow()
         if self._wish.refused is not None:
             return self._run_uncaptured(micros)
@@ -75,10 +72,17 @@ class GraphStep(DeviceCheckStep):
             return self._run_uncaptured(micros)
         return self._replay()
 
+    def forget(self) -> None:
+        """Forget the graph: what a step that failed held would be missing, and batches may have
+        another form from now on."""
+        self._graph = None
+        self._inputs.clear()
+        self._gradients.clear()
+
     def _run_uncaptured(self, micros: MicroBatches) -> torch.Tensor:
         self._wish.other_steps += 1
         self._gradients_moved = True
-        return super()._queue_step(micros)
+        return self._attempt(micros)
 
     def _warm_up(self, inputs: "_Inputs") -> torch.Tensor:
         device = self._device
@@ -87,7 +91,7 @@ class GraphStep(DeviceCheckStep):
         known = device.mark()
         with device.use_stream(self._stream), device.host_reads() as reads:
             device.wait(known)
-            result = super()._queue_step(inputs.micros)
+            result = self._attempt(inputs.micros)
             done = device.mark()
         device.wait(done)
         device.hand_over(result)
@@ -100,24 +104,23 @@ class GraphStep(DeviceCheckStep):
         """Capture once there have been enough steps; return whether warming up is over."""
         if inputs.warmed_up < self._wish.warm_up:
             return False
-        step = super()._queue_step
+        attempt = self._attempt
         try:
-            self._graph = self._device.capture(lambda: step(inputs.micros), self._stream)
+            self._graph = self._device.capture(lambda: attempt(inputs.micros), self._stream)
         except RuntimeError as error:
             log.info("cuda_graph refused", exc_info=True)
             self._wish.refused = f"the capture failed: {str(error).splitlines()[0]}"
-            if self.target.scaler is not None:
-                # It may have been captured while it unscaled, which it does once a step.
-                self.target.scaler._per_optimizer_states.pop(id(self.optimizer), None)
+            # It may have been captured while it unscaled.
+            self._update.forget_unscaling()
             return True
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.constant_hyperparameters()
-        self._gradients = [(tensor, tensor.grad) for tensor in self._trained_parameters()]
+        self._gradients = [(each, each.grad) for each in trained_tensors(self._update.optimizer)]
         return True
 
     def _replay(self) -> torch.Tensor:
         assert self._graph is not None
-        self.has_begun_update = True
+        self._update.has_begun = True
         self._wish.replays += 1
         if self._gradients_moved:
             # Who looks at `.grad` finds those of the last step.
@@ -125,11 +128,6 @@ class GraphStep(DeviceCheckStep):
             for tensor, gradient in self._gradients:
                 tensor.grad = gradient
         return self._graph.replay()
-
-    @contextlib.contextmanager
-    def _adapt_optimizer(self) -> Iterator[None]:
-        with self._rates.use_device_rates():
-            yield
 
 
 class _Inputs:

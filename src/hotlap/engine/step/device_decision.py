@@ -1,13 +1,12 @@
-"""`DeviceCheckStep`: the device skips the update if the loss is not finite, without a host sync."""
+"""`DeviceDecision`: the device skips the update if the loss is not finite, without a host sync."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.engine.step.update import MicroBatches, Step
+from hotlap.engine.step.passes import Passes
+from hotlap.engine.step.update import Update
 
 
 class TakenFlag:
@@ -28,73 +27,65 @@ class TakenFlag:
         return torch.where(self._found == 0, loss, torch.zeros_like(loss))
 
 
-class DeviceCheckStep(Step):
-    """Takes steps with a fused optimizer, which leaves an update out where `found_inf` says so.
+class DeviceDecision:
+    """Lets a fused optimizer leave an update out where `found_inf` says so.
 
     Args:
-        arguments: see `Step`.
+        update: what is taken or left out.
+        passes: for what the loss counted.
         device: a CUDA device.
-        options: see `Step`.
     """
 
-    def __init__(self, *arguments: Any, device: Cuda, **options: Any) -> None:
-        self._device = device
+    def __init__(self, update: Update, passes: Passes, device: Cuda) -> None:
+        self._update, self._passes, self._device = update, passes, device
         self._left_out = device.scalar(0.0)
         self._left_out_before = 0
         self._is_ready = False
-        super().__init__(*arguments, **options)
 
     @property
-    def skipped(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def skipped(self) -> int:
         """Updates that were left out; to ask is to wait for the device."""
         return self._left_out_before + int(self._left_out)
 
     @skipped.setter
     def skipped(self, value: int) -> None:
+        """Count on from there, as a run that is resumed does."""
         self._left_out_before = value
         self._left_out.zero_()
 
-    def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
-        """Queue a step; return its loss and whether it is taken, both on the device."""
-        self.has_begun_update = False
-        loss, found, *items = self._queue_step(micros).unbind()
-        for work in self.target.after_step:
-            work()
-        self.items = items[0] if items else None
-        return loss, TakenFlag(found)
-
-    def _queue_step(self, micros: MicroBatches) -> torch.Tensor:
-        """Queue a step; return (loss, found), and the items if the loss counts them, shape (2,) or
-        (3,), on the device."""
+    def decide(self, loss: torch.Tensor) -> torch.Tensor:
+        """Queue the update; return (loss, found), and the items if the loss counts them, shape
+        (2,) or (3,), on the device."""
+        update = self._update
         if not self._is_ready:
-            _make_state_fit(self.optimizer)
+            _make_state_fit(update.optimizer)
             self._is_ready = True
-        self._zero()
-        if self._statistics is not None:
-            self._statistics.keep()
-        loss = self._run_whole_batch(micros[0][1]) if len(micros) == 1 else self._split(micros)
-        scaler = self.target.scaler
-        if scaler is not None:
-            scaler.unscale_(self.optimizer)
-        norm = self._clip_gradients() if self._clips else None
+        update.unscale()
+        norm = update.clip() if update.clips else None
         found = self._find_inf(loss.reshape(()), norm)
+        scaler = update.target.scaler
         if scaler is not None:
-            for theirs in scaler._found_inf_per_device(self.optimizer).values():
+            for theirs in scaler._found_inf_per_device(update.optimizer).values():
                 # One decision for all: the scale falls where the update is left out.
                 found = torch.maximum(theirs, found, out=theirs)
-        self._update(found)
-        if self._statistics is not None:
-            self._statistics.put_back_where(found)
-        if scaler is not None:
-            scaler.update()
-        for work in self.target.after_update:
-            work()
+        update.apply_where(found)
         self._left_out.add_(found)
         dtype = torch.promote_types(loss.dtype, torch.float32)
         parts = [loss.to(dtype).reshape(()), found.to(dtype)]
-        if self.items is not None:
-            parts.append(self._count_on_device(self.items).to(dtype))
+        if self._passes.items is not None:
+            parts.append(self._count_on_device(self._passes.items).to(dtype))
         return torch.stack(parts)
+
+    def report(self, decided: torch.Tensor) -> tuple[torch.Tensor, TakenFlag]:
+        """Return the loss, and whether the update is taken, both on the device."""
+        loss, found, *items = decided.unbind()
+        for work in self._update.target.after_step:
+            work()
+        self._passes.items = items[0] if items else None
+        return loss, TakenFlag(found)
+
+    def forget(self) -> None:
+        """Forget a step that failed: nothing of it is kept."""
 
     def _count_on_device(self, count: Any) -> torch.Tensor:
         """Return a count as a scalar on the device."""
@@ -103,28 +94,12 @@ class DeviceCheckStep(Step):
         return self._device.scalar(float(count))
 
     def _find_inf(self, loss: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
-        if not self.check_finite:
+        if not self._update.check_finite:
             return self._device.scalar(0.0)
         finite = torch.isfinite(loss)
         if norm is not None:
             finite = finite & torch.isfinite(norm)
         return torch.logical_not(finite).to(torch.float32)
-
-    def _update(self, found: torch.Tensor) -> None:
-        optimizer = self.optimizer
-        recorder, self.recorder = self.recorder, None
-        self.has_begun_update = True
-        optimizer.grad_scale, optimizer.found_inf = None, found
-        try:
-            with recorder or contextlib.nullcontext(), self._adapt_optimizer():
-                optimizer.step()
-        finally:
-            del optimizer.grad_scale, optimizer.found_inf
-
-    @contextlib.contextmanager
-    def _adapt_optimizer(self) -> Iterator[None]:
-        """Let the optimizer be as its step needs it, for a subclass."""
-        yield
 
 
 def _make_state_fit(optimizer: Any) -> None:

@@ -1,0 +1,124 @@
+"""`Step`: one optimizer step, put together from three parts that know nothing of each other.
+
+| part | question | kinds |
+|---|---|---|
+| passes | how do the gradients come about? | forward and backward, in micro-batches |
+| decision | is this update taken? | on the host, on the host behind the forward, on the device |
+| executor | how is it all run? | as it is, or as a captured graph |
+
+`Update` changes the weights, and is what the decision takes or leaves out.
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+from hotlap.engine.step.passes import MicroBatches, Passes
+from hotlap.engine.step.update import Update
+
+
+class Decision(Protocol):
+    """Decides whether a step's update is taken."""
+
+    skipped: Any
+    """Updates that were left out because something was not finite."""
+
+    def decide(self, loss: torch.Tensor) -> Any:
+        """Take the update or leave it out, given a loss whose gradients are there."""
+        ...
+
+    def report(self, decided: Any) -> tuple[torch.Tensor, Any]:
+        """Return (loss, is taken) of what `decide` returned, on the host and behind the step."""
+        ...
+
+    def forget(self) -> None:
+        """Forget a step that failed before its update."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs attempts at a step."""
+
+    def __call__(self, micros: MicroBatches) -> Any:
+        """Return what the decision returned."""
+        ...
+
+    def forget(self) -> None:
+        """Forget a step that failed before its update."""
+        ...
+
+
+class Attempt:
+    """Passes, then the decision; the executor that runs every step as it is.
+
+    Args:
+        passes: makes the gradients.
+        update: changes the weights.
+        decision: says whether it does.
+    """
+
+    def __init__(self, passes: Passes, update: Update, decision: Decision) -> None:
+        self._passes, self._begin, self._decide = passes, update.begin, decision.decide
+
+    def __call__(self, micros: MicroBatches) -> Any:
+        self._begin()
+        return self._decide(self._passes(micros))
+
+    def forget(self) -> None:
+        """Nothing is kept from one step to the next."""
+
+
+class Step:
+    """Takes optimizer steps of one model.
+
+    Args:
+        passes: makes the gradients.
+        update: changes the weights.
+        decision: says whether it does.
+        executor: runs them.
+    """
+
+    def __init__(
+        self, passes: Passes, update: Update, decision: Decision, executor: Executor
+    ) -> None:
+        self.passes, self.update = passes, update
+        self.decision, self.executor = decision, executor
+        self.target, self.model = passes.target, passes.model
+
+    def __call__(self, micros: MicroBatches) -> tuple[torch.Tensor, Any]:
+        """Take a step; return its loss, a scalar on the device, and whether it was taken.
+
+        Where the device decides, that is a flag which waits for the device if it is asked.
+        """
+        self.update.has_begun = False
+        return self.decision.report(self.executor(micros))
+
+    @property
+    def items(self) -> Any:
+        """What the loss of the newest step counted, None if it gave a mean."""
+        return self.passes.items
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were left out because something was not finite."""
+        return self.decision.skipped
+
+    @skipped.setter
+    def skipped(self, value: int) -> None:
+        self.decision.skipped = value
+
+    def roll_back(self) -> None:
+        """Forget a step that failed before its update."""
+        self.executor.forget()
+        self.decision.forget()
+        self.update.roll_back()
+
+    def kept_buffers(self) -> set[int]:
+        """Return the ids of the buffers that `roll_back` makes what they were."""
+        statistics = self.update.statistics
+        return set() if statistics is None else statistics.ids
+
+    def try_out(self, batch: Any) -> None:
+        """Go forward and backward with a micro-batch, and forget the gradients."""
+        self.passes.try_out(batch)
+        self.update.zero()

@@ -312,3 +312,62 @@ def test_what_the_data_set_raises_reaches_the_user(workers: int) -> None:
 def test_a_rank_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError, match=r"rank=2 is not valid\. Expected: 0 to 1"):
         Stream(Numbers(3), 8, rank=2, world=2)
+
+
+class Reads(Numbers):
+    """Counts the samples that were read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for sample in super().__iter__():
+            Reads.read += 1
+            yield sample
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_step_that_is_given_again_is_not_read_again(at: int) -> None:
+    expected = numbers(Stream(Numbers(30), 8, seed=3))
+    stream = Stream(Reads(30), 8, seed=3)
+    given = stream.epoch(0)
+    for _ in range(at + 1):
+        next(given)
+    Reads.read = 0
+    del given
+    stream.micro = 3
+    again = [[(n, batch.tolist()) for n, batch in step] for step in stream.again(0, at)]
+    assert [[x for _, batch in step for x in batch] for step in again] == expected[at:]
+    assert max(n for step in again for n, _ in step) == 3
+    assert (stream.last, Reads.read) == (len(expected), 0)
+    assert numbers(stream, 0) == expected
+
+
+def test_a_step_that_is_no_longer_there_is_read_again() -> None:
+    stream = Stream(Reads(30), 8, seed=3)
+    given = stream.epoch(0)
+    for _ in range(3):
+        next(given)
+    Reads.read = 0
+    again = [[x for _, b in step for x in b.tolist()] for step in stream.again(0, 1)]
+    assert again == numbers(Stream(Numbers(30), 8, seed=3))[1:]
+    assert Reads.read == 30
+
+
+def test_a_stream_that_breaks_off_does_not_end_the_epoch_where_it_is_given_again() -> None:
+    class Breaks(Numbers):
+        broken = False
+
+        def __iter__(self) -> Iterator[int]:
+            for number, sample in enumerate(super().__iter__()):
+                if number == 40 and not Breaks.broken:
+                    Breaks.broken = True
+                    raise MemoryError("a block of samples")
+                yield sample
+
+    stream = Stream(Breaks(80), 8, shuffle=False)
+    given, seen = stream.epoch(0), 0
+    with pytest.raises(MemoryError):
+        for _ in given:
+            seen += 1
+    again = [[x for _, b in step for x in b.tolist()] for step in stream.again(0, seen - 1)]
+    assert again == numbers(Stream(Numbers(80), 8, shuffle=False))[seen - 1 :]

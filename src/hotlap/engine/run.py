@@ -162,8 +162,9 @@ def _epoch_of(
     """
     before, in_epoch, take = number - first, first, built.step
     keep = (lambda: None) if retries is None else retries.keep
+    give = built.source.epoch
     while True:
-        given, micros, asked = built.source.epoch(epoch, in_epoch), None, ""
+        given, micros, asked = give(epoch, in_epoch), None, ""
         try:
             for micros in given:
                 keep()
@@ -187,6 +188,7 @@ def _epoch_of(
         # Both hold the failed attempt.
         del given, micros
         retries.prepare(asked)
+        give = built.source.again
 
 
 def _check_gradients(built: BuiltRun, is_taken: Any) -> None:

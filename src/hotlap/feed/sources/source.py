@@ -95,6 +95,15 @@ class Source:
             given = self._read_in_process(self._order(number)[first * self.batch :])
         return given if self.transfer is None else self.transfer(given)
 
+    def again(self, number: int, first: int) -> Iterator[list[tuple[int, Any]]]:
+        """Give an epoch again from a step that could not be taken, in micro-batches of `micro`.
+
+        Args:
+            number: of the epoch, from 0.
+            first: the step.
+        """
+        return self.epoch(number, first)
+
     def _read_in_background(
         self, number: int, first: int
     ) -> Iterator[list[tuple[int, Any]]] | None:

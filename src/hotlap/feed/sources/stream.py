@@ -113,6 +113,8 @@ class Stream:
         self.rank, self.world = rank, world
         self.name = name
         self._is_read = False
+        self._reader: StreamReader | None = None
+        """Of the newest epoch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
         """Give, step by step, the (samples, micro-batch) of an epoch.
@@ -142,8 +144,33 @@ class Stream:
             world=self.world,
             is_again=self._is_read,
             protects=not self.num_workers,
+            # What is on its way to the device was read before its step.
+            keeps=1 + getattr(self.transfer, "ahead", 0),
         )
-        self.last = None
+        return self._begin(reader)
+
+    def again(self, number: int, first: int) -> Iterator[list[tuple[int, Any]]]:
+        """Give an epoch again from a step that could not be taken, in micro-batches of `micro`.
+
+        Its samples are still there, so that nothing is read again. Worker processes keep none:
+        with them the epoch is read from its start, as in `epoch`.
+
+        Args:
+            number: of the epoch, from 0.
+            first: the step.
+        """
+        reader = self._reader
+        if (
+            reader is None
+            or self.num_workers
+            or reader.epoch != number
+            or not reader.give_again(first, self.micro)
+        ):
+            return self.epoch(number, first)
+        return self._begin(reader)
+
+    def _begin(self, reader: StreamReader) -> Iterator[list[tuple[int, Any]]]:
+        self._reader, self.last = reader, None
         given = self._steps(reader)
         return given if self.transfer is None else self.transfer(given)
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -26,6 +27,9 @@ _OF_COLLATION = 1
 
 Item = tuple[int, Any]
 """Position in the stream, and sample."""
+
+Step = tuple[int, list[Item], bool]
+"""Number, the samples of all ranks, and whether it ends the epoch."""
 
 
 @dataclass(slots=True)
@@ -64,14 +68,33 @@ class StreamReader:
     """The data set was read before, and gave samples."""
     protects: bool
     """The process is not the reader's own: its random states must be as they were."""
+    keeps: int = 0
+    """Steps whose samples are kept, so that they can be given again."""
 
     def __post_init__(self) -> None:
         self.stages = Stages(self, self.collate, self.transform, self.batch_transform)
+        self._reading: Iterator[Step] | None = None
+        self._kept: deque[Step] = deque(maxlen=self.keeps)
+        self._again: list[Step] = []
+
+    def give_again(self, first: int, micro: int) -> bool:
+        """Let the next `share` begin with a step that was given before, in other micro-batches.
+
+        Args:
+            first: the step.
+            micro: samples of a micro-batch.
+
+        Returns:
+            False if the samples of the step are no longer there.
+        """
+        self._again = [step for step in self._kept if step[0] >= first]
+        self.micro = micro
+        return bool(self._again) and self._again[0][0] == first
 
     def share(self, worker: int, workers: int) -> Iterator[MicroBatch]:
         """Give every `workers`th micro-batch of the rank, beginning with `worker`."""
         turn = 0
-        for step, items, ends_epoch in self._steps():
+        for step, items, ends_epoch in self._kept_steps():
             mine = items[self.rank :: self.world]
             # A rank without samples takes part in the step all the same.
             starts = range(0, max(1, len(mine)), self.micro)
@@ -103,8 +126,24 @@ class StreamReader:
             derive_seed(self.seed, self.epoch, *numbers), puts_back=self.protects
         )
 
-    def _steps(self) -> Iterator[tuple[int, list[Item], bool]]:
-        """Give (number, the samples of all ranks, whether it ends the epoch) of each step."""
+    def _kept_steps(self) -> Iterator[Step]:
+        """Give the steps that are asked for again, then those that were not read yet."""
+        yield from self._again
+        if self._reading is None:
+            self._reading = self._steps()
+        while True:
+            try:
+                step = next(self._reading)
+            except StopIteration:
+                return
+            except BaseException:
+                # A generator that has raised has ended: nothing would follow what is kept.
+                self._kept.clear()
+                raise
+            self._kept.append(step)
+            yield step
+
+    def _steps(self) -> Iterator[Step]:
         items = self._read()
         if self.buffer:
             items = through_buffer(items, self.buffer, seed=self.seed, epoch=self.epoch)

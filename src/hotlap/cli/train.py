@@ -1,5 +1,8 @@
 """`hotlap train`: trains a recipe with hotlap's engine."""
 
+import os
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -16,6 +19,10 @@ def train(
     target: Target,
     plan: Annotated[str | None, Parameter(help="A plan file, or `auto` for the tuned one.")] = None,
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
+    devices: Annotated[
+        int | None,
+        Parameter(help="Number of devices of this machine that train the model together."),
+    ] = None,
     run_dir: Annotated[
         str | None,
         Parameter(help="Folder of the run's checkpoints; without it, that of --resume, or none."),
@@ -52,6 +59,9 @@ def train(
     Ctrl-C, SIGTERM and SIGHUP save a checkpoint after the current step and end the run; a second
     one ends it at once.
 
+    With --devices N, and in processes that torchrun or Slurm starts, several ranks train one model:
+    the steps, their samples and the checkpoints are those of one device.
+
     Parameters
     ----------
     save_every
@@ -61,6 +71,8 @@ def train(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
+    from hotlap.distributed.launch import check_devices, launch
+    from hotlap.distributed.ranks import detect_ranks
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host.facts import Host
@@ -72,6 +84,12 @@ def train(
     path = recipe_of(target)
     if memory is not None and not estimate:
         raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
+    ranks = detect_ranks(os.environ)
+    if devices is not None and ranks.world == 1 and not estimate:
+        check_devices(devices, device)
+        if devices > 1:
+            logs = None if run_dir is None else Path(run_dir) / "logs"
+            return launch([sys.executable, "-m", "hotlap", *sys.argv[1:]], devices, logs=logs)
     host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
     chosen = choose(
         recipe,
@@ -84,9 +102,10 @@ def train(
     with task_of(target) as task:
         if estimate:
             return _estimate(task, chosen.plan, device, memory, technique, json)
-        say(chosen.line)
-        say(text.opening_line(task))
-        if run_dir is None and resume is None:
+        if ranks.rank == 0:
+            say(chosen.line)
+            say(text.opening_line(task))
+        if ranks.rank == 0 and run_dir is None and resume is None:
             say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
         # Entered last, left first: only while it trains do signals ask it to stop.
         with Stopping() as stopping:
@@ -104,13 +123,14 @@ def train(
                 notice=say,
                 stop=lambda: stopping.is_asked,
             )
-    if json:
+    if ranks.rank == 0 and json:
         jsonout.write(done.to_json())
-    else:
+    elif ranks.rank == 0:
         text.page(done, page_console())
     if not done.is_stopped:
         return 0
-    say(text.stop_line(done, stopping.name))
+    if ranks.rank == 0:
+        say(text.stop_line(done, stopping.name))
     return stopping.exit_code
 
 
@@ -144,6 +164,7 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/2 --plan auto   # as `tune` found",
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
         "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
+        "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
     ),
 )

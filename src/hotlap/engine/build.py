@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device, device_of
+from hotlap.distributed.reduce import Reduce
+from hotlap.engine.checks.same_on_ranks import check_batch, check_same_model
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
 from hotlap.engine.sources import held_out_source, training_source, with_techniques
 from hotlap.engine.step.choosing import step_of
@@ -61,6 +63,8 @@ class BuiltRun:
     """Filled by the second step, see `OptimizerTarget`."""
     warmed: tuple[WarmUpBatch, ...] = ()
     """Batches that were tried before the first step."""
+    reduce: Reduce = field(default_factory=Reduce)
+    """The ranks that train together."""
 
     @property
     def device(self) -> str:
@@ -88,6 +92,7 @@ def build(
     check_finite: bool = True,
     fill_ahead: bool = False,
     techniques: tuple[str, ...] = (),
+    reduce: Reduce | None = None,
 ) -> BuiltRun:
     """Make the run. Everything random follows from the task's seed.
 
@@ -98,6 +103,7 @@ def build(
         check_finite: see `Step`.
         fill_ahead: let the feed reach its steady state at once, for trials.
         techniques: techniques from outside, as `module:NAME`.
+        reduce: the ranks that train together; this process alone if None.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -105,10 +111,14 @@ def build(
     """
     check(plan, registry(techniques))
     hardware = device_of(device)
-    applied = Applied(plan, techniques)
+    reduce = reduce or Reduce()
+    check_batch(task, reduce)
+    applied = Applied(plan, techniques, on_ranks=reduce.world > 1)
     switched, ended = applied.start(hardware.kind), []
     try:
-        return _build(task, plan, hardware, applied, switched, ended, check_finite, fill_ahead)
+        return _build(
+            task, plan, hardware, applied, switched, ended, check_finite, fill_ahead, reduce
+        )
     except BaseException:
         _end(ended, switched)
         raise
@@ -123,9 +133,11 @@ def _build(
     ended: list[Callable[[], Any]],
     check_finite: bool,
     fill_ahead: bool,
+    reduce: Reduce,
 ) -> BuiltRun:
     seed_everything(task.seed)
     model = model_of(task).to(hardware.name).train()
+    check_same_model(model, reduce)
     on_model = ModelTarget(model, [], ended=ended)
     applied.apply("model", on_model)
     on_model.module = None
@@ -143,15 +155,25 @@ def _build(
     acts_on = OptimizerTarget(optimizer, taken_by=target.optimizer_taken_by)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
-    held_out = task.held_out is not None
-    source = with_techniques(training_source(task), applied, hardware, fill_ahead)
+    held_out = None
+    if task.held_out is not None:
+        held_out = held_out_source(task, hardware, reduce)
+    source = with_techniques(training_source(task, reduce), applied, hardware, fill_ahead)
+    if held_out is not None:
+        held_out = with_techniques(held_out, applied, hardware, fill_ahead)
     check_statistics(task, model, source.micro)
     check_gradients(task, target, source.micro)
     loss = task.loss
     for around in target.losses:
         loss = around(loss)
     step = step_of(
-        task, acts_on.implementation, hardware, (model, loss, optimizer), target, check_finite
+        task,
+        acts_on.implementation,
+        hardware,
+        (model, loss, optimizer),
+        target,
+        check_finite,
+        reduce,
     )
     return BuiltRun(
         task=task,
@@ -161,7 +183,9 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=with_techniques(held_out_source(task, hardware), applied, hardware, fill_ahead)
+        held_out=with_techniques(
+            held_out_source(task, hardware, reduce), applied, hardware, fill_ahead
+        )
         if held_out
         else None,
         step=step,
@@ -173,6 +197,7 @@ def _build(
         buffers={name: (buffer, buffer._version) for name, buffer in model.named_buffers()},
         ended=ended,
         operators=acts_on.operators,
+        reduce=reduce,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
     )
 

@@ -54,6 +54,8 @@ def _evaluate(
     *,
     takes_gradients: bool = False,
 ) -> dict[str, float]:
+    # What each rank has of it belongs to its own samples.
+    built.reduce.copy_tensors(list(built.model.buffers()) if built.reduce.world > 1 else [])
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
     with evaluation_guard(built.model, takes_gradients=takes_gradients):
@@ -64,7 +66,14 @@ def _evaluate(
                 total, count = _pair(name, value, samples)
                 sums[name] = sums[name] + total
                 counts[name] = counts[name] + count
-    return {name: _mean(float(sums[name]), float(counts[name])) for name in sums}
+    found = {name: (float(sums[name]), float(counts[name])) for name in sums}
+    totals: dict[str, tuple[float, float]] = {}
+    # Of a rank without samples there is no name.
+    for theirs in built.reduce.gather(found):
+        for name, (total, count) in theirs.items():
+            before = totals.get(name, (0.0, 0.0))
+            totals[name] = before[0] + total, before[1] + count
+    return {name: _mean(*pair) for name, pair in totals.items()}
 
 
 def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:

@@ -162,12 +162,16 @@ def _epoch_of(
     """
     before, in_epoch, take = number - first, first, built.step
     keep = (lambda: None) if retries is None else retries.keep
-    give = built.source.epoch
+    give, ranks = built.source.epoch, take.ranks
     while True:
         given, micros, asked = give(epoch, in_epoch), None, ""
         try:
             for micros in given:
                 keep()
+                samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
+                if ranks is not None:
+                    samples = ranks.samples = built.source.count_samples(epoch, in_epoch)
+                    ranks.number = before + in_epoch + 1
                 try:
                     loss, is_taken = take(micros)
                 except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -176,7 +180,6 @@ def _epoch_of(
                         raise
                     raise told from error
                 in_epoch += 1
-                samples = micros[0][0] if len(micros) == 1 else sum(n for n, _ in micros)
                 micros = None
                 yield in_epoch, samples, loss, is_taken
             return

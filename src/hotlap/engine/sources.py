@@ -3,6 +3,7 @@
 from typing import Any
 
 from hotlap.device.accelerator import Device
+from hotlap.distributed.reduce import Reduce
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
@@ -13,8 +14,9 @@ from hotlap.techniques import FeedTarget
 from hotlap.techniques.applying import Applied
 
 
-def training_source(task: Task) -> Source | Stream:
-    """Return what gives the task's training samples in batches, no technique around it."""
+def training_source(task: Task, reduce: Reduce) -> Source | Stream:
+    """Return what gives a rank its share of the task's training samples in batches, no technique
+    around it."""
     options: dict[str, Any] = {
         "micro": task.most_samples,
         "seed": task.seed,
@@ -23,6 +25,8 @@ def training_source(task: Task) -> Source | Stream:
         "collate": task.collate,
         "transform": task.transform,
         "batch_transform": task.batch_transform,
+        "rank": reduce.rank,
+        "world": reduce.world,
     }
     if task.is_stream:
         return Stream(
@@ -46,10 +50,17 @@ def training_source(task: Task) -> Source | Stream:
     )
 
 
-def held_out_source(task: Task, hardware: Device) -> Source | Stream:
-    """Return what gives the held-out samples in batches, as large as evaluation may have them."""
-    options: dict[str, Any] = {"seed": task.seed, "shuffle": False, "collate": task.collate}
-    size = task.most_samples * hardware.evaluation_batch
+def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | Stream:
+    """Return what gives a rank its share of the held-out samples, in batches as large as
+    evaluation may have them."""
+    options: dict[str, Any] = {
+        "seed": task.seed,
+        "shuffle": False,
+        "collate": task.collate,
+        "rank": reduce.rank,
+        "world": reduce.world,
+    }
+    size = task.most_samples * hardware.evaluation_batch * reduce.world
     if is_stream(task.held_out):
         return Stream(task.held_out, size, ends=True, name="held_out", **options)
     if task.budget is None:

@@ -2,11 +2,15 @@
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotlap.checkpoint.files import check_path
+from hotlap.device.accelerator import device_of
+from hotlap.distributed.ranks import Ranks, detect_ranks
+from hotlap.distributed.reduce import joined
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.epoch_end import check_learning, measure_epoch
@@ -44,6 +48,10 @@ def train(
 ) -> TrainingReport:
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
+    In a process that `torchrun`, Slurm or `hotlap train --devices` has started as one of several
+    ranks, all ranks train one model: each takes its share of every step. What is learned is the
+    same for any number of ranks.
+
     Args:
         task: what is learned.
         plan: how it is executed; exact techniques only if None.
@@ -59,7 +67,7 @@ def train(
             in any case.
         keep: how many steps are kept, the newest ones.
         techniques: techniques from outside that the plan names, as `module:NAME`.
-        progress: called after every epoch.
+        progress: called after every epoch; of several ranks, by the first one.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
         stop: asked after every step, and while held-out samples are looked at; once it says True
@@ -96,28 +104,53 @@ def train(
         notice(f"no checkpoint in '{folder}' yet: starting a new run")
     if folder is None and saved is not None:
         folder = run_of(saved.path)
-    saver = Saver(folder, every, keep, notice) if folder is not None else None
-    chosen = EXACT_PLAN if plan is None else plan
-    beginning = None
-    try:
-        if saver is not None:
-            # Before anything that takes long; what is not there yet nobody else saves into.
-            saver.open(makes=False)
-        beginning = begin(
-            lambda: build(task, chosen, device=device, techniques=techniques),
-            saved,
-            resume,
-            folder,
-            notice,
-        )
-        return _Run(beginning, saver, progress, notice, stop, begun).train(weights)
-    finally:
+    ranks = detect_ranks(os.environ)
+    device = _own_device(device, ranks)
+    with joined(ranks, is_cuda=device_of(device).kind == "cuda") as reduce:
+        if reduce.rank:
+            progress = notice = _say_nothing
+        # The first rank saves for all: they hold the same.
+        saver = None
+        if folder is not None and reduce.rank == 0:
+            saver = Saver(folder, every, keep, notice)
+        chosen = EXACT_PLAN if plan is None else plan
+        beginning = None
         try:
-            if beginning is not None:
-                beginning.built.end()
-        finally:
             if saver is not None:
-                saver.close()
+                # Before anything that takes long; what is not there yet nobody else saves into.
+                saver.open(makes=False)
+            beginning = begin(
+                lambda: build(task, chosen, device=device, techniques=techniques, reduce=reduce),
+                saved,
+                resume,
+                folder,
+                notice,
+            )
+            # Nobody is still reading what the first rank may delete.
+            reduce.wait()
+            return _Run(beginning, saver, progress, notice, stop, begun).train(weights)
+        finally:
+            try:
+                if beginning is not None:
+                    beginning.built.end()
+            finally:
+                if saver is not None:
+                    saver.close()
+
+
+def _own_device(device: str | None, ranks: Ranks) -> str | None:
+    """Return the device of one of several ranks: each has its own, where there are several."""
+    if ranks.world > 1 and device in (None, "cuda") and device_of(device).kind == "cuda":
+        return f"cuda:{ranks.local_rank}"
+    return device
+
+
+def _say_nothing(_: object) -> None:
+    return None
+
+
+def _never() -> bool:
+    return False
 
 
 class _Run:
@@ -136,7 +169,13 @@ class _Run:
         self.begin = self.position = beginning.position
         self.unfit = beginning.unfit
         self.saver, self.progress, self.notice = saver, progress, notice
+        ranks = self.built.step.ranks
+        if ranks is not None:
+            # All of them stop after the same step, which they agree on while they take it.
+            ranks.vote, stop = stop, lambda: ranks.is_stop_wanted
         self.stop, self.begun = stop, begun
+        self.stop_measuring = stop if ranks is None else _never
+        """Asked while held-out samples are looked at."""
         self.clock = EpochClock(self.built.hardware)
         self.epochs: list[EpochDone] = []
         self.retries: Retries | None = None
@@ -151,7 +190,7 @@ class _Run:
         held_out = {}
         if self.built.held_out is not None:
             try:
-                held_out = evaluate(self.built, stop=self.stop)
+                held_out = evaluate(self.built, stop=self.stop_measuring)
             except Stopped:
                 return self._make_report(is_stopped=True)
         saver, saved = self.saver, self.saved
@@ -205,7 +244,7 @@ class _Run:
     def _end_epoch(self, step: StepDone) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
         try:
-            done = measure_epoch(self.built, step, self.clock, self.saver, self.stop)
+            done = measure_epoch(self.built, step, self.clock, self.saver, self.stop_measuring)
         except Stopped:
             done = None
         if step.ends_epoch:

@@ -188,4 +188,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
+    on_ranks=True,
 )

@@ -18,9 +18,11 @@ class Applied:
     Args:
         plan: what to apply; checked before.
         extra: techniques from outside, as `module:NAME`.
+        on_ranks: the process is one of several ranks.
     """
 
-    def __init__(self, plan: Plan, extra: tuple[str, ...] = ()) -> None:
+    def __init__(self, plan: Plan, extra: tuple[str, ...] = (), *, on_ranks: bool = False) -> None:
+        self._on_ranks = on_ranks
         self.chosen = techniques_of(plan, extra)
         self._targets: dict[str, list[Any]] = {technique.name: [] for technique, _ in self.chosen}
         self._refused: dict[str, list[str]] = {technique.name: [] for technique, _ in self.chosen}
@@ -53,6 +55,8 @@ class Applied:
         self, technique: Technique, options: Any, target: Any, switched: "Switched | None" = None
     ) -> None:
         try:
+            if self._on_ranks and not technique.on_ranks:
+                raise Refusal("it is not available on several devices yet")
             technique.apply(target, options)
             if switched is not None:
                 switched.take(target)

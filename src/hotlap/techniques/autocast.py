@@ -85,4 +85,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=lambda: ({"dtype": "bf16"}, {"dtype": "fp16"}),
     memory=Memory(axis="precision", choices={"bf16 autocast": {"dtype": "bf16"}}),
+    on_ranks=True,
 )

@@ -146,4 +146,5 @@ TECHNIQUE = Technique(
     memory_format="channels_last",
     is_opportunity=True,
     live=Live(_switch_on, _switch_off),
+    on_ranks=True,
 )

@@ -101,4 +101,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=lambda: (),
+    on_ranks=True,
 )

@@ -115,4 +115,5 @@ TECHNIQUE = Technique(
     phases=("optimizer",),
     live=Live(_switch_on, _switch_off),
     acts_late=True,
+    on_ranks=True,
 )

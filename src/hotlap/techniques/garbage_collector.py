@@ -149,4 +149,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=lambda: (),
     live=Live(_switch_on, _switch_off),
+    on_ranks=True,
 )

@@ -100,4 +100,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
+    on_ranks=True,
 )

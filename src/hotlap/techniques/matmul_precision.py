@@ -99,4 +99,5 @@ TECHNIQUE = Technique(
     apply=apply,
     proof=proof,
     candidates=candidates,
+    on_ranks=True,
 )

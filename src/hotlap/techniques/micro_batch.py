@@ -61,4 +61,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=lambda: (),
     memory=Memory(micro_batch=lambda options: options.size),
+    on_ranks=True,
 )

@@ -272,4 +272,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=lambda: ({"implementation": "foreach"}, {"implementation": "fused"}),
     live=Live(_switch_on, _switch_off),
+    on_ranks=True,
 )

@@ -86,4 +86,5 @@ TECHNIQUE = Technique(
     why_not=why_not,
     apply=apply,
     proof=proof,
+    on_ranks=True,
 )

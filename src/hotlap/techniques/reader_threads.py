@@ -97,4 +97,5 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=candidates,
     needs_race=True,
+    on_ranks=True,
 )

@@ -246,4 +246,5 @@ TECHNIQUE = Technique(
     memory=Memory(
         axis="recompute", choices={"whole": {"mode": "whole"}, "selective": {"mode": "selective"}}
     ),
+    on_ranks=True,
 )

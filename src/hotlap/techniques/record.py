@@ -294,6 +294,8 @@ class Technique:
     """How it is switched in a live process, None if only a new process can have it."""
     is_opportunity: bool = False
     """True if a diagnosis tries it as a switch that blames no line of the script."""
+    on_ranks: bool = False
+    """True if it can be used where several ranks train one model."""
     acts_late: bool = False
     """True if it acts only on what a run holds after hundreds of steps: it is raced, and proven, at
     the age at which the watched run called for it."""

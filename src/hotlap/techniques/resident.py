@@ -268,4 +268,5 @@ TECHNIQUE = Technique(
     proof=proof,
     memory=Memory(keeps_dataset=True),
     live=Live(_switch_on, _switch_off, is_ready=_is_ready),
+    on_ranks=True,
 )

@@ -94,4 +94,5 @@ TECHNIQUE = Technique(
     candidates=candidates,
     live=Live(_switch_on, _switch_off),
     is_opportunity=True,
+    on_ranks=True,
 )

@@ -197,4 +197,5 @@ TECHNIQUE = Technique(
     candidates=candidates,
     excludes=("resident", "reader_threads"),
     rather_than=("resident",),
+    on_ranks=True,
 )

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hotlap import rng
+from hotlap.distributed.reduce import Reduce
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.memory.ledger import Ledger, Peak
 from hotlap.engine.memory.sample_batches import batches_of, first_samples, per_sample
@@ -108,7 +109,7 @@ def largest_batches(task: Task) -> list[LargestBatch]:
     """
     if task.lengths is None:
         return [LargestBatch(task, Sample.of(task))]
-    source = training_source(task)
+    source = training_source(task, Reduce())
     assert isinstance(source, LengthSource)
     found = []
     for positions in source.largest():

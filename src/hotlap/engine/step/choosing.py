@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from hotlap.device.accelerator import Cuda, Device, cannot_leave_out
+from hotlap.distributed.reduce import Reduce
 from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
 from hotlap.engine.step.graph import CapturedGraph
 from hotlap.engine.step.host_decision import HostDecision
 from hotlap.engine.step.parts import Attempt, Decision, Step
 from hotlap.engine.step.passes import Passes
+from hotlap.engine.step.rank_sum import RankSum
 from hotlap.engine.step.update import Update
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
@@ -25,6 +27,7 @@ def step_of(
     trained: tuple[Any, Any, Any],
     target: StepTarget,
     check_finite: bool,
+    reduce: Reduce,
 ) -> Step:
     """Return what takes the run's steps.
 
@@ -35,12 +38,17 @@ def step_of(
         trained: model, loss and optimizer.
         target: what techniques act on.
         check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
+        reduce: the ranks that train together.
     """
     return make_step(
         *trained,
         target=target,
         hardware=hardware,
-        decides_on=_place(task, implementation, hardware, trained[2], target, check_finite),
+        decides_on="host"
+        if reduce.world > 1
+        else _place(task, implementation, hardware, trained[2], target, check_finite),
+        reduce=reduce,
+        seed=task.seed,
         clip_norm=task.clip_norm,
         clip_value=task.clip_value,
         check_finite=check_finite,
@@ -58,6 +66,8 @@ def make_step(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     check_finite: bool = True,
+    reduce: Reduce | None = None,
+    seed: int = 0,
 ) -> Step:
     """Return a step of these parts, captured as a graph if the target asks for one.
 
@@ -71,6 +81,8 @@ def make_step(
         clip_norm: see `Task`.
         clip_value: see `Task`.
         check_finite: see `step_of`.
+        reduce: the ranks that train together; this process alone if None.
+        seed: see `RankSum`.
     """
     passes = Passes(model, loss, optimizer, target)
     update = Update(
@@ -89,9 +101,12 @@ def make_step(
     elif decides_on == "device":
         assert isinstance(hardware, Cuda)
         decision = DeviceDecision(update, passes, hardware)
-    attempt = Attempt(passes, update, decision)
+    ranks = None
+    if reduce is not None and reduce.world > 1:
+        ranks = RankSum(passes, optimizer, reduce, seed)
+    attempt = Attempt(ranks or passes, update, decision)
     if target.graph is None or decides_on != "device":
-        return Step(passes, update, decision, attempt)
+        return Step(passes, update, decision, attempt, ranks)
     assert isinstance(hardware, Cuda)
     return Step(passes, update, decision, CapturedGraph(attempt, update, hardware))
 

@@ -2,18 +2,20 @@
 
 | part | question | kinds |
 |---|---|---|
-| passes | how do the gradients come about? | forward and backward, in micro-batches |
+| passes | how do gradients come about? | in micro-batches, on one rank or several |
 | decision | is this update taken? | on the host, on the host behind the forward, on the device |
 | executor | how is it all run? | as it is, or as a captured graph |
 
 `Update` changes the weights, and is what the decision takes or leaves out.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
 from hotlap.engine.step.passes import MicroBatches, Passes
+from hotlap.engine.step.rank_sum import RankSum
 from hotlap.engine.step.update import Update
 
 
@@ -57,7 +59,12 @@ class Attempt:
         decision: says whether it does.
     """
 
-    def __init__(self, passes: Passes, update: Update, decision: Decision) -> None:
+    def __init__(
+        self,
+        passes: Callable[[MicroBatches], torch.Tensor],
+        update: Update,
+        decision: Decision,
+    ) -> None:
         self._passes, self._begin, self._decide = passes, update.begin, decision.decide
 
     def __call__(self, micros: MicroBatches) -> Any:
@@ -76,12 +83,18 @@ class Step:
         update: changes the weights.
         decision: says whether it does.
         executor: runs them.
+        ranks: adds up what several ranks found; None if this process is alone.
     """
 
     def __init__(
-        self, passes: Passes, update: Update, decision: Decision, executor: Executor
+        self,
+        passes: Passes,
+        update: Update,
+        decision: Decision,
+        executor: Executor,
+        ranks: RankSum | None = None,
     ) -> None:
-        self.passes, self.update = passes, update
+        self.passes, self.update, self.ranks = passes, update, ranks
         self.decision, self.executor = decision, executor
         self.target, self.model = passes.target, passes.model
 

@@ -52,7 +52,7 @@ class Passes:
             self.watch(*(value if isinstance(value, tuple) else (value, None)))
         if isinstance(value, tuple):
             total, count = value
-            self.items = _scalar(count)
+            self.items = scalar(count)
             value = total if count is None else total / self.items
         loss: torch.Tensor = value
         if self.target.scaler is None:
@@ -98,10 +98,19 @@ class Passes:
         for work in self.target.after_backward:
             work()
 
-    def _add_up(self, micros: MicroBatches) -> torch.Tensor:
+    def accumulate(self, micros: MicroBatches, items: int) -> tuple[torch.Tensor, Any]:
+        """Add the gradients of some micro-batches of a step to `.grad`.
+
+        Args:
+            micros: one or more.
+            items: samples of the whole step, by which means are weighted.
+
+        Returns:
+            Their share of the step's loss and None; or the sum and the count of the loss, by
+            which nothing is divided yet.
+        """
         if not self.is_checked:
             self._check_mean(*micros[0])
-        items = sum(samples for samples, _ in micros)
         total: Any = 0.0
         counts: list[Any] = []
         for samples, batch in micros:
@@ -114,20 +123,27 @@ class Passes:
             self._backward(part)
             total = total + part.detach().reshape(())
             if count is not None:
-                counts.append(_scalar(count))
-        if not counts:
-            self.items = None
-            return total
-        if len(counts) != len(micros):
+                counts.append(scalar(count))
+        if counts and len(counts) != len(micros):
             raise RunError(
                 f"loss() returned (sum, count) for {len(counts)} of {len(micros)} micro-batches of "
                 "a step, and a mean for the others. Return the same form for all."
             )
-        count = self.items = sum(counts[1:], counts[0])
-        gradients = [
-            each.grad for each in trained_tensors(self._optimizer) if each.grad is not None
-        ]
+        return total, sum(counts[1:], counts[0]) if counts else None
+
+    def divide(self, count: Any) -> None:
+        """Divide the gradients by what the loss of the whole step counted."""
+        found = (each.grad for each in trained_tensors(self._optimizer))
+        gradients = [gradient for gradient in found if gradient is not None]
         torch._foreach_div_(gradients, count)  # pyright: ignore[reportPrivateImportUsage]
+
+    def _add_up(self, micros: MicroBatches) -> torch.Tensor:
+        items = sum(samples for samples, _ in micros)
+        total, count = self.accumulate(micros, items)
+        self.items = count
+        if count is None:
+            return total
+        self.divide(count)
         return total / count
 
     def _check_mean(self, samples: int, batch: Any) -> None:
@@ -155,7 +171,12 @@ def trained_tensors(optimizer: Any) -> list[torch.Tensor]:
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
-def _scalar(number: Any) -> Any:
+def scalar(number: Any) -> Any:
+    """Return a count as one number, or as a tensor of shape ().
+
+    Raises:
+        RunError: it is a tensor of several numbers.
+    """
     if not isinstance(number, torch.Tensor):
         return number
     if number.numel() != 1:

@@ -35,6 +35,8 @@ class LengthSource(Source):
         **options: Any,
     ) -> None:
         self.lengths, self.budget, self.accumulate = lengths, budget, accumulate
+        self._counted: tuple[int, list[int]] = (-1, [])
+        """Epoch, and the samples of each of its steps over all ranks."""
         super().__init__(dataset, batch, **options)
         self.pad = self.collate_fn if isinstance(self.collate_fn, Pad) else None
         self.to = self.pad.to if self.pad is not None else ()
@@ -66,7 +68,25 @@ class LengthSource(Source):
             batches[begin : begin + self.accumulate]
             for begin in range(0, len(batches), self.accumulate)
         ]
+        if self.world > 1:
+            return [[part for each in step for part in self._split_batch(each)] for step in steps]
         return [[part for each in step for part in each.split(self.micro)] for step in steps]
+
+    def _split_batch(self, batch: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return this rank's share of one batch of a step, in micro-batches."""
+        mine = batch.tensor_split(self.world)[self.rank]
+        return mine.split(self.micro) if len(mine) else ()
+
+    def count_samples(self, epoch: int, step: int) -> int:
+        """Return the samples of a step over all ranks, see `Source.count_samples`."""
+        if self.budget is None:
+            return super().count_samples(epoch, step)
+        if self._counted[0] != epoch:
+            batches = epoch_batches(self.budget, seed=self.seed, epoch=epoch, shuffle=self.shuffle)
+            sizes = [len(each) for each in batches]
+            size = self.accumulate
+            self._counted = epoch, [sum(sizes[i : i + size]) for i in range(0, len(sizes), size)]
+        return self._counted[1][step]
 
     def largest(self) -> list[torch.Tensor]:
         """Return the positions of the micro-batches that take most memory, one or two.

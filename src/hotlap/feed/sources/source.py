@@ -37,6 +37,9 @@ class Source:
         transform: see `Task`.
         batch_transform: see `Task`.
         epochs: of the whole run, where one follows the other; worker processes then outlive them.
+        rank: gets of every step the samples from `rank` times its share on, none of the last step
+            if that has fewer.
+        world: number of ranks.
     """
 
     def __init__(
@@ -52,8 +55,11 @@ class Source:
         transform: Callable[..., Any] | None = None,
         batch_transform: Callable[..., Any] | None = None,
         epochs: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         self.dataset = dataset
+        self.rank, self.world = rank, world
         self.collate_fn = collate or default_collate
         self.num_workers = 0
         self.reader_threads = 0
@@ -64,7 +70,7 @@ class Source:
         """What proofs need, see `FeedTarget`."""
         self.transfer: Callable[[Iterator[Any]], Iterator[Any]] | None = None
         """Moves an epoch's steps to the device, None if they are used on the host."""
-        self.batch, self.micro = batch, min(micro or batch, batch)
+        self.batch, self.micro = batch, min(micro or batch, share(batch, world))
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.length = len(dataset)
         self.padding: float | None = None
@@ -120,6 +126,16 @@ class Source:
         """Return the positions of each micro-batch of each step of an epoch."""
         return self._split(self._order(epoch))
 
+    def count_samples(self, epoch: int, step: int) -> int:
+        """Return the samples of a step over all ranks.
+
+        Args:
+            epoch: from 0.
+            step: of the epoch, from 0.
+        """
+        del epoch
+        return min(self.batch, self.length - step * self.batch)
+
     def batch_of(self, positions: torch.Tensor) -> Any:
         """Return the batch of these positions, of which one may come twice, as epoch 0 reads it.
 
@@ -146,7 +162,15 @@ class Source:
         whole = order.split(self.batch) if len(order) else ()
         if self.micro == self.batch:
             return [(positions,) for positions in whole]
-        return [positions.split(self.micro) for positions in whole]
+        if self.world == 1:
+            return [positions.split(self.micro) for positions in whole]
+        return [self.split_share(positions) for positions in whole]
+
+    def split_share(self, positions: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return this rank's share of some samples of a step, in micro-batches."""
+        size = share(self.batch, self.world)
+        mine = positions[self.rank * size : (self.rank + 1) * size]
+        return mine.split(self.micro) if len(mine) else ()
 
     def _read_in_process(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
         read = self._reader()
@@ -225,6 +249,11 @@ class Source:
                 f"`__getitem__` raised StopIteration for one of the samples {wanted[0]} to "
                 f"{wanted[-1]}. Return a sample, or raise IndexError."
             ) from error
+
+
+def share(batch: int, world: int) -> int:
+    """Return the most samples of a step that one of several ranks gets."""
+    return -(-batch // world)
 
 
 class _Samples(Dataset[Any]):

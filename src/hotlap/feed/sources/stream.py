@@ -7,6 +7,7 @@ the same number of steps. The data set need not split itself, and is kept from i
 split, and so its order, depends on how many read. What a worker saves is collation.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -115,6 +116,8 @@ class Stream:
         self._is_read = False
         self._reader: StreamReader | None = None
         """Of the newest epoch."""
+        self._counted: deque[int] = deque()
+        """Samples over all ranks of each step that was given and not yet asked for."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[list[tuple[int, Any]]]:
         """Give, step by step, the (samples, micro-batch) of an epoch.
@@ -171,6 +174,7 @@ class Stream:
 
     def _begin(self, reader: StreamReader) -> Iterator[list[tuple[int, Any]]]:
         self._reader, self.last = reader, None
+        self._counted.clear()
         given = self._steps(reader)
         return given if self.transfer is None else self.transfer(given)
 
@@ -183,8 +187,15 @@ class Stream:
                 if done.ends_epoch:
                     self.last = done.step + 1
                     self._is_read = True
+                if self.world > 1:
+                    self._counted.append(done.of_step)
                 yield step
                 step = []
+
+    def count_samples(self, epoch: int, step: int) -> int:
+        """Return the samples over all ranks of the next step; to be asked once for each."""
+        del epoch, step
+        return self._counted.popleft()
 
     def _by_workers(self, reader: StreamReader) -> Iterator[MicroBatch]:
         loader = DataLoader(

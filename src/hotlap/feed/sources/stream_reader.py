@@ -43,6 +43,8 @@ class MicroBatch:
     """Of the epoch, from 0."""
     ends_step: bool
     ends_epoch: bool
+    of_step: int
+    """Samples of the step over all ranks."""
 
 
 @dataclass
@@ -102,7 +104,9 @@ class StreamReader:
                 if turn % workers == worker:
                     part = mine[start : start + self.micro]
                     ends_step = start == starts[-1]
-                    yield MicroBatch(len(part), self._batch(part), step, ends_step, ends_epoch)
+                    yield MicroBatch(
+                        len(part), self._batch(part), step, ends_step, ends_epoch, len(items)
+                    )
                 turn += 1
 
     def _batch(self, part: list[Item]) -> Any:

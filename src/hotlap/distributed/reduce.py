@@ -1,0 +1,162 @@
+"""`Reduce`: what the ranks of a run add up, and agree on."""
+
+import contextlib
+import datetime
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from hotlap.distributed.ranks import ALONE, STORE, Ranks
+from hotlap.errors import UsageError
+
+TIMEOUT_S = 300.0
+"""Seconds after which a rank that waits for another one gives up."""
+
+
+class Reduce:
+    """Adds up, over all ranks, and tells all of them the same. Every rank makes the same calls.
+
+    Alone, everything is returned as it was given.
+
+    Args:
+        ranks: which rank this process is; the process group was joined if there are others.
+    """
+
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
+        self.rank, self.world = ranks.rank, ranks.world
+
+    def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Add up tensors in place; the same shapes in the same order on every rank."""
+        if self.world == 1:
+            return
+        for group in _by_format(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in group])
+            dist.all_reduce(flat)
+            parts = flat.split([tensor.numel() for tensor in group])
+            shaped = [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
+            torch._foreach_copy_(group, shaped)  # pyright: ignore[reportPrivateImportUsage]
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sums of numbers, in float64."""
+        if self.world == 1:
+            return list(numbers)
+        row = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(row)
+        return row.tolist()
+
+    def copy_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Make tensors what they are on rank 0."""
+        if self.world == 1:
+            return
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the value of each rank, by rank; plain data that JSON can hold."""
+        if self.world == 1:
+            return [value]
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        dist.all_gather(sizes, torch.tensor([text.numel()]))
+        longest = int(torch.cat(sizes).max())
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: text.numel()] = text
+        parts = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(parts, padded)
+        return [
+            json.loads(bytes(part[: int(size)].tolist()))
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+
+    def wait(self) -> None:
+        """Wait until every rank is here."""
+        self.sum_numbers([0.0])
+
+
+@contextlib.contextmanager
+def joined(
+    ranks: Ranks,
+    *,
+    is_cuda: bool = False,
+    timeout_s: float = TIMEOUT_S,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Reduce]:
+    """Give the `Reduce` of this process while it is in a process group with the others.
+
+    A group that the caller's own code has made is used, and left to that code.
+
+    Args:
+        ranks: which rank it is.
+        is_cuda: each rank trains on a CUDA device.
+        timeout_s: after which a rank that waits for another one gives up.
+        environ: with the place where ranks find each other.
+
+    Raises:
+        UsageError: torch was built without the back end, or nothing says where the ranks meet.
+    """
+    if ranks.world == 1:
+        yield Reduce()
+        return
+    if dist.is_available() and dist.is_initialized():
+        yield Reduce(Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks)))
+        return
+    if not dist.is_available() or not (dist.is_nccl_available() if is_cuda else True):
+        raise UsageError(
+            f"this build of torch {torch.__version__} cannot train on {ranks.world} ranks: it has "
+            f"no {'NCCL' if is_cuda else 'torch.distributed'}. Use another build, or one device."
+        )
+    dist.init_process_group(
+        # Numbers that the host decides by go between hosts, not through the device.
+        "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+        store=_next_store(ranks, environ),
+        rank=ranks.rank,
+        world_size=ranks.world,
+        timeout=datetime.timedelta(seconds=timeout_s),
+    )
+    try:
+        yield Reduce(ranks)
+    finally:
+        dist.destroy_process_group()
+
+
+def _local(ranks: Ranks) -> tuple[int, int]:
+    return ranks.local_rank, ranks.local_world
+
+
+_stores: list[Any] = []
+"""The store of this process, once it has joined a group, and one for each group."""
+
+
+def _next_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
+    """Return where ranks find each other: for each group in turn a part of one store, as the
+    addresses of a group that has ended would stay in it."""
+    if not _stores:
+        _stores.append(_open_store(ranks, environ))
+    _stores.append(dist.PrefixStore(f"hotlap/{len(_stores)}", _stores[0])  # pyright: ignore[reportPrivateImportUsage])
+    return _stores[-1]
+
+
+def _open_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
+    if STORE in environ:
+        return dist.FileStore(environ[STORE], ranks.world)  # pyright: ignore[reportPrivateImportUsage]
+    if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
+        return next(rendezvous("env://", ranks.rank, ranks.world))[0]
+    raise UsageError(
+        "this process is one of several ranks, but MASTER_ADDR and MASTER_PORT, which say where "
+        "they meet, are not set. Set them to the first node's name and a free port, or use "
+        "`torchrun`, or `hotlap train RECIPE --devices N` on one machine."
+    )
+
+
+def _by_format(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Return the tensors in groups of one dtype and device."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    return list(groups.values())

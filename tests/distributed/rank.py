@@ -1,0 +1,41 @@
+"""One of several ranks: makes every run of `cases`, and rank 0 prints what came of them."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import torch
+
+import hotlap
+from tests.distributed.cases import tasks
+
+
+def outcome(task: hotlap.Task, plan: Any, **options: Any) -> dict[str, Any]:
+    """Train; return losses, measures, weights as text, and what was skipped and taken again."""
+    done = hotlap.train(task, plan, device="cpu", **options)
+    return {
+        "losses": [epoch.loss for epoch in done.epochs],
+        "held_out": [dict(epoch.held_out) for epoch in done.epochs],
+        "weights": [each.tolist() for each in done.model.state_dict().values()],
+        "skipped": done.skipped_steps,
+        "retries": len(done.retries),
+        "refused": [row["name"] for row in done.techniques if row["state"] == "refused"],
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    only = sys.argv[1:]
+    found = {
+        name: outcome(*given)
+        for name, given in tasks(rank, world).items()
+        if not only or name in only
+    }
+    if rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

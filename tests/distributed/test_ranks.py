@@ -1,0 +1,145 @@
+"""Several ranks learn what one process learns, to the bit where the arithmetic is exact."""
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.distributed.launch import launch
+from hotlap.distributed.ranks import ALONE, STORE, Ranks, detect_ranks
+from hotlap.errors import UsageError
+from tests.distributed.cases import tasks
+from tests.distributed.rank import outcome
+
+ROOT = Path(__file__).parents[2]
+RUNNER = (
+    "import sys; from hotlap.distributed.launch import launch; "
+    "sys.exit(launch([sys.executable, '-m', 'tests.distributed.rank'], int(sys.argv[1])))"
+)
+
+
+def on_ranks(world: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, str(world)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def two() -> dict[str, Any]:
+    return on_ranks(2)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {name: outcome(*given) for name, given in tasks(0, 1).items()}
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", [name for name in tasks(0, 1) if "one rank" not in name])
+def test_two_ranks_learn_what_one_process_learns(name: str, two: Any, alone: Any) -> None:
+    assert two[name]["weights"] == alone[name]["weights"]
+    assert two[name]["losses"] == alone[name]["losses"]
+    assert two[name]["refused"] == []
+    for mine, theirs in zip(two[name]["held_out"], alone[name]["held_out"], strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-6)
+    assert len(set(alone[name]["losses"])) > 1
+
+
+def test_a_rank_that_runs_out_of_memory_costs_no_bit(two: Any, alone: Any) -> None:
+    found = two["out of memory on one rank"]
+    assert found["retries"] > 0
+    assert found["weights"] == alone["sum and count"]["weights"]
+    assert found["losses"] == alone["sum and count"]["losses"]
+
+
+def test_one_rank_that_is_not_finite_is_skipped_by_all(two: Any) -> None:
+    found = two["not finite on one rank"]
+    assert found["skipped"] == 1
+    assert all(torch.isfinite(torch.tensor(each)).all() for each in found["weights"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [3, 4])
+def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(world: int, alone: Any) -> None:
+    found = on_ranks(world)
+    for name in found:
+        if "one rank" not in name and "ordinary" not in name and "fused" not in name:
+            assert found[name]["weights"] == alone[name]["weights"], name
+            assert found[name]["losses"] == alone[name]["losses"], name
+
+
+def test_who_started_a_rank_is_known() -> None:
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+    assert detect_ranks(torchrun) == Ranks(3, 4, 1, 2)
+    assert detect_ranks({**slurm, "SLURM_NTASKS_PER_NODE": "2"}) == Ranks(3, 4, 1, 2)
+    assert detect_ranks({}) == detect_ranks({"RANK": "0"}) == ALONE
+    assert detect_ranks({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == ALONE
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "a rank from 0 to 1"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'. Expected: a whole number"),
+    ],
+)
+def test_variables_that_cannot_be_are_an_error(variables: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        detect_ranks(variables)
+
+
+WAITS = """
+import os, sys, time
+rank = os.environ["RANK"]
+print("rank", rank, "is here", file=sys.stderr, flush=True)
+if rank == "1":
+    {fault}
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("os.kill(os.getpid(), 9)", "rank 1 was ended by SIGKILL"),
+        ("raise ValueError('a wrong sample')", "ValueError: a wrong sample"),
+        ("sys.exit(7)", "rank 1 ended with exit code 7"),
+    ],
+)
+def test_a_rank_that_dies_ends_the_others_with_its_last_words(
+    fault: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hotlap.distributed import launch as launching
+    from hotlap.errors import RunError
+
+    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS.format(fault=fault))
+    with contextlib.redirect_stderr(io.StringIO()) as shown, pytest.raises(RunError) as error:
+        launch([sys.executable, str(script)], 2, logs=tmp_path / "logs")
+    assert words in str(error.value)
+    assert "rank 0 is here" in shown.getvalue()
+    assert "rank 1 is here" in (tmp_path / "logs" / "rank-1.log").read_text()
+
+
+def test_all_ranks_that_end_well_end_well(tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"import os; assert os.environ[{STORE!r}] and os.environ['RANK'] in '012'")
+    assert launch([sys.executable, str(script)], 3, logs=tmp_path) == 0

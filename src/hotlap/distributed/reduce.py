@@ -138,13 +138,15 @@ def _next_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
     addresses of a group that has ended would stay in it."""
     if not _stores:
         _stores.append(_open_store(ranks, environ))
-    _stores.append(dist.PrefixStore(f"hotlap/{len(_stores)}", _stores[0])  # pyright: ignore[reportPrivateImportUsage])
+    name = f"hotlap/{len(_stores)}"
+    _stores.append(dist.PrefixStore(name, _stores[0]))  # pyright: ignore[reportPrivateImportUsage]
     return _stores[-1]
 
 
 def _open_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
     if STORE in environ:
-        return dist.FileStore(environ[STORE], ranks.world)  # pyright: ignore[reportPrivateImportUsage]
+        file = environ[STORE]
+        return dist.FileStore(file, ranks.world)  # pyright: ignore[reportPrivateImportUsage]
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return next(rendezvous("env://", ranks.rank, ranks.world))[0]
     raise UsageError(

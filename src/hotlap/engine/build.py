@@ -155,17 +155,11 @@ def _build(
     acts_on = OptimizerTarget(optimizer, taken_by=target.optimizer_taken_by)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
-    held_out = None
-    if task.held_out is not None:
-        held_out = held_out_source(task, hardware, reduce)
-    source = with_techniques(training_source(task, reduce), applied, hardware, fill_ahead)
-    if held_out is not None:
-        held_out = with_techniques(held_out, applied, hardware, fill_ahead)
+    around = (applied, hardware, fill_ahead)
+    source = with_techniques(training_source(task, reduce), *around)
     check_statistics(task, model, source.micro)
     check_gradients(task, target, source.micro)
-    loss = task.loss
-    for around in target.losses:
-        loss = around(loss)
+    loss = _wrap_loss(task, target)
     step = step_of(
         task,
         acts_on.implementation,
@@ -175,6 +169,9 @@ def _build(
         check_finite,
         reduce,
     )
+    held_out = held_out_source(task, hardware, reduce)
+    if held_out is not None:
+        held_out = with_techniques(held_out, *around)
     return BuiltRun(
         task=task,
         plan=plan,
@@ -183,11 +180,7 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=with_techniques(
-            held_out_source(task, hardware, reduce), applied, hardware, fill_ahead
-        )
-        if held_out
-        else None,
+        held_out=held_out,
         step=step,
         applied=applied,
         switched=switched,
@@ -200,6 +193,13 @@ def _build(
         reduce=reduce,
         warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
     )
+
+
+def _wrap_loss(task: Task, target: StepTarget) -> Callable[[Any, Any], Any]:
+    loss = task.loss
+    for wrap in target.losses:
+        loss = wrap(loss)
+    return loss
 
 
 def seed_everything(seed: int) -> None:

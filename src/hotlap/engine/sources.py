@@ -50,9 +50,11 @@ def training_source(task: Task, reduce: Reduce) -> Source | Stream:
     )
 
 
-def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | Stream:
+def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | Stream | None:
     """Return what gives a rank its share of the held-out samples, in batches as large as
-    evaluation may have them."""
+    evaluation may have them; None if the task has none."""
+    if task.held_out is None:
+        return None
     options: dict[str, Any] = {
         "seed": task.seed,
         "shuffle": False,

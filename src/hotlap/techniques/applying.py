@@ -56,7 +56,9 @@ class Applied:
     ) -> None:
         try:
             if self._on_ranks and not technique.on_ranks:
-                raise Refusal("it is not available on several devices yet")
+                raise Refusal(
+                    "it cannot be used on several devices yet: train on one device to use it"
+                )
             technique.apply(target, options)
             if switched is not None:
                 switched.take(target)

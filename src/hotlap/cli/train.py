@@ -103,6 +103,7 @@ def train(
     path = recipe_of(target)
     if memory is not None and not estimate:
         raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
+    named_keys = None if keys is None else parse_keys(keys)
     ranks = detect_ranks(os.environ)
     if devices is not None and ranks.world == 1 and not estimate:
         check_devices(devices, device)
@@ -136,7 +137,7 @@ def train(
                 resume=resume,
                 weights=weights,
                 continue_from=continue_from,
-                keys=None if keys is None else parse_keys(keys),
+                keys=named_keys,
                 epochs_done=epochs_done,
                 save_every=save_every,
                 keep=keep,

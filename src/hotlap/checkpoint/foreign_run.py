@@ -87,13 +87,14 @@ def parse_keys(text: str) -> dict[str, str]:
 
 
 def read_run(
-    path: Path, keys: Mapping[str, str] | None = None, epochs_done: int | None = None
+    path: Path, keys: Mapping[str, str] | str | None = None, epochs_done: int | None = None
 ) -> ForeignRun:
     """Return the parts of a run in a file.
 
     Args:
         path: a file that `torch.save` wrote.
-        keys: part -> its key in the file, or `none`; those that are missing are looked for.
+        keys: part -> its key in the file, or `none`, or what `parse_keys` reads; parts that are
+            missing are looked for.
         epochs_done: what the user says of that.
 
     Raises:
@@ -101,7 +102,7 @@ def read_run(
         UsageError: it is not plain data, lacks a part, or has several that could be it.
         CheckpointCorrupt: it is cut or damaged.
     """
-    given = dict(keys or {})
+    given = parse_keys(keys) if isinstance(keys, str) else dict(keys or {})
     _check_parts(given)
     held = _read(path)
     found: dict[str, tuple[str, Any]] = {}

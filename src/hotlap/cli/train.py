@@ -88,7 +88,6 @@ def train(
         A third-party technique that the plan names, as module:NAME; may be given several times.
     """
     from hotlap.attach.plan_choice import choose
-    from hotlap.checkpoint.foreign_run import parse_keys
     from hotlap.cli.stopping import Stopping
     from hotlap.distributed.launch import check_devices, launch
     from hotlap.distributed.ranks import detect_ranks
@@ -103,7 +102,6 @@ def train(
     path = recipe_of(target)
     if memory is not None and not estimate:
         raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
-    named_keys = None if keys is None else parse_keys(keys)
     ranks = detect_ranks(os.environ)
     if devices is not None and ranks.world == 1 and not estimate:
         check_devices(devices, device)
@@ -137,7 +135,7 @@ def train(
                 resume=resume,
                 weights=weights,
                 continue_from=continue_from,
-                keys=named_keys,
+                keys=keys,
                 epochs_done=epochs_done,
                 save_every=save_every,
                 keep=keep,

@@ -42,7 +42,7 @@ def train(
     resume: str | None = None,
     weights: str | Path | None = None,
     continue_from: str | Path | None = None,
-    keys: Mapping[str, str] | None = None,
+    keys: Mapping[str, str] | str | None = None,
     epochs_done: int | None = None,
     save_every: str | None = None,
     keep: int = 2,
@@ -72,7 +72,7 @@ def train(
             optimizer, scheduler and epoch. With `resume="auto"` it is used where nothing was saved
             yet.
         keys: part of that run -> its key in the file, see `hotlap.checkpoint.foreign_run.PARTS`;
-            parts that are missing are looked for.
+            parts that are missing are looked for. Or as text: `model=net,optimizer=opt`.
         epochs_done: epochs of that run; None to find out from the file.
         save_every: `500steps`, `2epochs`, `10m`; every epoch if None. The end of the run is saved
             in any case.
@@ -168,7 +168,7 @@ def _check_beginnings(
     resume: str | None,
     weights: str | Path | None,
     continue_from: str | Path | None,
-    keys: Mapping[str, str] | None,
+    keys: Mapping[str, str] | str | None,
     epochs_done: int | None,
 ) -> None:
     """Refuse several beginnings of one run, and options of one that was not given."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotlap.cli import main
 from hotlap.engine.memory import estimate
@@ -150,3 +151,63 @@ def test_an_estimate_of_nothing_is_refused(
 ) -> None:
     assert main(["train", *argv]) == 2
     assert words in capsys.readouterr().err
+
+
+def plain_run(path: Path, *, kind: str = "Adam", **names: str) -> None:
+    """Save what a plain script has after one epoch of the recipe."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(5, 2)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1)
+    for _ in range(7):
+        optimizer.zero_grad()
+        model(torch.randn(16, 5)).square().mean().backward()
+        optimizer.step()
+    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 0}
+    torch.save({names.get(part, part): value for part, value in parts.items()}, path)
+
+
+@pytest.mark.usefixtures("recipe")
+def test_a_run_of_a_plain_script_is_continued_and_then_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain_run(tmp_path / "old.pth", optimizer="adam")
+    argv = ["train", "recipe.py", "--continue", "old.pth", "--run-dir", "run", "--resume", "auto"]
+    assert main(argv) == 2
+    assert "Pass --keys optimizer=KEY if another key holds it" in capsys.readouterr().err
+    assert main([*argv, "--keys", "optimizer=adm"]) == 2
+    assert "Did you mean 'adam'?" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main([*argv, "--keys", "optimizer=adam", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "optimizer: from 'adam', 2 parameters of Adam" in shown.err
+    assert "epoch: from 'epoch' = 0, 1 epoch done, numbered from 0" in shown.err
+    assert "epoch 2 of 2" in shown.err and "epoch 1 of 2" not in shown.err
+    assert json.loads(shown.out)["steps"] == 14
+    assert main([*argv, "--epochs", "3"]) == 0
+    shown = capsys.readouterr()
+    assert "resuming from" in shown.err and "epoch 3 of 3" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--continue", "old.pth"], "not the recipe's Adam"),
+        (["--continue", "weights.pth"], "Use --weights 'weights.pth'"),
+        (["--continue", "missing.pth"], "'missing.pth' was not found"),
+        (["--continue", "old.pth", "--weights", "weights.pth"], "were both given"),
+        (["--continue", "old.pth", "--keys", "optimiser=opt"], "Did you mean 'optimizer'?"),
+        (["--continue", "old.pth", "--epochs-done", "1.5"], "Expected: an integer"),
+        (["--epochs-done", "1"], "Pass --continue"),
+    ],
+)
+@pytest.mark.usefixtures("recipe")
+def test_what_cannot_be_continued_is_refused(
+    argv: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain_run(tmp_path / "old.pth", kind="SGD")
+    torch.save(torch.nn.Linear(5, 2).state_dict(), tmp_path / "weights.pth")
+    assert main(["train", "recipe.py", *argv]) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err
+    assert "Traceback" not in shown.err and "epoch 1" not in shown.err
+    assert shown.out == ""

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from hotlap.checkpoint.numpy_scalars import NUMPY_SCALARS
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 
-SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-_MODEL_KEYS = (
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
+MODEL_KEYS = (
     "model",
     "state_dict",
     "model_state_dict",
@@ -27,6 +28,7 @@ _MODEL_KEYS = (
     "network",
     "weights",
 )
+"""Keys under which people save a state dict beside other things."""
 _COMPILED = "_orig_mod."
 _MOST_NAMED = 3
 
@@ -52,22 +54,22 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix not in SUFFIXES:
         raise UsageError(f"'{path}' is not a file of weights. Expected: {', '.join(SUFFIXES)}.")
     if path.suffix == ".safetensors":
-        return _plain_names(_safetensors(path), path)
-    held = _unpickle(path)
+        return without_compiled(_safetensors(path), path)
+    held = unpickle(path)
     if not isinstance(held, Mapping):
         raise UsageError(
             f"'{path}' contains a {type(held).__name__}. Expected: a state dict, or a dictionary "
             "that contains one."
         )
-    if _is_state_dict(held):
-        return _plain_names(held, path)
-    found = next((held[key] for key in _MODEL_KEYS if _is_state_dict(held.get(key))), None)
+    if is_state_dict(held):
+        return without_compiled(held, path)
+    found = next((held[key] for key in MODEL_KEYS if is_state_dict(held.get(key))), None)
     if found is None:
         raise UsageError(
             f"'{path}' holds {', '.join(map(repr, list(held)[:8]))}, none of them a state dict. "
-            f"Expected: a state dict, alone or under one of {', '.join(_MODEL_KEYS)}."
+            f"Expected: a state dict, alone or under one of {', '.join(MODEL_KEYS)}."
         )
-    return _plain_names(found, path)
+    return without_compiled(found, path)
 
 
 def fit_to_model(
@@ -153,16 +155,22 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
-def _unpickle(path: Path) -> Any:
+def unpickle(path: Path) -> Any:
+    """Return what `torch.save` wrote, where that is plain data.
+
+    Raises:
+        UsageError: it is not.
+        CheckpointCorrupt: the file is cut or damaged.
+    """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace, *NUMPY_SCALARS]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(
             f"'{path}' cannot be loaded with weights_only=True: {_first_line(error)} Loading other "
             "objects could run code from the file. Expected: tensors, numbers, strings, lists and "
-            "dictionaries. Where you trust the file, load it yourself and save "
-            "`model.state_dict()`."
+            "dictionaries. Where you trust the file, load it yourself and save only such values, "
+            "as those of `state_dict()`."
         ) from error
     except Exception as error:
         raise CheckpointCorrupt(
@@ -177,13 +185,19 @@ def _first_line(error: Exception) -> str:
     return (named or lines or [type(error).__name__])[0][:200]
 
 
-def _is_state_dict(value: Any) -> bool:
+def is_state_dict(value: Any) -> bool:
+    """True if that is tensors by name, at least one."""
     if not isinstance(value, Mapping) or not value:
         return False
     return all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in value.items())
 
 
-def _plain_names(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
+def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[str, torch.Tensor]:
+    """Return weights by their names without what torch.compile put into these.
+
+    Raises:
+        UsageError: one comes both with and without it.
+    """
     plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
     if len(plain) != len(weights):
         raise UsageError(

@@ -100,4 +100,5 @@ def _without_target(function: Callable[..., int]) -> Callable[..., int]:
 
 def _whole_numbers(app: App) -> set[str]:
     collection = app.assemble_argument_collection()
-    return {name for argument in collection if argument.hint is int for name in argument.names}
+    whole = (int, int | None)
+    return {name for argument in collection if argument.hint in whole for name in argument.names}

@@ -38,6 +38,24 @@ def train(
             "where nothing was saved yet."
         ),
     ] = None,
+    continue_from: Annotated[
+        str | None,
+        Parameter(
+            name="--continue",
+            help="Continue a run that a plain script saved with torch.save: weights, optimizer, "
+            "scheduler and epoch. With --resume auto, used where nothing was saved yet.",
+        ),
+    ] = None,
+    keys: Annotated[
+        str | None,
+        Parameter(
+            help="With --continue: keys in the file, as in model=net,optimizer=opt,scheduler=none."
+        ),
+    ] = None,
+    epochs_done: Annotated[
+        int | None,
+        Parameter(help="With --continue: number of epochs done, if the file is not clear."),
+    ] = None,
     save_every: str | None = None,
     keep: Annotated[int, Parameter(help="Number of checkpoints to keep, the newest ones.")] = 2,
     estimate: Annotated[
@@ -116,6 +134,9 @@ def train(
                 run_dir=run_dir,
                 resume=resume,
                 weights=weights,
+                continue_from=continue_from,
+                keys=keys,
+                epochs_done=epochs_done,
                 save_every=save_every,
                 keep=keep,
                 techniques=technique,
@@ -165,6 +186,7 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
         "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
+        "hotlap train recipe.py --run-dir runs/6 --continue old.pth   # its optimizer, too",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
     ),
 )

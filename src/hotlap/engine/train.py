@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotlap.checkpoint.files import check_path
+from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
 from hotlap.distributed.ranks import Ranks, detect_ranks
 from hotlap.distributed.reduce import joined
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
+from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.export.stored_weights import weights_of
@@ -39,6 +41,9 @@ def train(
     run_dir: str | Path | None = None,
     resume: str | None = None,
     weights: str | Path | None = None,
+    continue_from: str | Path | None = None,
+    keys: Mapping[str, str] | str | None = None,
+    epochs_done: int | None = None,
     save_every: str | None = None,
     keep: int = 2,
     techniques: tuple[str, ...] = (),
@@ -63,6 +68,12 @@ def train(
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
             see `hotlap.checkpoint.foreign`. The optimizer begins anew. With `resume="auto"` they
             are taken where nothing was saved yet.
+        continue_from: continue a run that a plain script saved with `torch.save`: weights,
+            optimizer, scheduler and epoch. With `resume="auto"` it is used where nothing was saved
+            yet.
+        keys: part of that run -> its key in the file, see `hotlap.checkpoint.foreign_run.PARTS`;
+            parts that are missing are looked for. Or as text: `model=net,optimizer=opt`.
+        epochs_done: epochs of that run; None to find out from the file.
         save_every: `500steps`, `2epochs`, `10m`; every epoch if None. The end of the run is saved
             in any case.
         keep: how many steps are kept, the newest ones.
@@ -85,23 +96,22 @@ def train(
     """
     begun = time.monotonic()
     folder = run_folder(run_dir) if run_dir is not None else None
-    for path in (weights, None if resume == "auto" else resume):
+    for path in (weights, continue_from, None if resume == "auto" else resume):
         if path is not None:
             check_path(Path(path))
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
     if save_every is not None and folder is None and resume is None:
         raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
-    if weights is not None and resume not in (None, "auto"):
-        raise UsageError(
-            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
-            "resume='auto' the weights are used if nothing was saved yet."
-        )
+    _check_beginnings(resume, weights, continue_from, keys, epochs_done)
     saved, passed = find(resume, folder) if resume is not None else (None, [])
     for why in passed:
         notice(f"skipped: {why}")
     if resume is not None and saved is None:
         notice(f"no checkpoint in '{folder}' yet: starting a new run")
+    foreign = None
+    if continue_from is not None and saved is None:
+        foreign = read_run(Path(continue_from), keys, epochs_done)
     if folder is None and saved is not None:
         folder = run_of(saved.path)
     ranks = detect_ranks(os.environ)
@@ -128,7 +138,8 @@ def train(
             )
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
-            return _Run(beginning, saver, progress, notice, stop, begun).train(weights)
+            run = _Run(beginning, saver, progress, notice, stop, begun)
+            return run.train(weights, foreign)
         finally:
             try:
                 if beginning is not None:
@@ -153,6 +164,40 @@ def _never() -> bool:
     return False
 
 
+def _check_beginnings(
+    resume: str | None,
+    weights: str | Path | None,
+    continue_from: str | Path | None,
+    keys: Mapping[str, str] | str | None,
+    epochs_done: int | None,
+) -> None:
+    """Refuse several beginnings of one run, and options of one that was not given."""
+    if weights is not None and resume not in (None, "auto"):
+        raise UsageError(
+            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
+            "resume='auto' the weights are used if nothing was saved yet."
+        )
+    if continue_from is not None and resume not in (None, "auto"):
+        raise UsageError(
+            f"resume={resume!r} and continue_from='{continue_from}' were both given. Pass one of "
+            "them; with resume='auto' the latter is used if nothing was saved yet."
+        )
+    if continue_from is not None and weights is not None:
+        raise UsageError(
+            f"weights='{weights}' and continue_from='{continue_from}' were both given. Pass one of "
+            "them: the latter loads weights, too."
+        )
+    for name, value in (("keys", keys), ("epochs_done", epochs_done)):
+        if value is not None and continue_from is None:
+            raise UsageError(
+                f"{name}={value!r} needs continue_from, the file that it is about. Pass --continue."
+            )
+    if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
+        raise UsageError(
+            f"epochs_done={epochs_done!r} is not valid. Expected: an integer of 0 or more."
+        )
+
+
 class _Run:
     """One run from where it begins to its end, or until it is stopped."""
 
@@ -166,7 +211,7 @@ class _Run:
         begun: float,
     ) -> None:
         self.built, self.saved = beginning.built, beginning.saved
-        self.begin = self.position = beginning.position
+        self.position = beginning.position
         self.unfit = beginning.unfit
         self.saver, self.progress, self.notice = saver, progress, notice
         ranks = self.built.step.ranks
@@ -180,9 +225,9 @@ class _Run:
         self.epochs: list[EpochDone] = []
         self.retries: Retries | None = None
 
-    def train(self, weights: str | Path | None) -> TrainingReport:
+    def train(self, weights: str | Path | None, foreign: ForeignRun | None) -> TrainingReport:
         """Train, and return what that gave."""
-        is_finished = self._prepare(weights)
+        is_finished = self._prepare(weights, foreign)
         kept = None if self.saved is None else self.saved.state["clock"]
         self.clock = EpochClock(self.built.hardware, kept)
         if not is_finished:
@@ -198,13 +243,17 @@ class _Run:
             saver.save(self.built, self.position, self.clock.to_json(), must=True)
         return self._make_report(held_out=held_out)
 
-    def _prepare(self, weights: str | Path | None) -> bool:
+    def _prepare(self, weights: str | Path | None, foreign: ForeignRun | None) -> bool:
         """Do what is done before the first step; return whether nothing is left to train."""
         built, saved, saver = self.built, self.saved, self.saver
         if weights is not None and saved is None:
             found = weights_of(weights, built.model.state_dict(), self.notice)
             load_weights(built, found)
-        is_finished = saved is not None and _is_finished(built.task, self.position, saved.path)
+        source = None if saved is None else saved.path
+        if foreign is not None:
+            source = foreign.path
+            self.position = continue_run(built, foreign, self.notice)
+        is_finished = source is not None and _is_finished(built.task, self.position, source)
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
             self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")

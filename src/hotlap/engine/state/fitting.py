@@ -47,8 +47,8 @@ def _first_wrong(built: BuiltRun, checkpoint: Checkpoint) -> str | None:
         or _wrong_buffers(built, tensors.get("buffers", {}))
         or wrong_groups(built, state["optimizer"], tensors.get("optimizer", {}))
         or wrong_states(built, state["optimizer"]["scalars"], tensors.get("optimizer", {}), steps)
-        or _wrong_table("schedule", built.scheduler, state["schedule"])
-        or _wrong_table("scaler", built.step.target.scaler, state["scaler"])
+        or wrong_table("schedule", built.scheduler, state["schedule"])
+        or wrong_table("scaler", built.step.target.scaler, state["scaler"])
     )
 
 
@@ -99,7 +99,7 @@ def _wrong_buffers(built: BuiltRun, buffers: Mapping[str, torch.Tensor]) -> str 
     return f"the buffer '{unknown[0]}' belongs to no module" if unknown else None
 
 
-def _wrong_table(what: str, owner: Any, saved: Any) -> str | None:
+def wrong_table(what: str, owner: Any, saved: Any) -> str | None:
     """Return what is wrong with the state of a schedule or scaler."""
     if owner is None or saved is None:
         return None

@@ -122,7 +122,7 @@ def wrong_states(
         parameter, group = owners[name]
         ask = id(group), parameter.dim()
         if ask not in known:
-            known[ask] = _state_like(built.optimizer, group, parameter.dim())
+            known[ask] = state_like(built.optimizer, group, parameter.dim())
         wrong = _wrong_state(saved, known[ask], parameter)
         if wrong is None and _is_torchs(built.optimizer):
             wrong = _wrong_values(saved, steps)
@@ -176,7 +176,7 @@ def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
     return None
 
 
-def _state_like(
+def state_like(
     optimizer: Any, group: Mapping[str, Any], dimensions: int
 ) -> Mapping[str, Any] | None:
     """Return what one of torch's optimizers keeps for a small parameter, None if nobody knows.

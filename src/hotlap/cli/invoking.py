@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from hotlap.cli.command import Command, read_plain
 from hotlap.cli.target import Target
@@ -24,7 +25,7 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     values = dict(given.values)
     if given.script is not None:
         _check_folder()
-        values["target"] = Target.parse(given.script).resolve()
+        values["target"] = replace(Target.parse(given.script).resolve(), typed=tuple(argv))
     try:
         return given.function(**values) or 0
     except UsageError as error:

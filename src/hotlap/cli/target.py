@@ -7,7 +7,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hotlap.errors import MissingFile, UsageError
@@ -24,6 +24,8 @@ class Target:
     script: str | None = None
     module: str | None = None
     args: tuple[str, ...] = ()
+    typed: tuple[str, ...] = field(default=(), compare=False)
+    """All tokens behind the command's name, its own options included."""
 
     @classmethod
     def parse(cls, tokens: Sequence[str]) -> "Target":

@@ -1,14 +1,12 @@
 """`hotlap train`: trains a recipe with hotlap's engine."""
 
-import os
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
+from hotlap.cli.ranks import is_first_rank, launch_ranks
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -89,8 +87,6 @@ def train(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
-    from hotlap.distributed.launch import check_devices, launch
-    from hotlap.distributed.ranks import detect_ranks
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host.facts import Host
@@ -102,12 +98,9 @@ def train(
     path = recipe_of(target)
     if memory is not None and not estimate:
         raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
-    ranks = detect_ranks(os.environ)
-    if devices is not None and ranks.world == 1 and not estimate:
-        check_devices(devices, device)
-        if devices > 1:
-            logs = None if run_dir is None else Path(run_dir) / "logs"
-            return launch([sys.executable, "-m", "hotlap", *sys.argv[1:]], devices, logs=logs)
+    code = None if estimate else launch_ranks(target.typed, devices, device, run_dir)
+    if code is not None:
+        return code
     host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
     chosen = choose(
         recipe,
@@ -120,11 +113,7 @@ def train(
     with task_of(target) as task:
         if estimate:
             return _estimate(task, chosen.plan, device, memory, technique, json)
-        if ranks.rank == 0:
-            say(chosen.line)
-            say(text.opening_line(task))
-        if ranks.rank == 0 and run_dir is None and resume is None:
-            say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
+        _say_what_begins(chosen.line, task, is_saved=run_dir is not None or resume is not None)
         # Entered last, left first: only while it trains do signals ask it to stop.
         with Stopping() as stopping:
             done = train_task(
@@ -144,15 +133,23 @@ def train(
                 notice=say,
                 stop=lambda: stopping.is_asked,
             )
-    if ranks.rank == 0 and json:
-        jsonout.write(done.to_json())
-    elif ranks.rank == 0:
-        text.page(done, page_console())
+    if is_first_rank():
+        jsonout.write(done.to_json()) if json else text.page(done, page_console())
     if not done.is_stopped:
         return 0
-    if ranks.rank == 0:
-        say(text.stop_line(done, stopping.name))
+    say(text.stop_line(done, stopping.name))
     return stopping.exit_code
+
+
+def _say_what_begins(plan_line: str, task: Any, *, is_saved: bool) -> None:
+    from hotlap.report import training as text
+
+    if not is_first_rank():
+        return
+    say(plan_line)
+    say(text.opening_line(task))
+    if not is_saved:
+        say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
 
 
 def _estimate(

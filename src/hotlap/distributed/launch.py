@@ -23,7 +23,7 @@ GRACE_S = 3.0
 _POLL_S = 0.05
 _SHOWN = 12
 """Last lines of a rank's log that are shown."""
-_CONSEQUENCES = ("Connection closed", "Connection reset", "gloo", "NCCL", "Broken pipe")
+_CONSEQUENCES = ("another rank is gone", "Connection closed", "Connection reset", "NCCL")
 """What a rank says that has lost another one."""
 _PR_SET_PDEATHSIG = 1
 

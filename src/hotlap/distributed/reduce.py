@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hotlap.distributed.ranks import ALONE, STORE, Ranks
-from hotlap.errors import UsageError
+from hotlap.errors import RunError, UsageError
 
 TIMEOUT_S = 300.0
 """Seconds after which a rank that waits for another one gives up."""
@@ -37,7 +37,7 @@ class Reduce:
             return
         for group in _by_format(tensors):
             flat = torch.cat([tensor.reshape(-1) for tensor in group])
-            dist.all_reduce(flat)
+            _collective(dist.all_reduce, flat)
             parts = flat.split([tensor.numel() for tensor in group])
             shaped = [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
             torch._foreach_copy_(group, shaped)  # pyright: ignore[reportPrivateImportUsage]
@@ -47,7 +47,7 @@ class Reduce:
         if self.world == 1:
             return list(numbers)
         row = torch.tensor(numbers, dtype=torch.float64)
-        dist.all_reduce(row)
+        _collective(dist.all_reduce, row)
         return row.tolist()
 
     def copy_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -55,7 +55,7 @@ class Reduce:
         if self.world == 1:
             return
         for tensor in tensors:
-            dist.broadcast(tensor, 0)
+            _collective(dist.broadcast, tensor, 0)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the value of each rank, by rank; plain data that JSON can hold."""
@@ -63,12 +63,12 @@ class Reduce:
             return [value]
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        dist.all_gather(sizes, torch.tensor([text.numel()]))
+        _collective(dist.all_gather, sizes, torch.tensor([text.numel()]))
         longest = int(torch.cat(sizes).max())
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: text.numel()] = text
         parts = [torch.empty_like(padded) for _ in range(self.world)]
-        dist.all_gather(parts, padded)
+        _collective(dist.all_gather, parts, padded)
         return [
             json.loads(bytes(part[: int(size)].tolist()))
             for part, size in zip(parts, sizes, strict=True)
@@ -77,6 +77,22 @@ class Reduce:
     def wait(self) -> None:
         """Wait until every rank is here."""
         self.sum_numbers([0.0])
+
+
+def _collective(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call a function of `torch.distributed`.
+
+    Raises:
+        RunError: another rank is gone, or did not answer in time.
+    """
+    try:
+        function(*arguments)
+    except RuntimeError as error:
+        said = str(error).partition("This is typically")[0].strip()
+        raise RunError(
+            f"another rank is gone, or did not answer in time ({said}). See what that rank said "
+            "last, and resume from the last checkpoint."
+        ) from error
 
 
 @contextlib.contextmanager

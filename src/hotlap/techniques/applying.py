@@ -57,7 +57,8 @@ class Applied:
         try:
             if self._on_ranks and not technique.on_ranks:
                 raise Refusal(
-                    "it cannot be used on several devices yet: train on one device to use it"
+                    f"`{technique.name}` cannot be used on several devices yet. Use one device, or "
+                    "a plan without it."
                 )
             technique.apply(target, options)
             if switched is not None:

@@ -90,7 +90,7 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
     except RuntimeError as error:
         said = str(error).partition("This is typically")[0].strip()
         raise RunError(
-            f"another rank is gone, or did not answer in time ({said}). See what that rank said "
+            f"another rank is gone, or did not answer in time ({said}). Check what that rank said "
             "last, and resume from the last checkpoint."
         ) from error
 

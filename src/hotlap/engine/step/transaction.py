@@ -34,6 +34,8 @@ class Transaction:
         if has_cuda:
             self._torch += torch.cuda.default_generators
         self._states: list[torch.Tensor] = []
+        self._is_kept = False
+        """False while, and if, keeping itself did not come to its end."""
         self._host = [_HostGenerator(*each) for each in _HOST_GENERATORS]
         own = step.kept_buffers()
         self._buffers = [
@@ -45,11 +47,13 @@ class Transaction:
 
     def keep(self) -> None:
         """Remember everything, before a step."""
+        self._is_kept = self._step.update.has_begun = False
         self._states = [generator.get_state() for generator in self._torch]
         for host in self._host:
             host.keep()
         for buffer in self._buffers:
             buffer.keep()
+        self._is_kept = True
 
     def put_back(self) -> tuple[str, ...]:
         """Make everything what it was before the step.
@@ -62,6 +66,9 @@ class Transaction:
             CannotRestore: a buffer was changed that no step before had changed.
         """
         self._step.roll_back()
+        if not self._is_kept:
+            # The step itself has not begun: there is nothing to put back.
+            return ()
         for buffer in self._buffers:
             buffer.put_back()
         for generator, state in zip(self._torch, self._states, strict=True):

@@ -1,5 +1,7 @@
 """`hotlap train`: trains a recipe with hotlap's engine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -9,6 +11,7 @@ from hotlap.cli.options import JsonFlag
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
+from hotlap.errors import HotlapError
 
 
 def train(
@@ -61,6 +64,7 @@ def train(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
+    from hotlap.engine.memory.advice import Run, room_for
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host.facts import Host
@@ -88,8 +92,9 @@ def train(
         say(text.opening_line(task))
         if run_dir is None and resume is None:
             say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
+        run = Run(task, chosen.plan, device, room_for(device), technique)
         # Entered last, left first: only while it trains do signals ask it to stop.
-        with Stopping() as stopping:
+        with _advising(run), Stopping() as stopping:
             done = train_task(
                 task,
                 chosen.plan,
@@ -112,6 +117,18 @@ def train(
         return 0
     say(text.stop_line(done, stopping.name))
     return stopping.exit_code
+
+
+@contextmanager
+def _advising(run: Any) -> Iterator[None]:
+    """Note on an error what would have fitted, if memory ran out."""
+    try:
+        yield
+    except (RuntimeError, HotlapError) as error:
+        advice = run.advise(error)
+        if advice is not None:
+            error.add_note(f"hotlap train: {advice}.")
+        raise
 
 
 def _estimate(

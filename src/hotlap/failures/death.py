@@ -15,6 +15,7 @@ from hotlap.usercode import is_users
 
 _LINE = re.compile(r'^ *File "(.+)", line (\d+), in (.+)\n(?! *File ")(?: *(.*))?', re.MULTILINE)
 _BEGIN = "Traceback (most recent call last):"
+_UPDATE = "in the optimizer's update"
 _PHASES = (
     ("/torch/utils/data/", "while a batch was read"),
     ("/hotlap/feed/", "while a batch was read"),
@@ -23,7 +24,7 @@ _PHASES = (
     ("/torch/serialization.py", "while a file was saved or read"),
     ("/torch/_tensor.py:backward", "in the backward pass"),
     ("/torch/autograd/", "in the backward pass"),
-    ("/torch/optim/", "in the optimizer's update"),
+    ("/torch/optim/", _UPDATE),
     ("/torch/nn/", "in the forward pass"),
 )
 """Part of `FILE:FUNCTION` -> what was being done, the ones that say most first."""
@@ -78,13 +79,15 @@ class Death:
         """What was being done, in words; None if the traceback does not show it."""
         found = None
         for call in self.calls:
-            if found is not None and not (is_users(call.file) and "update" in found):
+            # What a closure does that the optimizer calls counts, not that it was called.
+            if found not in (None, _UPDATE):
                 continue
-            # A closure that the optimizer calls is the user's: what it does counts.
-            found = None
             where = f"{call.file}:{call.function}".replace("\\", "/")
-            found = next((phase for part, phase in _PHASES if part in where), None)
-        return found
+            found = next((phase for part, phase in _PHASES if part in where), found)
+        in_recipe = any(
+            "/hotlap/engine/step/" in call.file.replace("\\", "/") for call in self.calls
+        )
+        return "in the loss function" if found is None and in_recipe else found
 
     def find(self, kind: str, attribute: str) -> Any:
         """Return an attribute of an object that the user's lines hold, None if there is none.

@@ -57,7 +57,7 @@ _HERE = {
 
 def explain(match: "re.Match[str]") -> list[str]:
     text = match.group()
-    number = re.search(r"(?:[Ss]ignal|code:? ?:?)\s*-?(\d+)", text)
+    number = re.search(r"(?:[Ss]ignal|code)[\s:]*-?(\d+)", text)
     if number is not None:
         code = int(number[1])
         return _say(code - 128 if code > 128 else code)

@@ -27,6 +27,10 @@ def _die(action: Callable[[], Any]) -> BaseException:
     raise AssertionError("it does not die")
 
 
+def _raise() -> None:
+    raise RuntimeError("it dies here")
+
+
 def _backward() -> None:
     weight = torch.ones(2, requires_grad=True)
     weight.register_hook(lambda _: 1 / 0)
@@ -37,7 +41,7 @@ def _update() -> None:
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
     optimizer = torch.optim.SGD([weight], 0.1)
-    optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    optimizer.register_step_pre_hook(lambda *_: _raise())
     optimizer.step()
 
 

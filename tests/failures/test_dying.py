@@ -98,7 +98,7 @@ ADDED = {
     "host_out_of_memory": (
         "`return torch.empty(10**13)`, in the backward pass.",
         "The largest tensors that the lines of the traceback hold: `large` [262144, 4] float32, "
-        "4.00 MiB.",
+        "4.00 MiB,",
         "The DataLoader's batch_size is 8: with 4, activations take about half",
     ),
     "index_out_of_range": (

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, default_collate
 
 import hotlap
 from hotlap.device.out_of_memory import is_out_of_memory
-from hotlap.engine.step.transaction import Transaction
+from hotlap.engine.step.transaction import Transaction, _Buffer
 from hotlap.errors import RunError
 from hotlap.plan import Plan
 from hotlap.report.training import page
@@ -183,6 +184,44 @@ def test_once_more_at_the_same_size_gives_the_same_bits(where: str, step: int) -
     failing = Failing(lattice.mean, once(step), where)
     assert same(trained(drawing(failing)), trained(drawing(lattice.mean)))
     assert failing.sizes == [BATCH] * 13
+
+
+@pytest.mark.parametrize("step", [0, 1, 6])
+@pytest.mark.parametrize("draws", [False, True])
+def test_memory_that_runs_out_while_a_batch_is_made_costs_no_bit(step: int, draws: bool) -> None:
+    """The step before, its running statistics and its draws must not be undone with it."""
+    calls = iter(range(10**6))
+
+    def collate(samples: Any) -> Any:
+        if fails and next(calls) == step:
+            raise torch.OutOfMemoryError("no memory for a batch")
+        batch = default_collate(samples)
+        return [batch[0] + torch.randint(0, 2, ()), batch[1]] if draws else batch
+
+    fails = False
+    task = replace(drawing(lattice.mean), collate=collate)
+    plain = trained(task)
+    fails = True
+    assert same(trained(task), plain)
+    assert next(calls) > 12
+
+
+@pytest.mark.parametrize("step", [0, 5])
+def test_memory_that_runs_out_while_a_step_is_kept_costs_no_bit(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trained(drawing(lattice.mean))
+    keep, calls = _Buffer.keep, iter(range(10**6))
+
+    def failing(self: Any) -> None:
+        # Of the three buffers the second one, so that the first is kept and the last is not.
+        if next(calls) == 3 * step + 1:
+            raise torch.OutOfMemoryError("no memory to keep a buffer")
+        keep(self)
+
+    monkeypatch.setattr(_Buffer, "keep", failing)
+    assert same(trained(drawing(lattice.mean)), plain)
+    assert next(calls) > 3 * step + 2
 
 
 @pytest.mark.parametrize("kept", ["_torch", "_host", "_buffers", "_step"])

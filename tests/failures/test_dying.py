@@ -1,6 +1,7 @@
 """Scripts that die: their own traceback first, then what it means, and their own exit code."""
 
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,7 +44,21 @@ KINDS = {
         "train(lambda index: (torch.ones(4).double(), 0))",
         "One is float64, the other float32.",
     ),
-    "host_out_of_memory": ("torch.empty(10**13)", "36.38 TiB were asked for in one piece."),
+    "host_out_of_memory": (
+        "class Large(torch.autograd.Function):\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x):\n"
+        "        return x.clone()\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, gradient):\n"
+        "        return torch.empty(10**13)\n"
+        "def run():\n"
+        "    model, large = nn.Linear(4, 3), torch.ones(2**18, 4, requires_grad=True)\n"
+        "    loader = DataLoader(Data(lambda index: large[index]), 8)\n"
+        "    Large.apply(model(large)).sum().backward()\n"
+        "run()",
+        "36.38 TiB were asked for in one piece.",
+    ),
     "device_mismatch": (
         "nn.Linear(4, 3)(torch.ones(2, 4, device='meta'))",
         "One is on cpu, the other on meta.",
@@ -79,6 +94,18 @@ KINDS = {
     ),
 }
 """Failure -> how a script dies of it, and what is said of it."""
+ADDED = {
+    "host_out_of_memory": (
+        "`return torch.empty(10**13)`, in the backward pass.",
+        "The largest tensors that the lines of the traceback hold: `large` [262144, 4] float32, "
+        "4.00 MiB,",
+        "The DataLoader's batch_size is 8: with 4, activations take about half",
+    ),
+    "index_out_of_range": (
+        "Labels go from 0 to 2; the model has 2 outputs, for labels from 0 to 1.",
+    ),
+}
+"""Failure -> what the place where the script died adds."""
 QUICK = ("shape_mismatch", "worker_died")
 
 
@@ -98,7 +125,8 @@ def test_a_script_that_dies_is_explained_below_its_own_traceback(
     assert found, ended.stderr
     assert "Traceback (most recent call last)" in before
     assert "Traceback" not in after and "hotlap: " not in after.replace("hotlap: the", "")
-    assert said in after
+    for each in (said, *ADDED.get(name, ())):
+        assert each in after
     assert f"`hotlap explain {name}`" in after
 
 
@@ -146,3 +174,128 @@ def test_a_recipe_that_dies_is_explained_below_its_own_traceback(
     ended = hotlap("train", "recipe.py")
     assert ended.returncode == 1
     assert "shape_mismatch: " in ended.stderr.partition("Traceback")[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV, signal 11. Native code used memory"),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGBUS)",
+            "/dev/shm has",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL, signal 9.", marks=pytest.mark.slow
+        ),
+        pytest.param("os.abort()", "SIGABRT, signal 6.", marks=pytest.mark.slow),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGILL)", "SIGILL, signal 4.", marks=pytest.mark.slow
+        ),
+        # SIGTERM is sent on purpose, and an exit code is no signal.
+        pytest.param("os.kill(os.getpid(), signal.SIGTERM)", None, marks=pytest.mark.slow),
+        pytest.param("sys.exit(139)", None, marks=pytest.mark.slow),
+    ],
+)
+def test_a_script_that_a_signal_ends_is_explained_and_keeps_its_exit_code(
+    body: str, said: str | None, hotlap: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"import os, signal, sys\nimport torch\n{body}\n")
+    plain = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=False).returncode
+    ended = hotlap("run", "train.py")
+    assert ended.returncode == (plain if plain >= 0 else 128 - plain)
+    assert ended.stderr.count("ended_by_signal: ") == (0 if said is None else 1)
+    assert (said or "") in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_a_signal_ends_while_it_is_tuned_is_explained(
+    hotlap: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"{HEAD}\ntrain()\nos.kill(os.getpid(), signal.SIGSEGV)")
+    ended = hotlap("tune", "--budget", "20s", "train.py")
+    assert ended.returncode == 1
+    assert "was ended by signal 11 (Segmentation fault)" in ended.stderr
+    assert ended.stderr.count("ended_by_signal: ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (f"{HEAD}\nimport threading\nthread = threading.Thread(target=train, args=[], "
+         "kwargs={'features': 5})\nthread.start()\nthread.join()", 0),
+        ("raise RuntimeError('mat1 and mat2 shapes cannot be multiplied (2x4 and 5x3)')", 1),
+    ],
+    ids=["in a thread", "before torch is imported"],
+)  # fmt: skip
+def test_an_exception_in_a_thread_or_before_torch_is_explained(
+    body: str, code: int, hotlap: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(body)
+    ended = hotlap("run", "train.py")
+    assert ended.returncode == code
+    before, found, _ = ended.stderr.partition("hotlap: shape_mismatch: ")
+    assert found and "Traceback (most recent call last)" in before
+    assert ended.stderr.count("shape_mismatch: ") == 1
+
+
+@pytest.mark.slow
+def test_launches_are_synchronous_where_that_is_asked_for(hotlap: Call, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, torch\nprint(os.environ.get('CUDA_LAUNCH_BLOCKING'))\n"
+    )
+    assert hotlap("run", "--synchronous", "train.py").stdout == "1\n"
+    assert hotlap("run", "train.py").stdout == "None\n"
+    dry = hotlap("run", "--synchronous", "--dry", "train.py")
+    assert "would run: CUDA_LAUNCH_BLOCKING=1 " in dry.stderr + dry.stdout
+
+
+RECIPE = """
+import torch, hotlap
+from torch import nn
+def loss(model, batch):
+    {before}
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+def task():
+    data = torch.utils.data.TensorDataset(torch.ones(64, 4), torch.arange(64) % {labels})
+    return hotlap.Task(model=lambda: nn.Linear(4, 3), loss=loss, data=data,
+        optimizer={optimizer}, batch_size=8, epochs=1)
+"""
+SGD = "lambda model: torch.optim.SGD(model.parameters())"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "labels", "optimizer", "code", "said"),
+    [
+        (
+            "torch.empty(10**13)", 3, SGD, 1,
+            [
+                "step 1 does not fit into the memory of cpu",
+                "by the estimate, a step as planned needs about 36.38 TiB of",
+                "recipe.py:5, `torch.empty(10**13)`, in the loss function.",
+            ],
+        ),
+        (
+            "pass", 10, SGD, 2,
+            ["index_out_of_range: ", "; the model has 3 outputs, for labels from 0 to 2."],
+        ),
+        (
+            "pass", 3, "torch.optim.SGD", 2,
+            ["optimizer is SGD, which raised TypeError when it was called with the model: "],
+        ),
+    ],
+    ids=["out of memory", "label", "optimizer"],
+)  # fmt: skip
+def test_a_recipe_that_dies_is_told_where_and_what_it_needs(
+    before: str, labels: int, optimizer: str, code: int, said: list[str],
+    hotlap: Call, tmp_path: Path,
+) -> None:  # fmt: skip
+    text = RECIPE.format(before=before, labels=labels, optimizer=optimizer)
+    (tmp_path / "recipe.py").write_text(text)
+    ended = hotlap("train", "recipe.py")
+    assert ended.returncode == code
+    for each in said:
+        assert each in ended.stderr, ended.stderr
+    assert "bug in hotlap" not in ended.stderr

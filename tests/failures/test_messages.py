@@ -29,7 +29,7 @@ IN_PIECES = OOM.format(
     cached="7.60 GiB",
 )  # fmt: skip
 
-ON_GPUS = [
+ON_GPUS: list[tuple[str, str, str]] = [
     (FULL, "cuda_out_of_memory", "Live tensors hold 21.10 GiB: at least 23.10 GiB would"),
     (SHARED, "cuda_out_of_memory", "Other processes hold about 20.00 GiB"),
     (IN_PIECES, "cuda_out_of_memory", "7.60 GiB are reserved and not in use"),
@@ -126,6 +126,26 @@ ON_GPUS = [
         "no kernels for this generation",
     ),
 ]
+ON_GPUS += [
+    (
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\nCUDA kernel "
+        "errors might be asynchronously reported at some other API call, so the stacktrace below "
+        "might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+        "kernel_failed",
+        "hotlap run --synchronous SCRIPT",
+    ),
+    ("RuntimeError: CUDA error: misaligned address", "kernel_failed", "CUDA_LAUNCH_BLOCKING=1"),
+    (
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "kernel_failed",
+        "CUDA_LAUNCH_BLOCKING=1",
+    ),
+    (
+        "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+        "kernel_failed",
+        "CUDA_LAUNCH_BLOCKING=1",
+    ),
+]
 ELSEWHERE = [
     (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't "
@@ -134,6 +154,14 @@ ELSEWHERE = [
         "host_out_of_memory",
         "3.64 TiB were asked for in one piece.",
     ),
+    ("Killed", "ended_by_signal", "memory ran out"),
+    ("Segmentation fault (core dumped)", "ended_by_signal", "Native code used memory"),
+    ("Fatal Python error: Aborted", "ended_by_signal", "Native code ended itself"),
+    ("Bus error (core dumped)", "ended_by_signal", "/dev/shm is full"),
+    ("Illegal instruction (core dumped)", "ended_by_signal", "an instruction that a library"),
+    ("traceback : Signal 9 (SIGKILL) received by PID 12", "ended_by_signal", "memory ran out"),
+    ("exitcode  : -11 (pid: 4711)", "ended_by_signal", "Native code used memory"),
+    ("Job ended with exit code 137", "ended_by_signal", "memory ran out"),
     (
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with "
         "shape (1000000, 1000000) and data type float64",
@@ -272,6 +300,8 @@ def test_a_message_is_recognised_as_one_failure_with_its_own_numbers(
     "text",
     [
         "KeyError: 'labels'",
+        "srun: error: exit code 1",
+        "Signal 15 (SIGTERM) received by PID 12",
         "ConnectionResetError: [Errno 104] Connection reset by peer",
         "    except MemoryError:\nKeyError: 1",
         "ValueError: batch_size should be a positive integer value, but got batch_size=0",

@@ -1,20 +1,41 @@
-"""Below the traceback that a process ends with: what it died of."""
+"""Below the traceback that a process, or one of its threads, ends with: what it died of."""
 
 import atexit
 import os
 import sys
+import threading
 
 
 def explain_at_exit() -> None:
-    """Let this process end with an explanation, if it ends with an exception that is known."""
+    """Let this process end with an explanation, if it ends with an exception that is known.
+
+    An exception that ends a thread is explained below that thread's traceback.
+    """
     # A forked child prints its own traceback, and ends without Python's clean-up.
-    atexit.register(_explain, os.getpid())
+    atexit.register(_explain_last, os.getpid())
+    _explain_in_threads()
 
 
-def _explain(pid: int) -> None:
+def _explain_last(pid: int) -> None:
     # Set by the interpreter before it prints a traceback, whoever prints it.
     error = getattr(sys, "last_value", None)
-    if os.getpid() != pid or error is None or sys.stderr is None:
+    if os.getpid() == pid:
+        _explain(error)
+
+
+def _explain_in_threads() -> None:
+    # What the script sets later replaces this one, as it would replace Python's own.
+    before = threading.excepthook
+
+    def explain_thread(args: threading.ExceptHookArgs) -> None:
+        before(args)
+        _explain(args.exc_value)
+
+    threading.excepthook = explain_thread
+
+
+def _explain(error: BaseException | None) -> None:
+    if error is None or sys.stderr is None:
         return
     from hotlap.failures import recognize_exception
 

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from hotlap.attach import children
+from hotlap.attach.at_exit import explain_at_exit
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_CUT, Config
 
@@ -88,4 +89,5 @@ def install(text: str) -> None:
 
     if passed_on is not None:
         children.pass_on_by_launcher(passed_on)
+        explain_at_exit()
     sys.meta_path.insert(0, _AfterTorch(start))

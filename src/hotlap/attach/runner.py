@@ -15,6 +15,7 @@ from hotlap.attach.children import Child
 from hotlap.attach.children import problem as children_problem
 from hotlap.attach.entry import Script, environment, is_off
 from hotlap.attach.signal_forwarding import SignalForwarder
+from hotlap.failures import recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import memory
 from hotlap.plan import Plan
@@ -48,6 +49,8 @@ class Outcome:
     """True if a process of this one's control group was killed meanwhile, for its limit."""
     cut: bool = False
     """True if the script closed the socket long before its end."""
+    signal: int | None = None
+    """The signal that ended it, None if it ended by itself."""
     unheard: str | None = None
     """Why nobody could be heard, if so: no folder for temporary files can be written to."""
     children: list[Child] = field(default_factory=list)
@@ -60,8 +63,13 @@ class Outcome:
         if self.out_of_memory and self.exit_code == 128 + signal.SIGKILL:
             return [
                 f"`{script}` was killed by the system: the memory of its control group "
-                f"({memory()[0] / 2**20:.0f} MiB) was used up"
+                f"({memory()[0] / 2**20:.0f} MiB) was used up. `hotlap explain ended_by_signal` "
+                "says what to look at, and what to do"
             ]
+        ended = None if self.signal is None else recognize_signal(self.signal)
+        if ended is not None:
+            # How much of the plan took effect is not known of a process that said nothing more.
+            return [ended.line]
         if self.unheard is not None:
             return [f"{_UNKNOWN} the script could not connect to hotlap ({self.unheard})"]
         if not self.attached:
@@ -98,7 +106,12 @@ def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan
 
 
 def run(
-    script: Script, plan: Plan, *, techniques: tuple[str, ...] = (), stdout: int | None = None
+    script: Script,
+    plan: Plan,
+    *,
+    techniques: tuple[str, ...] = (),
+    stdout: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Outcome:
     """Run the script under the plan and return when it has ended.
 
@@ -107,6 +120,7 @@ def run(
         plan: checked before.
         techniques: techniques from outside, as `module:NAME`.
         stdout: descriptor of where its standard output goes, this process's own if None.
+        variables: of the environment, beside this process's own.
     """
     outcome, killed_before = Outcome(exit_code=1), out_of_memory_kills()
     with contextlib.ExitStack() as opened:
@@ -116,7 +130,7 @@ def run(
         with SignalForwarder() as passing:
             process = subprocess.Popen(
                 script.command(),
-                env=environment(config, os.environ, trial=False),
+                env=environment(config, {**os.environ, **(variables or {})}, trial=False),
                 cwd=script.folder,
                 stdout=stdout,
                 preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
@@ -128,6 +142,7 @@ def run(
         listener.join(timeout=5)
     outcome.out_of_memory = out_of_memory_kills() > killed_before
     outcome.exit_code = code if code >= 0 else 128 - code
+    outcome.signal = -code if code < 0 else None
     return outcome
 
 

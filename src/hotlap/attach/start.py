@@ -12,7 +12,6 @@ import torch
 from hotlap import compat
 from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.at_exit import explain_at_exit
 from hotlap.attach.live import LiveTechniques
 from hotlap.attach.roles.guard import Guard
 from hotlap.attach.roles.session import Part, Session
@@ -89,8 +88,6 @@ def _start(config: Config, channel: Channel) -> None:
     seams.install(session)
     in_process.start()
     atexit.register(session.finish)
-    if config.role == "run":
-        explain_at_exit()
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
 
 

@@ -45,9 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(tokens)
     except UsageError as error:
         _complain(f"{name}: {error}\nRun `{name} --help` for its options.")
+        _explain_cause(name, error)
         return 2
     except HotlapError as error:
         _complain(f"{name}: {error}")
+        _explain_cause(name, error)
         return 1
     except KeyboardInterrupt:
         _complain(f"{name}: interrupted.")
@@ -63,7 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _explain(name: str, error: Exception) -> None:
+def _explain_cause(name: str, error: HotlapError) -> None:
+    """Say what the exception means that one of hotlap's was made of, and what was noted on it."""
+    for note in getattr(error, "__notes__", ()):
+        _complain(note)
+    if error.__cause__ is not None:
+        _explain(name, error.__cause__)
+
+
+def _explain(name: str, error: BaseException) -> None:
     """Say what an exception means, if it is one that training often dies of."""
     from hotlap.failures import recognize_exception
 

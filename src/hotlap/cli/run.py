@@ -14,6 +14,7 @@ def run(
     plan: str | None = None,
     technique: tuple[str, ...] = (),
     python: str = sys.executable,
+    synchronous: bool = False,
     dry: bool = False,
 ) -> int:
     """Run an unedited script under a plan.
@@ -29,6 +30,9 @@ def run(
         A third-party technique that the plan names, as module:NAME; may be given several times.
     python
         Python that runs the script.
+    synchronous
+        Launch each GPU kernel and wait for it (CUDA_LAUNCH_BLOCKING=1): slow, but the traceback of
+        a device-side assert then ends at the right line.
     dry
         Say what would be done, and do nothing.
     """
@@ -46,10 +50,12 @@ def run(
     cpu, torch = _cpu_and_torch() if plan is not None else ("", "")
     chosen = choose(script, plan, cpu=cpu, torch=torch, techniques=technique)
     say(chosen.line)
+    variables = {"CUDA_LAUNCH_BLOCKING": "1"} if synchronous else {}
     if dry:
-        say("would run: " + " ".join(script.command()))
+        said = [*(f"{name}={value}" for name, value in variables.items()), *script.command()]
+        say("would run: " + " ".join(said))
         return 0
-    outcome = run_script(script, chosen.plan, techniques=technique)
+    outcome = run_script(script, chosen.plan, techniques=technique, variables=variables)
     for row in outcome.techniques:
         if row["state"] != "applied":
             say(f"{row['name']}: {row['state']}, {printable(row['why'])}")
@@ -73,6 +79,7 @@ COMMAND = Command(
         "hotlap run train.py --epochs 10",
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
+        "hotlap run --synchronous train.py   # find the line of a device-side assert",
     ),
     exit_codes="the script's; 2 if the input is wrong: nothing was started.",
 )

@@ -1,5 +1,7 @@
 """`hotlap train`: trains a recipe with hotlap's engine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,6 +12,7 @@ from hotlap.cli.ranks import is_first_rank, launch_ranks
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
+from hotlap.errors import HotlapError
 
 
 def train(
@@ -87,6 +90,7 @@ def train(
     """
     from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
+    from hotlap.engine.memory.advice import Run, room_for
     from hotlap.engine.train import train as train_task
     from hotlap.errors import UsageError
     from hotlap.host.facts import Host
@@ -114,8 +118,9 @@ def train(
         if estimate:
             return _estimate(task, chosen.plan, device, memory, technique, json)
         _say_what_begins(chosen.line, task, is_saved=run_dir is not None or resume is not None)
+        run = Run(task, chosen.plan, device, room_for(device), technique)
         # Entered last, left first: only while it trains do signals ask it to stop.
-        with Stopping() as stopping:
+        with _advising(run), Stopping() as stopping:
             done = train_task(
                 task,
                 chosen.plan,
@@ -150,6 +155,18 @@ def _say_what_begins(plan_line: str, task: Any, *, is_saved: bool) -> None:
     say(text.opening_line(task))
     if not is_saved:
         say("this run will not be saved. Pass --run-dir FOLDER to save checkpoints")
+
+
+@contextmanager
+def _advising(run: Any) -> Iterator[None]:
+    """Note on an error what would have fitted, if memory ran out."""
+    try:
+        yield
+    except (RuntimeError, HotlapError) as error:
+        advice = run.advise(error)
+        if advice is not None:
+            error.add_note(f"hotlap train: {advice}.")
+        raise
 
 
 def _estimate(

@@ -83,20 +83,26 @@ class Retries:
             f"lower precision.{split}"
         ) from error
 
-    def prepare(self, asked: str) -> None:
+    def prepare(self, asked: str, *, was_read: bool) -> None:
         """Put everything back, release memory, and let the source make smaller micro-batches.
 
         Nothing may hold the failed attempt any more: neither its exception nor its batches.
 
         Args:
             asked: what the allocator said.
+            was_read: the step's batches were there, so that the step itself has begun.
 
         Raises:
             RunError: something cannot be put back.
         """
         built, number, samples = self._built, self._number, self._tried[-1]
         try:
-            unknown = self._transaction.put_back()
+            unknown: tuple[str, ...] = ()
+            if was_read:
+                unknown = self._transaction.put_back()
+            else:
+                # Batches may have another form from now on.
+                built.step.executor.forget()
         except CannotRestore as error:
             raise RunError(
                 f"step {number} ran out of memory ({asked}), and cannot be taken again: {error}. "

@@ -187,10 +187,10 @@ def _epoch_of(
             if retries is None or not is_out_of_memory(error):
                 raise
             retries.check(error, micros, before + in_epoch + 1)
-            asked = str(error).partition("\n")[0]
+            asked, was_read = str(error).partition("\n")[0], micros is not None
         # Both hold the failed attempt.
         del given, micros
-        retries.prepare(asked)
+        retries.prepare(asked, was_read=was_read)
         give = built.source.again
 
 

@@ -1,5 +1,6 @@
 """Builds model, optimizer and schedule with a task's functions, and checks what these return."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,12 @@ from hotlap.errors import UsageError
 from hotlap.task import Task
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_GIVEN = {"optimizer": "model", "schedule": "optimizer"}
+"""The function's name in the task -> what it is called with."""
+_AS_IN = {
+    "optimizer": "lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",
+    "schedule": "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)",
+}
 
 
 def model_of(task: Task) -> Any:
@@ -77,13 +84,23 @@ def made_by(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> 
         needed: attributes that what it makes must have.
 
     Raises:
-        UsageError: it raised ValueError, or made something else.
+        UsageError: it raised ValueError, made something else, or is a class that does not take
+            what it is given, such as `torch.optim.SGD` itself.
     """
     try:
         made = make(given)
     except ValueError as error:
         raise UsageError(
             f"{what}() raised ValueError: {error}. Check the values in {what}()."
+        ) from error
+    except TypeError as error:
+        if not isinstance(make, type | functools.partial):
+            # A function of the user's own: its traceback says more.
+            raise
+        raise UsageError(
+            f"{what} is {_name_of(make)}, which raised TypeError when it was called with the "
+            f"{_GIVEN[what]}: {error}. Expected: a function of the {_GIVEN[what]}, as in "
+            f"`{_AS_IN[what]}`."
         ) from error
     absent = [name for name in needed if not hasattr(made, name)]
     if absent:
@@ -92,6 +109,11 @@ def made_by(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> 
             f"object with `{'` and `'.join(needed)}`, as in torch.optim."
         )
     return made
+
+
+def _name_of(make: Any) -> str:
+    made = make.func if isinstance(make, functools.partial) else make
+    return getattr(made, "__qualname__", type(made).__name__)
 
 
 def check_closure(optimizer: Any) -> None:

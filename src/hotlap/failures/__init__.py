@@ -8,12 +8,23 @@ import functools
 import importlib
 import pkgutil
 import traceback
+from dataclasses import replace
 
+from hotlap.failures.death import Death, death_in, death_of
+from hotlap.failures.ended_by_signal import recognize_signal
 from hotlap.failures.record import Failure, Recognized
 
-__all__ = ["Failure", "Recognized", "recognize", "recognize_exception", "registry"]
+__all__ = [
+    "Failure",
+    "Recognized",
+    "recognize",
+    "recognize_exception",
+    "recognize_output",
+    "recognize_signal",
+    "registry",
+]
 
-_NO_FAILURES = ("record", "sizes")
+_NO_FAILURES = ("death", "record", "sizes", "memory_words")
 _MOST_READ = 100_000
 """Characters of a text, from its end, that are looked at: a log may be long."""
 
@@ -43,6 +54,12 @@ def recognize(text: str) -> Recognized | None:
     return Recognized(failure, match.group().strip(), failure.explain(match))
 
 
+def recognize_output(text: str) -> Recognized | None:
+    """Return what a process of this host died of, as it has just printed it; see `recognize`."""
+    known = recognize(text)
+    return None if known is None else _locate(known, death_in(text[-_MOST_READ:]))
+
+
 def recognize_exception(error: BaseException) -> Recognized | None:
     """Return what an exception, or what it was raised from, means; None if that is not known."""
     chain: list[BaseException] = []
@@ -51,5 +68,14 @@ def recognize_exception(error: BaseException) -> Recognized | None:
     while cause is not None and cause not in chain:
         chain.append(cause)
         cause = cause.__cause__
-    lines = [line for each in reversed(chain) for line in traceback.format_exception_only(each)]
-    return recognize("".join(lines))
+    said = [(each, "".join(traceback.format_exception_only(each))) for each in reversed(chain)]
+    known = recognize("".join(text for _, text in said))
+    if known is None:
+        return None
+    place = next((each for each, text in said if known.failure.find(text) is not None), error)
+    return _locate(known, death_of(place))
+
+
+def _locate(known: Recognized, death: Death) -> Recognized:
+    more = known.failure.locate(death) if death.calls else []
+    return replace(known, sentences=[*known.sentences, *more])

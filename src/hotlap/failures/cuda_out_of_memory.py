@@ -9,13 +9,16 @@ What to do     in this order: smaller micro-batches, as many more of them (techn
                precision (`autocast`); evaluate under `torch.no_grad()`; keep numbers, not losses
                (`total += loss.item()`). `PYTORCH_ALLOC_CONF=expandable_segments:True` where much is
                reserved and not allocated. `torch.cuda.empty_cache()` frees nothing that is in use:
-               see `empty_cache`.
+               see `empty_cache`. `hotlap diagnose --memory SCRIPT` shows what the memory is used
+               for; `hotlap train RECIPE --estimate` what a recipe would need.
 Who else       `nvidia-smi` lists the processes on the GPU: a run that was killed may still hold it,
                and a notebook does until its kernel is restarted.
 """
 
 import re
 
+from hotlap.failures.death import Death
+from hotlap.failures.memory_words import say_where
 from hotlap.failures.record import Failure
 from hotlap.failures.sizes import SIZE, find_size, in_words
 
@@ -68,6 +71,10 @@ def explain(match: "re.Match[str]") -> list[str]:
     return said
 
 
+def locate(death: Death) -> list[str]:
+    return say_where(death, "cuda")
+
+
 FAILURE = Failure(
     name="cuda_out_of_memory",
     patterns=(
@@ -76,4 +83,5 @@ FAILURE = Failure(
         r"CUDA_ERROR_OUT_OF_MEMORY",
     ),
     explain=explain,
+    locate=locate,
 )

@@ -8,15 +8,20 @@ What fills it  what is kept from step to step (a list of losses that are still t
 What to do     look at the size that was asked for. Larger than any batch of yours: a shape is
                wrong, often a broadcast of [n] against [n, 1]. Of the size of a batch: use smaller
                micro-batches (technique `micro_batch`), fewer workers, or a memory-mapped file
-               (`numpy.load(path, mmap_mode="r")`).
+               (`numpy.load(path, mmap_mode="r")`). `hotlap diagnose --memory SCRIPT` shows what
+               the memory is used for; `hotlap train RECIPE --estimate` what a recipe would need.
 Limits         `ulimit -v`, a container's memory limit, `--mem` of Slurm: `hotlap env` shows how
                much this process may use.
 """
 
 import re
+import resource
 
+from hotlap.failures.death import Death
+from hotlap.failures.memory_words import say_where
 from hotlap.failures.record import Failure
 from hotlap.failures.sizes import SIZE, find_size, in_words
+from hotlap.host.memory import memory
 
 
 def explain(match: "re.Match[str]") -> list[str]:
@@ -29,6 +34,15 @@ def explain(match: "re.Match[str]") -> list[str]:
     return [f"{in_words(asked)} were asked for in one piece{of}."]
 
 
+def locate(death: Death) -> list[str]:
+    total, available = memory()
+    said = [f"Of {in_words(total)}, {in_words(available)} are available after it."]
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        said.append(f"`ulimit -v` limits each process here to {in_words(limit)} of addresses.")
+    return [*said, *say_where(death, "cpu")]
+
+
 FAILURE = Failure(
     name="host_out_of_memory",
     patterns=(
@@ -39,4 +53,5 @@ FAILURE = Failure(
         r"std::bad_alloc",
     ),
     explain=explain,
+    locate=locate,
 )

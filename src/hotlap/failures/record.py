@@ -5,6 +5,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from hotlap.failures.death import Death
+
+
+def _nothing(death: Death) -> Sequence[str]:
+    del death
+    return []
+
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
@@ -19,6 +26,9 @@ class Failure:
     first."""
     explain: Callable[["re.Match[str]"], Sequence[str]]
     """Says what this message means with its own numbers, a sentence each; may say nothing."""
+    locate: Callable[[Death], Sequence[str]] = _nothing
+    """Says what the traceback adds, a sentence each; asked in the process that died, or on its
+    host right after it."""
 
     def find(self, text: str) -> "re.Match[str] | None":
         """Return the last place of the first pattern that is found, None if none is."""

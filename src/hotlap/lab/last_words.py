@@ -10,10 +10,17 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 
 def exit_in_words(code: int) -> str:
-    """Return how a process ended, from its exit code; negative ones are signals."""
-    if code < 0:
-        return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+    """Return how a process ended, from its exit code; a signal's is negative, or above 128."""
+    number = signal_of(code)
+    if number is not None:
+        return f"was ended by signal {number} ({signal.strsignal(number)})"
     return f"ended with exit code {code}"
+
+
+def signal_of(code: int) -> int | None:
+    """Return the signal that ended a process, None if none did: 128 + n is how shells report n."""
+    number = -code if code < 0 else code - 128
+    return number if number in set(signal.Signals) else None
 
 
 def last_words(lines: Sequence[str]) -> Sequence[str]:

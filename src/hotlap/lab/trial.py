@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import psutil
 
 from hotlap.errors import AttachError, TrialError, UsageError
-from hotlap.failures import recognize
+from hotlap.failures import recognize_output, recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
-from hotlap.lab.last_words import exit_in_words, last_words
+from hotlap.lab.last_words import exit_in_words, last_words, signal_of
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
 from hotlap.lab.trial_output import TrialOutput
@@ -331,7 +331,8 @@ class Trial:
             return self._error(_CUT, "crashed")
         after = f" after {self.report['steps']} steps" if self.report is not None else ""
         if code != 0:
-            return self._error(f"{exit_in_words(code)}{after}. Run it alone to check it", "crashed")
+            words = f"{exit_in_words(code)}{after}. Run it alone to check it"
+            return self._error(words, "crashed", signal_of(code))
         if not self._attached:
             return AttachError(
                 f"hotlap could not attach to `{self.lab.subject}`: its Python ignores the "
@@ -359,7 +360,7 @@ class Trial:
             if self._process.wait(_EXIT_S) != 0:
                 raise self.exit_error()
 
-    def _error(self, why: str, reason: str) -> TrialError:
+    def _error(self, why: str, reason: str, number: int | None = None) -> TrialError:
         tail = self.output.strip()
         lines = "\n".join(last_words(tail.splitlines()))
         text = f"`{self.lab.subject}` {why}."
@@ -370,6 +371,8 @@ class Trial:
             )
         if lines:
             text += f" Its last output:\n{lines}"
-            known = recognize(lines) if reason == "crashed" else None
-            text += "" if known is None else f"\n{known.line}"
+        known = recognize_output(lines) if reason == "crashed" else None
+        if known is None and number is not None:
+            known = recognize_signal(number)
+        text += "" if known is None else f"\n{known.line}"
         return TrialError(text, reason=reason, output=tail)

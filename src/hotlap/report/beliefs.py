@@ -6,8 +6,24 @@ BELIEFS = {
 It returns cached blocks without live tensors to the driver. No live tensor is freed, and torch
 would have reused those blocks before it asked for more. Called in a loop, it makes the next step
 ask the driver again and wait for it. It helps another process on the same GPU, and a model that is
-loaded once after another was deleted. Memory is held by references: see `allocator` for
-fragmentation, and `micro_batch` for steps that do not fit.""",
+loaded once after another was deleted.
+
+What each returns, and to whom:
+
+del x          drops one reference. With the last one, the tensor's block goes back to torch's cache
+               at once: this process can use it again, and `nvidia-smi` shows no change. Lists of
+               losses, an exception's traceback, and a notebook's `_` and `Out` hold references too.
+gc.collect()   drops objects that only refer to each other (cycles). Their blocks go to torch's
+               cache as well. Without cycles it returns nothing: see `gc_collect`.
+empty_cache()  returns unused segments of the cache to the driver, for other processes. Call it
+               after the two above: before them, the blocks are in use.
+A restart      of the process (a notebook's kernel) returns everything to the system, also the CUDA
+               context (a few hundred MiB). Nothing else helps after a device-side assert: see
+               `index_out_of_range`.
+On a CPU       freed memory goes back to the C library, which may keep it: see `host_allocator`.
+
+To need less memory, see `micro_batch` for steps that do not fit, and `allocator` for
+fragmentation.""",
     "pin_memory": """pin_memory=True is said to make loading faster.
 
 It makes copies to a GPU faster, and only non_blocking ones can overlap with computation. For

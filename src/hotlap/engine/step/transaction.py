@@ -65,10 +65,10 @@ class Transaction:
         Raises:
             CannotRestore: a buffer was changed that no step before had changed.
         """
-        self._step.roll_back()
         if not self._is_kept:
-            # The step itself has not begun: there is nothing to put back.
+            # The step itself has not begun. What was kept before is that of an earlier step.
             return ()
+        self._step.roll_back()
         for buffer in self._buffers:
             buffer.put_back()
         for generator, state in zip(self._torch, self._states, strict=True):

@@ -218,9 +218,10 @@ class Source:
         samples = self.samples
         states = rng.global_random_states()
         if samples.draws:
-            batch = self._collate(samples, wanted)
-            rng.restore(states)
-            return batch
+            try:
+                return self._collate(samples, wanted)
+            finally:
+                rng.restore(states)
         batch = self._collate(self._together or self.dataset, wanted)
         if rng.generator_that_advanced(states) is None:
             return batch

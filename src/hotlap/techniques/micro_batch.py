@@ -35,7 +35,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "
             f"Expected: at most {source.batch - 1}."
         )
-    if options.size == source.batch:
+    if options.size == source.batch == source.micro:
         raise Refusal(
             f"size={options.size} is the whole batch. Set a size below {source.batch} to split it."
         )

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command
+from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
@@ -37,8 +38,21 @@ def train(
         bool, Parameter(help="Estimate the peak memory, and train nothing.")
     ] = False,
     memory: Annotated[
-        str | None, Parameter(help="With --estimate: the memory to fit into, as in 80GiB.")
+        str | None,
+        Parameter(
+            help="With --estimate or --micro-batch auto: the memory to fit into, as in 80GiB."
+        ),
     ] = None,
+    micro_batch: Annotated[
+        str | None,
+        Parameter(
+            help="Samples that go through the model at once: a number, or `auto` for the fastest "
+            "one that fits into memory, found by trials and kept for later runs."
+        ),
+    ] = None,
+    again: Annotated[
+        bool, Parameter(help="With --micro-batch auto: make the trials again.")
+    ] = False,
     technique: tuple[str, ...] = (),
     json: JsonFlag = False,
 ) -> int:
@@ -62,7 +76,6 @@ def train(
     from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
     from hotlap.engine.train import train as train_task
-    from hotlap.errors import UsageError
     from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun
     from hotlap.report import jsonout
@@ -70,9 +83,8 @@ def train(
     from hotlap.report.terminal import page_console
 
     path = recipe_of(target)
-    if memory is not None and not estimate:
-        raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
-    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
+    request = MicroBatchRequest(micro_batch, memory, again, estimate)
+    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args, device=device)
     chosen = choose(
         recipe,
         plan,
@@ -82,8 +94,9 @@ def train(
         techniques=technique,
     )
     with task_of(target) as task:
+        split = request.choose(recipe, task, chosen.plan, host, technique)
         if estimate:
-            return _estimate(task, chosen.plan, device, memory, technique, json)
+            return _estimate(task, split.plan, device, memory, technique, json)
         say(chosen.line)
         say(text.opening_line(task))
         if run_dir is None and resume is None:
@@ -92,7 +105,7 @@ def train(
         with Stopping() as stopping:
             done = train_task(
                 task,
-                chosen.plan,
+                split.plan,
                 device=device,
                 run_dir=run_dir,
                 resume=resume,
@@ -104,8 +117,9 @@ def train(
                 notice=say,
                 stop=lambda: stopping.is_asked,
             )
+    split.remember(done)
     if json:
-        jsonout.write(done.to_json())
+        jsonout.write({**done.to_json(), **split.to_json()})
     else:
         text.page(done, page_console())
     if not done.is_stopped:
@@ -145,5 +159,6 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
         "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
+        "hotlap train recipe.py --micro-batch auto --memory 2GiB",
     ),
 )

@@ -23,6 +23,9 @@ def tune(
     accept: str = "rounding",
     aim: Annotated[str, Parameter(name="--for")] = "run",
     steps: int | None = None,
+    memory: Annotated[
+        str | None, Parameter(help="The memory that a plan may hold at once, as in 2GiB.")
+    ] = None,
     again: bool = False,
     only: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
@@ -75,6 +78,7 @@ def tune(
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
+    from hotlap.tuning.fitting import fit_plain, memory_given, on_base
     from hotlap.tuning.kept_tunings import kept_tuning
     from hotlap.tuning.result import plan_file
     from hotlap.tuning.stages import check_request
@@ -84,7 +88,13 @@ def tune(
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path, aim, steps)
     host = detect_host()
+    room = memory_given(memory)
+    fitted = fit_plain(
+        script, host, room, accept=accept, again=again, techniques=technique, progress=say
+    )
+    script = fitted.subject
     asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": hide}
+    asked["memory"] = room
     kept = kept_tuning(script, host, {**asked, "techniques": technique}, again=again)
     before = kept.result_for(budget)
     found = before
@@ -99,11 +109,14 @@ def tune(
                 aim=aim,
                 steps=steps,
                 kept=kept,
+                memory=room,
                 progress=say,
             )
     else:
         say(f"measured on {kept.when}, and unchanged since; to measure again: --again")
-    if found.gained:
+    found = on_base(found, fitted)
+    is_written = found.gained or bool(found.base)
+    if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
         given = "auto" if out is None else str(path)
         said = f"Plan {found.plan.hash} written to {path}."
@@ -117,7 +130,7 @@ def tune(
         if path.exists():
             said += f" {path}, from an earlier tuning, was left as it is."
     if json:
-        more = {"plan_file": str(path) if found.gained else None, "is_kept": before is not None}
+        more = {"plan_file": str(path) if is_written else None, "is_kept": before is not None}
         jsonout.write({**found.to_json(), **more})
     else:
         text.page(found, page_console(), every=every)

@@ -1,6 +1,7 @@
 """A limit of memory for a trial: what asks for more fails in the trial's own process."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -82,6 +83,16 @@ def ran_out(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
+
+
+def asked_for(error: BaseException) -> str:
+    """Return what an allocator was asked for, in words that follow others; nothing if unknown."""
+    found = re.search(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", str(error), re.IGNORECASE)
+    if found is None:
+        return ""
+    if found[2] == "bytes":
+        return f" when it asked for {int(found[1]) / 2**20:.1f} MiB more"
+    return f" when it asked for {found[1]} {found[2]} more"
 
 
 def _start_threads() -> None:

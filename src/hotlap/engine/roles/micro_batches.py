@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -11,7 +11,7 @@ from hotlap.device.accelerator import device_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.splitting import why_not_smaller
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.memory.limit import Limit, enforce, limit_of, ran_out
+from hotlap.engine.memory.limit import Limit, asked_for, enforce, limit_of, ran_out
 from hotlap.engine.roles.trial import Trial, leave
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position
@@ -26,10 +26,11 @@ _STEPS = 3
 def fit(trial: Trial) -> NoReturn:
     """Take a few steps under a limit of memory, then evaluate a batch, and report if that fitted.
 
-    Options: `size`, samples of a micro-batch, None for the whole batch; `memory`, bytes, None for
-    all that the device has.
+    Options: `size`, samples of a micro-batch, None for the whole batch, 0 for the task's own;
+    `memory`, bytes, None for all that the device has.
     """
-    size = trial.config.options["size"] or trial.task.logical_batch
+    asked = trial.config.options["size"]
+    size = trial.task.logical_batch if asked is None else asked or trial.task.most_samples
     limit = limit_of(_hardware(trial), trial.config.options["memory"])
     done = _Attempt(limit)
     with enforce(limit):
@@ -38,12 +39,12 @@ def fit(trial: Trial) -> NoReturn:
         except (RuntimeError, MemoryError, OSError, RunError) as error:
             if not ran_out(error):
                 raise
-            done.why = f"{done.where} ran out of memory ({str(error).splitlines()[0][:200]})"
+            done.why = f"{done.where} ran out of memory{asked_for(error)}"
     # What failed is given back first: a report needs some memory, too.
     gc.collect()
     peak = limit.peak_bytes
     if not done.why and peak > limit.bytes:
-        done.why = f"it held {peak / 2**20:.0f} MiB"
+        done.why = f"it held {peak / 2**20:.1f} MiB"
     trial.report(
         None,
         steps=_STEPS,
@@ -141,7 +142,7 @@ class _Turns:
         seconds = time.perf_counter() - began
         return {"seconds": seconds, "samples": samples, "steps": steps}
 
-    def _endless(self) -> Iterator[StepDone]:
+    def _endless(self) -> Generator[StepDone, None, None]:
         while True:
             yield from steps_of(self._built, self._at)
             # Gone through again, at the rate that its schedule ended with.

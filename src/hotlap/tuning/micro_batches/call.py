@@ -19,7 +19,7 @@ from hotlap.tuning.micro_batches.trials import MicroBatchTrials, measure
 SECONDS = 30.0
 """For the turns of the sizes that fit."""
 _SHARE = 0.95
-"""Of what is available when the trials begin: what takes more is ended before the system ends it."""
+"""Of what is available: a trial that takes more is ended before the system ends another process."""
 _WORKERS = 2**30
 """Bytes that worker processes may hold beside the process that trains."""
 

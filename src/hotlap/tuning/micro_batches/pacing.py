@@ -10,9 +10,11 @@ _TURN_S = 0.4
 """Seconds that the counted steps of a turn should take."""
 _STEPS = (1, 50)
 _MUCH_SLOWER = 1.4
-"""Two sizes in a row that take so many times as long end the way down: smaller ones only lose."""
+_SLOW_SIZES = 2
+"""Sizes in a row that take so many times as long end the way down: smaller ones only lose."""
 _SLOWER = 1.1
-_LEAST_ROUNDS, _ROUNDS = 3, 7
+_ENOUGH_ROUNDS, _ROUNDS = 3, 7
+"""Rounds after which the slower ones leave, and rounds in all."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,16 @@ def find_fastest(
     Args:
         take: takes a turn: a size, and the steps that count.
         sizes: the largest first.
-        seconds: about how long it may take; three rounds are taken whatever they take.
+        seconds: about how long it may take. Where steps are slow there are fewer rounds than
+            usual, one at least.
         clock: says how late it is, in seconds.
     """
     begun = clock()
-    paces, steps = _first_round(take, sizes)
+    paces, steps = _first_round(take, sizes, lambda: clock() - begun > seconds)
     orders = random.Random(0)
     racing = [size for size in paces.seconds if _is_close(paces, size, _MUCH_SLOWER)]
     for number in range(1, _ROUNDS + 1):
-        if len(racing) < 2 or (number > _LEAST_ROUNDS and clock() - begun > seconds):
+        if len(racing) < 2 or (number > 1 and clock() - begun > seconds):
             break
         for size in orders.sample(racing, len(racing)):
             turn = take(size, steps[size])
@@ -88,13 +91,13 @@ def find_fastest(
             else:
                 paces.seconds[size].append(turn.seconds / turn.samples)
         racing = [size for size in racing if size in paces.seconds]
-        if number >= _LEAST_ROUNDS:
+        if number >= _ENOUGH_ROUNDS:
             racing = [size for size in racing if _is_close(paces, size, _SLOWER)]
     return paces
 
 
 def _first_round(
-    take: Callable[[int, int], Turn], sizes: Sequence[int]
+    take: Callable[[int, int], Turn], sizes: Sequence[int], is_late: Callable[[], bool]
 ) -> tuple[Paces, dict[int, int]]:
     """Take one turn of each, as long as smaller sizes are not much slower; return the steps that
     later turns have, too."""
@@ -107,7 +110,7 @@ def _first_round(
         least, most = _STEPS
         steps[size] = min(most, max(least, round(_TURN_S * turn.steps / turn.seconds)))
         slow = 0 if _is_close(paces, size, _MUCH_SLOWER) else slow + 1
-        if slow == 2:
+        if slow == _SLOW_SIZES or (slow and is_late()):
             break
     return paces, steps
 

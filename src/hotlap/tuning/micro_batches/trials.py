@@ -12,6 +12,8 @@ from hotlap.tuning.micro_batches.search import Fit, find_largest, largest_of
 
 _STEP_S = 600.0
 """Seconds after which a trial is thought to hang."""
+_OWN = 0
+"""Size that stands for that of the task's own micro-batches."""
 _WORDS = ("bad_alloc", "Cannot allocate memory", "out of memory", "MemoryError")
 """What a process says that dies for want of memory without an exception."""
 
@@ -47,6 +49,11 @@ class MicroBatchTrials:
     def fit_whole(self) -> Fit | None:
         """Take some steps that are not split; None if the process died before it could tell."""
         return self._fit(None)
+
+    def fits_as_it_is(self) -> bool:
+        """Take some steps in the task's own micro-batches; return whether they fit."""
+        found = self._fit(_OWN)
+        return found is not None and found.fits
 
     def _fit(self, size: int | None) -> Fit | None:
         trial = self._start("fit", size)

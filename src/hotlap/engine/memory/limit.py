@@ -67,7 +67,7 @@ def enforce(limit: Limit) -> Iterator[None]:
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, hardware.name)
         return
-    _start_threads()
+    _take_a_step()
     with limited_memory(limit.bytes):
         yield
 
@@ -95,7 +95,9 @@ def asked_for(error: BaseException) -> str:
     return f" when it asked for {found[1]} {found[2]} more"
 
 
-def _start_threads() -> None:
-    """Start torch's threads: their stacks are reserved as a whole, and hardly used."""
+def _take_a_step() -> None:
+    """Load what a step loads first, and start threads, whose stacks are reserved as a whole."""
     weight = torch.ones(512, 512, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
     (weight @ weight).sum().backward()
+    optimizer.step()

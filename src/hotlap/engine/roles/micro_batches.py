@@ -74,6 +74,10 @@ class _Attempt:
     why_not_split: str | None = None
 
     def run(self, trial: Trial, size: int) -> None:
+        held = self.limit.held_bytes
+        if held > self.limit.bytes:
+            self.why = f"{held / 2**20:.1f} MiB are held before the model is made"
+            return
         built = _build(trial, size)
         self.why_not_split = why_not_smaller(built.task, built.model, built.step.target)
         self.base_bytes = self.limit.held_bytes

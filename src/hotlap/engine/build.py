@@ -161,7 +161,9 @@ def _build(
         optimizer=optimizer,
         scheduler=scheduler,
         source=source,
-        held_out=with_techniques(held_out_source(task, hardware), applied, hardware, fill_ahead)
+        held_out=with_techniques(
+            held_out_source(task, hardware), applied, hardware, fill_ahead, is_held_out=True
+        )
         if held_out
         else None,
         step=step,

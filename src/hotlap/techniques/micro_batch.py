@@ -49,6 +49,11 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal("hotlap cannot split a script's steps. Use `hotlap train` with a recipe.")
     source = target.loader
+    if target.is_held_out:
+        # Its batches may be smaller than a step.
+        source.micro = min(options.size, source.micro)
+        target.notes["micro_batch"] = -(-source.batch // source.micro)
+        return target
     if options.size > source.batch:
         raise PlanError(
             f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "

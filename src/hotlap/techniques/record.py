@@ -60,6 +60,8 @@ class FeedTarget:
     """The DataLoader, still without an iterator; None once `apply` has returned."""
     own_order: bool = False
     """True in the engine: the order is hotlap's own, and so is each sample's random state."""
+    is_held_out: bool = False
+    """True in the engine where the data set is evaluated on."""
     fill_ahead: bool = False
     """True in trials that want the steady state at once."""
     later_loaders: list[Callable[[Any], None]] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """`hotlap tune`: find the fastest plan, and prove it."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -72,8 +73,6 @@ def tune(
         End with 3 if there is nothing to gain, and with 4 if a gain could not be proven or ruled
         out.
     """
-    from pathlib import Path
-
     from hotlap.attach.plan_choice import plan_path
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
@@ -118,26 +117,33 @@ def tune(
     is_written = found.gained or bool(found.base)
     if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
-        given = "auto" if out is None else str(path)
-        said = f"Plan {found.plan.hash} written to {path}."
-        if script.step_owner != "engine":
-            said += f" To use it: hotlap run --plan {given} {target}"
-    else:
-        said = (
-            "No plan file was written. `hotlap run` without one applies exact techniques only, "
-            "whether or not a gain of them was measured here."
-        )
-        if path.exists():
-            said += f" {path}, from an earlier tuning, was left as it is."
     if json:
         more = {"plan_file": str(path) if is_written else None, "is_kept": before is not None}
         jsonout.write({**found.to_json(), **more})
     else:
         text.page(found, page_console(), every=every)
+        given = "auto" if out is None else str(path)
+        use = "" if script.step_owner == "engine" else f"hotlap run --plan {given} {target}"
+        said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
         page_console().print(f"\n{said}")
     if exit_code and not found.gained:
         return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
     return 0
+
+
+def _written(plan_hash: str, path: Path, use: str) -> str:
+    said = f"Plan {plan_hash} written to {path}."
+    return f"{said} To use it: {use}" if use else said
+
+
+def _not_written(path: Path) -> str:
+    said = (
+        "No plan file was written. `hotlap run` without one applies exact techniques only, "
+        "whether or not a gain of them was measured here."
+    )
+    if path.exists():
+        said += f" {path}, from an earlier tuning, was left as it is."
+    return said
 
 
 COMMAND = Command(

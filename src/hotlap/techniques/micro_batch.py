@@ -32,9 +32,10 @@ class Options:
 
 
 def why_not(task: TaskFacts) -> str | None:
-    if any("BatchNorm" in name for name in task.layers):
-        return "batch norm would compute its statistics per micro-batch"
-    return None
+    norm = next((name for name in task.layers if "BatchNorm" in name), None)
+    if norm is None:
+        return None
+    return f"{norm} would compute its statistics per micro-batch: use another normalization"
 
 
 def candidates(task: TaskFacts) -> tuple[dict[str, int], ...]:

@@ -117,7 +117,10 @@ def measure(
     progress("looking for the largest micro-batch that fits: a trial for each size")
     tried = [trials.fit_whole() or trials.fit(1)]
     if not trials.facts:
-        raise RunError("not even a micro-batch of 1 fits: its process died for want of memory.")
+        raise RunError(
+            "a process with micro-batches of 1 sample ran out of memory and was ended, so none "
+            "fits. Use a smaller model, or a device with more memory."
+        )
     batch, limit = trials.facts["batch"], trials.facts["limit_bytes"]
     why_whole = trials.facts["why_not_split"] or ""
     if below is not None:

@@ -36,6 +36,11 @@ class MicroBatchTrials:
         self.facts: dict[str, Any] = {}
         """What the first trial that reported said of task and device."""
 
+    @property
+    def subject(self) -> str:
+        """The recipe with its arguments."""
+        return str(self._lab.subject)
+
     def fit(self, size: int) -> Fit:
         """Take some steps in micro-batches of that size.
 
@@ -118,8 +123,8 @@ def measure(
     tried = [trials.fit_whole() or trials.fit(1)]
     if not trials.facts:
         raise RunError(
-            "a process with micro-batches of 1 sample ran out of memory and was ended, so none "
-            "fits. Use a smaller model, or a device with more memory."
+            f"`{trials.subject}` ran out of memory with a micro-batch of 1 sample, so none fits. "
+            "Use a smaller model, or a device with more memory."
         )
     batch, limit = trials.facts["batch"], trials.facts["limit_bytes"]
     why_whole = trials.facts["why_not_split"] or ""

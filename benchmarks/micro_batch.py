@@ -63,7 +63,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
                     "one more": "fits" if fits.get(found.largest + 1, True) else "does not fit",
                     "trials": len(found.trials),
                     "fastest": found.fastest,
-                    "x largest": f"{found.speedup:.2f}",
+                    "x largest": "" if found.speedup is None else f"{found.speedup:.2f}",
                     "below best of grid": f"{off:.1%}",
                 }
             )

@@ -15,4 +15,5 @@ def line(found: Any) -> str:
         return f"{words}; steps are not split: {printable(found.why_whole)}"
     if found.fastest == found.largest:
         return f"{words}; it is also the fastest"
-    return f"{words}; fastest: {found.fastest} ({found.speedup:.2f}x of {found.largest})"
+    gain = "" if found.speedup is None else f" ({found.speedup:.2f}x of {found.largest})"
+    return f"{words}; fastest: {found.fastest}{gain}"

@@ -43,6 +43,8 @@ _OF_THE_TERMINAL = (
     "STY",
     "TERM",
     "TMUX",
+    # Set by torch itself, once it has loaded its compiler.
+    "TORCHINDUCTOR_CACHE_DIR",
     "VSCODE_",
     "WINDOWID",
     "XDG_",

@@ -44,7 +44,7 @@ class KeptMicroBatch:
             return None
         largest = max(fitted, key=lambda each: each.size).size
         fastest = max(rates, key=lambda size: rates[size])
-        speedup = rates[fastest] / rates[largest] if largest in rates else 1.0
+        speedup = rates[fastest] / rates[largest] if largest in rates else None
         return replace(
             found, largest=largest, fastest=fastest, speedup=speedup, trials=tuple(fitted)
         )

@@ -22,8 +22,9 @@ class MicroBatch:
     """Most samples of a micro-batch that fit."""
     fastest: int
     """Samples of the micro-batch that trains most samples a second."""
-    speedup: float
-    """How many times as many samples a second these are as with the largest."""
+    speedup: float | None
+    """How many times as many samples a second these are as with the largest; None if the largest
+    was not timed, for want of memory between turns for one."""
     trials: tuple[Fit, ...]
     """In the order of their sizes."""
     rates: Mapping[int, float]

@@ -153,7 +153,7 @@ def measure(
         limit_bytes=limit,
         largest=best.size,
         fastest=fastest,
-        speedup=paces.times_faster(fastest, best.size) if best.size in paces.seconds else 1.0,
+        speedup=paces.times_faster(fastest, best.size) if best.size in paces.seconds else None,
         trials=tuple(sorted(tried, key=lambda each: each.size)),
         rates=paces.rates,
         own=trials.facts["own"],

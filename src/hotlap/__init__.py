@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hotlap.sequences.padding import pad
     from hotlap.task import Task
     from hotlap.tuning.call import tune
+    from hotlap.tuning.micro_batches.call import find_micro_batch
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "diagnose",
     "estimate",
     "export",
+    "find_micro_batch",
     "pad",
     "schedules",
     "steps",
@@ -52,6 +54,7 @@ _WHERE = {
     "diagnose": "hotlap.diagnosis.call",
     "estimate": "hotlap.engine.memory.estimate",
     "export": "hotlap.engine.export.exporting",
+    "find_micro_batch": "hotlap.tuning.micro_batches.call",
     "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",
     "train": "hotlap.engine.train",

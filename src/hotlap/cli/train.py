@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command
+from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.ranks import is_first_rank, launch_ranks
 from hotlap.cli.script import recipe_of, task_of
@@ -63,8 +64,21 @@ def train(
         bool, Parameter(help="Estimate the peak memory, and train nothing.")
     ] = False,
     memory: Annotated[
-        str | None, Parameter(help="With --estimate: the memory to fit into, as in 80GiB.")
+        str | None,
+        Parameter(
+            help="With --estimate or --micro-batch auto: the memory to fit into, as in 80GiB."
+        ),
     ] = None,
+    micro_batch: Annotated[
+        str | None,
+        Parameter(
+            help="Samples that go through the model at once: a number, or `auto` for the fastest "
+            "one that fits into memory, found by trials and kept for later runs."
+        ),
+    ] = None,
+    again: Annotated[
+        bool, Parameter(help="With --micro-batch auto: make the trials again.")
+    ] = False,
     technique: tuple[str, ...] = (),
     json: JsonFlag = False,
 ) -> int:
@@ -92,7 +106,6 @@ def train(
     from hotlap.cli.stopping import Stopping
     from hotlap.engine.memory.advice import Run, room_for
     from hotlap.engine.train import train as train_task
-    from hotlap.errors import UsageError
     from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun
     from hotlap.report import jsonout
@@ -100,12 +113,11 @@ def train(
     from hotlap.report.terminal import page_console
 
     path = recipe_of(target)
-    if memory is not None and not estimate:
-        raise UsageError(f"--memory {memory} needs --estimate. Add --estimate, or remove --memory.")
+    request = MicroBatchRequest(micro_batch, memory, again, estimate)
     code = None if estimate else launch_ranks(target.typed, devices, device, run_dir)
     if code is not None:
         return code
-    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args)
+    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args, device=device)
     chosen = choose(
         recipe,
         plan,
@@ -115,15 +127,16 @@ def train(
         techniques=technique,
     )
     with task_of(target) as task:
+        split = request.choose(recipe, task, chosen.plan, host, technique)
         if estimate:
-            return _estimate(task, chosen.plan, device, memory, technique, json)
+            return _estimate(task, split.plan, device, memory, technique, json)
         _say_what_begins(chosen.line, task, is_saved=run_dir is not None or resume is not None)
-        run = Run(task, chosen.plan, device, room_for(device), technique)
+        run = Run(task, split.plan, device, room_for(device), technique)
         # Entered last, left first: only while it trains do signals ask it to stop.
         with _advising(run), Stopping() as stopping:
             done = train_task(
                 task,
-                chosen.plan,
+                split.plan,
                 device=device,
                 run_dir=run_dir,
                 resume=resume,
@@ -138,8 +151,10 @@ def train(
                 notice=say,
                 stop=lambda: stopping.is_asked,
             )
+    split.remember(done)
     if is_first_rank():
-        jsonout.write(done.to_json()) if json else text.page(done, page_console())
+        found = {**done.to_json(), **split.to_json()}
+        jsonout.write(found) if json else text.page(done, page_console())
     if not done.is_stopped:
         return 0
     say(text.stop_line(done, stopping.name))
@@ -202,5 +217,6 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
         "hotlap train recipe.py --run-dir runs/6 --continue old.pth   # its optimizer, too",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
+        "hotlap train recipe.py --micro-batch auto --memory 2GiB",
     ),
 )

@@ -1,6 +1,7 @@
 """`hotlap tune`: find the fastest plan, and prove it."""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -23,6 +24,9 @@ def tune(
     accept: str = "rounding",
     aim: Annotated[str, Parameter(name="--for")] = "run",
     steps: int | None = None,
+    memory: Annotated[
+        str | None, Parameter(help="The memory that a plan may hold at once, as in 2GiB.")
+    ] = None,
     again: bool = False,
     only: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
@@ -69,12 +73,11 @@ def tune(
         End with 3 if there is nothing to gain, and with 4 if a gain could not be proven or ruled
         out.
     """
-    from pathlib import Path
-
     from hotlap.attach.plan_choice import plan_path
     from hotlap.report import jsonout
     from hotlap.report import tuning as text
     from hotlap.report.terminal import page_console
+    from hotlap.tuning.fitting import fit_plain, memory_given, on_base
     from hotlap.tuning.kept_tunings import kept_tuning
     from hotlap.tuning.result import plan_file
     from hotlap.tuning.stages import check_request
@@ -84,7 +87,13 @@ def tune(
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path, aim, steps)
     host = detect_host()
+    room = memory_given(memory)
+    fitted = fit_plain(
+        script, host, room, accept=accept, again=again, techniques=technique, progress=say
+    )
+    script = fitted.subject
     asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": hide}
+    asked["memory"] = room
     kept = kept_tuning(script, host, {**asked, "techniques": technique}, again=again)
     before = kept.result_for(budget)
     found = before
@@ -99,32 +108,42 @@ def tune(
                 aim=aim,
                 steps=steps,
                 kept=kept,
+                memory=room,
                 progress=say,
             )
     else:
         say(f"measured on {kept.when}, and unchanged since; to measure again: --again")
-    if found.gained:
+    found = on_base(found, fitted)
+    is_written = found.gained or bool(found.base)
+    if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
-        given = "auto" if out is None else str(path)
-        said = f"Plan {found.plan.hash} written to {path}."
-        if script.step_owner != "engine":
-            said += f" To use it: hotlap run --plan {given} {target}"
-    else:
-        said = (
-            "No plan file was written. `hotlap run` without one applies exact techniques only, "
-            "whether or not a gain of them was measured here."
-        )
-        if path.exists():
-            said += f" {path}, from an earlier tuning, was left as it is."
     if json:
-        more = {"plan_file": str(path) if found.gained else None, "is_kept": before is not None}
+        more = {"plan_file": str(path) if is_written else None, "is_kept": before is not None}
         jsonout.write({**found.to_json(), **more})
     else:
         text.page(found, page_console(), every=every)
+        given = "auto" if out is None else str(path)
+        use = "" if script.step_owner == "engine" else f"hotlap run --plan {given} {target}"
+        said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
         page_console().print(f"\n{said}")
     if exit_code and not found.gained:
         return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
     return 0
+
+
+def _written(plan_hash: str, path: Path, use: str) -> str:
+    said = f"Plan {plan_hash} written to {path}."
+    return f"{said} To use it: {use}" if use else said
+
+
+def _not_written(path: Path) -> str:
+    said = (
+        "No plan file was written. `hotlap run` without one applies exact techniques only, "
+        "whether or not a gain of them was measured here."
+    )
+    if path.exists():
+        said += f" {path}, from an earlier tuning, was left as it is."
+    return said
 
 
 COMMAND = Command(

@@ -171,7 +171,7 @@ def _build(
     )
     held_out = held_out_source(task, hardware, reduce)
     if held_out is not None:
-        held_out = with_techniques(held_out, *around)
+        held_out = with_techniques(held_out, *around, is_held_out=True)
     return BuiltRun(
         task=task,
         plan=plan,

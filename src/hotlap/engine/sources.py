@@ -79,7 +79,12 @@ def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | St
 
 
 def with_techniques(
-    source: Source | Stream, applied: Applied, hardware: Device, fill_ahead: bool
+    source: Source | Stream,
+    applied: Applied,
+    hardware: Device,
+    fill_ahead: bool,
+    *,
+    is_held_out: bool = False,
 ) -> Source | Stream:
     """Return a source as the plan's techniques of the feed make it, and moved to the device.
 
@@ -88,9 +93,15 @@ def with_techniques(
         applied: the plan's techniques.
         hardware: the device.
         fill_ahead: let the feed reach its steady state at once, for trials.
+        is_held_out: it gives the samples to evaluate on.
     """
     target = FeedTarget(
-        source, own_order=True, fill_ahead=fill_ahead, size=source.length, device=hardware
+        source,
+        own_order=True,
+        is_held_out=is_held_out,
+        fill_ahead=fill_ahead,
+        size=source.length,
+        device=hardware,
     )
     applied.apply("feed", target)
     target.loader = None

@@ -1,7 +1,9 @@
 """Total memory, and how much of it is available."""
 
+import contextlib
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from hotlap.host import control_groups
@@ -34,11 +36,59 @@ def transient_bytes() -> int:
 
     A training step needs it again, although between two steps it is not to be seen.
     """
+    now, peak = resident_bytes()
+    return max(0, peak - now)
+
+
+def resident_bytes() -> tuple[int, int]:
+    """Return the bytes that this process holds in memory, and the most that it ever held.
+
+    The peak is of this program alone: `ru_maxrss` also counts the process that started it.
+    """
     if sys.platform != "linux":
-        return 0
-    text = _STATUS.read_text()
-    found = dict(re.findall(r"^(VmHWM|VmRSS):\s+(\d+) kB$", text, re.MULTILINE))
-    return max(0, int(found["VmHWM"]) - int(found["VmRSS"])) * 1024
+        import psutil
+
+        now = int(psutil.Process().memory_info().rss)
+        return now, now
+    found = _status()
+    return found["VmRSS"], found["VmHWM"]
+
+
+@contextlib.contextmanager
+def limited_memory(limit: int) -> Iterator[bool]:
+    """Let this process take memory of its own up to a limit, libraries and all, while entered.
+
+    What asks for more gets an error at once. Only Linux enforces it, by RLIMIT_DATA, which counts
+    writable private memory as soon as it is reserved.
+
+    Args:
+        limit: bytes that the process may hold in memory.
+
+    Yields:
+        False where this system cannot enforce it.
+    """
+    if sys.platform != "linux":
+        yield False
+        return
+    import resource
+
+    found = _status()
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    # What is reserved already and not held, such as stacks of threads, is not counted again.
+    most = found["VmData"] + max(0, limit - found["VmRSS"])
+    if before[1] != resource.RLIM_INFINITY:
+        most = min(most, before[1])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield True
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _status() -> dict[str, int]:
+    """Return the figures of `/proc/self/status` on memory, in bytes, by name."""
+    rows = re.findall(r"^(Vm\w+):\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+    return {name: int(size) * 1024 for name, size in rows}
 
 
 def _of_the_machine() -> tuple[int, int]:

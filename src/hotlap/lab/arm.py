@@ -42,6 +42,8 @@ class Arm:
     setup_s: float = 0.0
     """From process start to the gate, filling included."""
     techniques: list[dict[str, str]] = field(default_factory=list)
+    peak_bytes: int | None = None
+    """Most bytes that its processes held at once, None before a turn."""
     failed: str | None = None
     """Why it was left out of the race."""
     is_slow: bool = False
@@ -157,6 +159,7 @@ def take_turn(arm: Arm, steps: int, plain_ms: float | None) -> dict[str, Any]:
     trial.pause()
     arm.taken += steps
     arm.techniques = message["techniques"]
+    arm.peak_bytes = max(arm.peak_bytes or 0, message["peak_bytes"])
     return {**message, "ms_per_step": message["ms"] / message["steps"]}
 
 

@@ -3,10 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
+from hotlap.plan import Plan
 from hotlap.trial.environment import surroundings
 from hotlap.trial.protocol import ENVIRONMENT, Config
 
@@ -51,6 +52,8 @@ class Subject(Protocol):
 
 def plain(subject: Subject) -> str:
     """Return the subject under no plan, in words."""
+    if isinstance(subject, RecipeRun) and subject.base:
+        return f"the plain recipe with {subject.base}"
     return "the plain recipe" if subject.kind == "recipe" else "the plain script"
 
 
@@ -65,6 +68,8 @@ class RecipeRun:
     """Working folder, the current one if empty."""
     device: str | None = None
     """As torch names it; the first accelerator if None, else the CPU."""
+    base: Plan = field(default_factory=Plan)
+    """What every trial's plan contains, unless it says otherwise: without it nothing would fit."""
     module: None = None
     kind: Literal["recipe"] = "recipe"
     step_owner: Literal["engine"] = "engine"
@@ -78,7 +83,8 @@ class RecipeRun:
     ) -> dict[str, str]:
         """Return the environment of a trial's process."""
         result = surroundings(config, base, trial=True, seed=seed)
-        told = replace(config, options={**config.options, "device": self.device})
+        plan = {**self.base.techniques, **config.plan}
+        told = replace(config, plan=plan, options={**config.options, "device": self.device})
         result[ENVIRONMENT] = told.to_text()
         return result
 

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.lab.statistics import figures
+from hotlap.report.estimating import size
 from hotlap.report.printable import printable
 from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.result import Tuning
@@ -28,6 +29,7 @@ def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
     _headline(tuning, console)
     _hints(tuning, console)
     _proven_plans(tuning, console)
+    _memory(tuning, console)
     _techniques(tuning, console, every=every)
     if tuning.gained:
         page_of_verdict(tuning.verdict, console)
@@ -85,6 +87,26 @@ def _proven_plans(tuning: Tuning, console: Console) -> None:
     for rung in tuning.proven_plans:
         table.add_row(rung.tier, figures(rung.speedup), str(rung.plan))
     console.print()
+    console.print(table)
+
+
+def _memory(tuning: Tuning, console: Console) -> None:
+    """Print what each plan held in races, the last one of each."""
+    last = {str(row.plan): row for row in tuning.trials if row.peak_bytes}
+    if not last and not tuning.base:
+        return
+    limit = "" if tuning.memory is None else f", {size(tuning.memory)} allowed"
+    table = Table(title=f"Peak memory of the plans tried{limit}", title_justify="left", box=None)
+    for name in ("plan", "peak", "speed-up", "why not"):
+        table.add_column(name)
+    if tuning.plain_peak_bytes:
+        table.add_row(tuning.plain, size(tuning.plain_peak_bytes), "", "")
+    for row in last.values():
+        gain = "" if row.speedup is None else figures(row.speedup)
+        table.add_row(str(row.plan), size(row.peak_bytes or 0), gain, printable(row.note))
+    console.print()
+    if tuning.base:
+        console.print(f"All plans contain {tuning.base}: without it the recipe does not fit.")
     console.print(table)
 
 

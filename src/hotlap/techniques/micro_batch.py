@@ -2,8 +2,9 @@
 
 What it does   splits the samples of a step into micro-batches of a given size, and sums their
                gradients under one normaliser.
-When it helps  a step that does not fit into memory.
-When it hurts  speed: small parts use the hardware less well.
+When it helps  a step that does not fit into memory; on a CPU also one whose activations do not fit
+               into its caches.
+When it hurts  speed, usually: small parts use the hardware less well.
 Numerics       rounding: gradients are summed in another order. Refused by models with batch norm,
                whose statistics would be those of a part.
 Measured       tests/engine/test_step.py: bit-equal where the arithmetic is exact.
@@ -13,7 +14,11 @@ Source         gradient accumulation; huggingface/transformers issue 34191 (wron
 from dataclasses import dataclass
 
 from hotlap.errors import PlanError
+from hotlap.task import TaskFacts
 from hotlap.techniques.record import FeedTarget, Memory, Numerics, Proof, Refusal, Technique
+
+_LEAST, _PARTS = 16, 16
+"""Samples of the smallest micro-batch worth a race, and micro-batches of a step at most."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +31,36 @@ class Options:
             raise ValueError(f"size={self.size} is not allowed. Expected: 1 or more.")
 
 
+def why_not(task: TaskFacts) -> str | None:
+    norm = next((name for name in task.layers if "BatchNorm" in name), None)
+    if norm is None:
+        return None
+    return f"{norm} would compute its statistics per micro-batch: use another normalization"
+
+
+def candidates(task: TaskFacts) -> tuple[dict[str, int], ...]:
+    """Return powers of two below the batch, those at a quarter and a half of it first."""
+    most = max((each.batch_size or 0 for each in task.loaders if each.training), default=0)
+    sizes = [1 << exponent for exponent in range(most.bit_length())]
+    sizes = [size for size in reversed(sizes) if max(_LEAST, most // _PARTS) <= size < most]
+    return tuple({"size": size} for size in (*sizes[1:2], *sizes[:1], *sizes[2:]))
+
+
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal("hotlap cannot split a script's steps. Use `hotlap train` with a recipe.")
     source = target.loader
+    if target.is_held_out:
+        # Its batches may be smaller than a step.
+        source.micro = min(options.size, source.micro)
+        target.notes["micro_batch"] = -(-source.batch // source.micro)
+        return target
     if options.size > source.batch:
         raise PlanError(
             f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "
             f"Expected: at most {source.batch - 1}."
         )
-    if options.size == source.batch:
+    if options.size == source.batch == source.micro:
         raise Refusal(
             f"size={options.size} is the whole batch. Set a size below {source.batch} to split it."
         )
@@ -56,10 +81,14 @@ TECHNIQUE = Technique(
     seam="feed",
     Options=Options,
     numerics=lambda: Numerics.ROUNDING,
-    why_not=lambda: None,
+    why_not=why_not,
     apply=apply,
     proof=proof,
-    candidates=lambda: (),
+    candidates=candidates,
+    # Smaller activations stay in a cache, and need no new pages.
+    phases=("forward", "backward"),
+    saves=0.1,
+    engine_only=True,
     memory=Memory(micro_batch=lambda options: options.size),
     on_ranks=True,
 )

@@ -60,6 +60,8 @@ class FeedTarget:
     """The DataLoader, still without an iterator; None once `apply` has returned."""
     own_order: bool = False
     """True in the engine: the order is hotlap's own, and so is each sample's random state."""
+    is_held_out: bool = False
+    """True in the engine where the data set is evaluated on."""
     fill_ahead: bool = False
     """True in trials that want the steady state at once."""
     later_loaders: list[Callable[[Any], None]] = field(default_factory=list)
@@ -299,6 +301,8 @@ class Technique:
     acts_late: bool = False
     """True if it acts only on what a run holds after hundreds of steps: it is raced, and proven, at
     the age at which the watched run called for it."""
+    engine_only: bool = False
+    """True if only hotlap's engine can apply it: a script's steps are the script's own."""
     needs_race: bool = False
     """True if it makes some runs slower that fit its description: it is used where it won a race on
     this host, or where a plan written by hand asks for it, never on another host's word."""

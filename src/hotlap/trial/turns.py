@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.host.memory import resident_bytes
 from hotlap.trial.channel import Channel
 
 _TURN_MS = 60.0
@@ -74,6 +75,7 @@ class Turns:
             steps=clock.counted,
             whole_ms=clock.whole_ms,
             techniques=self._proofs(),
+            peak_bytes=_peak_bytes(),
         )
         self._wait()
 
@@ -138,6 +140,13 @@ class TurnClock:
 def _is_queued() -> bool:
     """True if steps are queued on a device: when one ends on the host says nothing then."""
     return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def _peak_bytes() -> int:
+    """Return the most bytes held at once: on the device, where steps are queued there."""
+    if _is_queued():
+        return int(torch.cuda.max_memory_reserved())
+    return resident_bytes()[1]
 
 
 def _synchronize() -> None:

@@ -9,6 +9,7 @@ from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
 from hotlap.task import Task
+from hotlap.tuning.fitting import fit_plain, on_base
 from hotlap.tuning.kept_tunings import kept_tuning
 from hotlap.tuning.result import Tuning
 from hotlap.tuning.stages import check_request
@@ -24,6 +25,7 @@ def tune(
     only: Sequence[str] | None = None,
     aim: str = "run",
     steps: int | None = None,
+    memory: int | None = None,
     again: bool = False,
     techniques: Sequence[str] = (),
     device: str | None = None,
@@ -42,6 +44,8 @@ def tune(
         only: names of the techniques that may be used, all if None.
         aim: `run` for the plan that saves most over the whole run, `steady` for the fastest steps.
         steps: that are watched, and that a proof follows, at most; 64 or more.
+        memory: bytes that a plan may hold at once, None for any number. A recipe that does not fit
+            is tuned in micro-batches that do.
         again: measure everything again, whatever an earlier tuning of the same measured.
         techniques: techniques from outside, as `module:NAME`, importable in a fresh process.
         device: as torch names it; the first accelerator if None, else the CPU.
@@ -60,13 +64,18 @@ def tune(
         path=str(path), args=to_command_line(arguments or {}), cwd=os.getcwd(), device=device
     )
     host = Host.detect()
+    fitted = fit_plain(
+        run, host, memory, accept=accept, again=again, techniques=techniques, progress=progress
+    )
+    run = fitted.subject
     asked = {"accept": accept, "only": only, "for": aim, "steps": steps, "hide": ()}
+    asked["memory"] = memory
     kept = kept_tuning(run, host, {**asked, "techniques": techniques}, again=again)
     found = kept.result_for(budget)
     if found is not None:
-        return found
+        return on_base(found, fitted)
     with Lab(run, techniques=tuple(techniques)) as lab:
-        return search(
+        found = search(
             lab,
             host,
             budget_s=budget,
@@ -75,5 +84,7 @@ def tune(
             aim=aim,
             steps=steps,
             kept=kept,
+            memory=memory,
             progress=progress,
         )
+    return on_base(found, fitted)

@@ -68,7 +68,8 @@ def nominate(
             options = technique.options(values)
             claims = technique.numerics(options)
             reason = technique.why_not(facts, host, options)
-            if technique.seam_of(options) == "step" and not own_step:
+            is_engines = technique.engine_only or technique.seam_of(options) == "step"
+            if is_engines and not own_step:
                 reason = "it acts on the engine's step: use it with `hotlap train RECIPE`"
             if reason is None and _RANKS.index(claims) > _RANKS.index(weakest):
                 reason = f"its numerics are `{claims}`, only `{weakest}` or better is accepted"

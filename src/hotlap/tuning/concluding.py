@@ -95,6 +95,8 @@ def conclude(
         seconds=tuner.budget.spent,
         trace=seen.trace,
         aim=tuner.aim,
+        plain_peak_bytes=tuner.plain_peak_bytes,
+        memory=tuner.memory,
     )
 
 

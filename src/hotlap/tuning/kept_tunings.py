@@ -43,6 +43,8 @@ _OF_THE_TERMINAL = (
     "STY",
     "TERM",
     "TMUX",
+    # Set by torch itself, once it has loaded its compiler.
+    "TORCHINDUCTOR_CACHE_DIR",
     "VSCODE_",
     "WINDOWID",
     "XDG_",
@@ -98,7 +100,7 @@ class KeptTuning:
 
     def keep_files(self, files: Iterable[str]) -> None:
         """Note what was loaded for what is measured; forget what was measured of other files."""
-        found = {path: digest for path in files if (digest := _digest(path)) is not None}
+        found = {path: digest for path in files if (digest := digest_of(path)) is not None}
         if any(found[path] != digest for path, digest in self.files.items() if path in found):
             self.decisions, self.finalists, self.verdicts, self.result = {}, {}, {}, None
         self.files = found
@@ -177,7 +179,7 @@ def kept_tuning(
         request: what else was asked for, the budget apart: numbers, words, and tuples of these.
         again: forget what is kept.
     """
-    path = cache_folder() / "tunings" / f"{_key(subject, host, request)}.json"
+    path = cache_folder() / "tunings" / f"{key_of(subject, host, request)}.json"
     if again:
         return KeptTuning(path)
     try:
@@ -189,7 +191,7 @@ def kept_tuning(
 
 def _read(path: Path) -> KeptTuning:
     data = json.loads(path.read_text())
-    is_as_it_was = all(_digest(each) == digest for each, digest in data["files"].items())
+    is_as_it_was = all(digest_of(each) == digest for each, digest in data["files"].items())
     if data["schema"] != _SCHEMA or not is_as_it_was:
         return KeptTuning(path)
     result = data["result"]
@@ -213,14 +215,14 @@ def _decision(data: Mapping[str, Any]) -> Decision:
     return Decision(**{**data, "on": (), "ratio": ratio})
 
 
-def _key(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
+def key_of(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
     """Return what names a tuning: what is started, where, with which torch and which hotlap."""
     gpus = [gpu.name for gpu in host.gpus]
     variables = sorted(os.environ.items())
     surroundings = {k: v for k, v in variables if not k.startswith(_OF_THE_TERMINAL)}
     named = {
         "subject": [subject.command(), str(subject.folder), vars(subject)],
-        "given": [_digest(str(subject.folder / each)) for each in subject.command()[1:]],
+        "given": [digest_of(str(subject.folder / each)) for each in subject.command()[1:]],
         "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
         "hotlap": _own_files(),
         "request": dict(request),
@@ -239,7 +241,7 @@ def _own_files() -> str:
     return digest.hexdigest()
 
 
-def _digest(path: str) -> str | None:
+def digest_of(path: str) -> str | None:
     """Return the SHA-256 of a file, None if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()

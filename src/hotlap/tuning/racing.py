@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
@@ -64,6 +65,10 @@ def race_plans(
         age=tuner.age_for(seen, (arm.plan for arm in arms)),
         progress=tuner.progress,
     )
+    tuner.plain_peak_bytes = max(
+        (each.peak_bytes or 0 for each in plain), default=tuner.plain_peak_bytes or 0
+    )
+    result = without_too_large(result, tuner.memory)
     for arm in arms:
         done = arm.name in result.arms
         tuner.trials.append(
@@ -75,9 +80,26 @@ def race_plans(
                 arm.failed or "",
                 result.ratio_of_means(arm.name) if done else None,
                 done and result.took_effect(arm.name),
+                arm.peak_bytes,
             )
         )
     return result
+
+
+def without_too_large(race: Race, memory: int | None) -> Race:
+    """Return the race without the plans that held more memory than there may be.
+
+    Args:
+        race: its arms say in `failed` why they are left out.
+        memory: the limit in bytes, None for none.
+    """
+    kept = dict(race.arms)
+    for name, arm in race.arms.items():
+        held = arm.peak_bytes or 0
+        if memory is not None and held > memory and name not in race.twins:
+            arm.failed = f"it held {held / 2**20:,.0f} MiB of {memory / 2**20:,.0f} MiB"
+            del kept[name]
+    return replace(race, arms=kept)
 
 
 def _more_may_tell(so_far: Race, floor: float) -> bool:

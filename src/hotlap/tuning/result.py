@@ -1,7 +1,7 @@
 """`Tuning`: what a tuning found, as JSON and as a plan file."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotlap.lab.observing import WholeRun
@@ -34,6 +34,9 @@ class TrialRow:
     """How many times faster it was by the mean of all its steps."""
     took_effect: bool = True
     """False if a technique of the plan was not applied."""
+    peak_bytes: int | None = None
+    """Most bytes held at once: on a CPU by the process, else by torch on the device. None in one
+    live process, where plans are switched."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,16 @@ class Tuning:
     trace: Trace
     aim: str = "run"
     """What the plan was chosen by, one of `tuner.AIMS`."""
+    plain_peak_bytes: int | None = None
+    """Most bytes that the plain run held at once in races, None if there was none."""
+    memory: int | None = None
+    """Bytes that plans had to fit into, None if any."""
+    base: Plan = field(default_factory=Plan)
+    """What all plans contain, the plain one too: without it the recipe does not fit."""
 
     @property
     def gained(self) -> bool:
-        return bool(self.plan)
+        return self.outcome == "gain"
 
     @property
     def unproven(self) -> bool:
@@ -141,6 +150,11 @@ class Tuning:
             "speedup_live": None if self.live is None else asdict(self.live),
             "speedup_fresh": None if self.fresh is None else asdict(self.fresh),
             "noise_floor": self.floor,
+            "memory": {
+                "limit_bytes": self.memory,
+                "plain_peak_bytes": self.plain_peak_bytes,
+                "base": self.base.techniques,
+            },
             "whole_run": {
                 "baseline_s": self.whole_run["baseline"].seconds,
                 "best_s": self.whole_run["best"].seconds,
@@ -160,6 +174,7 @@ class Tuning:
                     "by_means": row.by_means,
                     "took_effect": row.took_effect,
                     "note": row.note,
+                    "peak_bytes": row.peak_bytes,
                 }
                 for row in self.trials
             ],
@@ -190,7 +205,10 @@ def plan_file(tuning: Tuning, *, cpu: str, torch: str) -> PlanFile:
     return PlanFile(
         plan=tuning.plan,
         host=MeasuredOn(cpu=cpu, torch=torch),
-        verdict=PlanVerdict(tuning.verdict.tier, evidence, tuning.verdict.horizon_steps),
-        speedup=Speedup(ratio.median, ratio.low, ratio.high),
+        # What only makes a recipe fit was compared with nothing.
+        verdict=PlanVerdict(tuning.verdict.tier, evidence, tuning.verdict.horizon_steps)
+        if tuning.gained
+        else None,
+        speedup=Speedup(ratio.median, ratio.low, ratio.high) if tuning.gained else None,
         notes={name: " ".join(note.split())[:_EVIDENCE_KEPT] for name, note in notes.items()},
     )

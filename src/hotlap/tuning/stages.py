@@ -59,6 +59,7 @@ def tune(
     steps: int | None = None,
     hints: Sequence[Hint] = (),
     kept: KeptTuning | None = None,
+    memory: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Tuning:
     """Find the fastest plan for the lab's script or recipe whose verdict is at least `accept`.
@@ -74,6 +75,7 @@ def tune(
         steps: that are watched, and that a proof follows, at most; None for what the budget has.
         hints: what a diagnosis measured: tried first, whatever is left of the budget.
         kept: what an earlier tuning of the same measured, to be continued and added to.
+        memory: bytes that a plan may hold at once, None for any number.
         progress: called with a line now and then, which ends with the seconds left.
 
     Raises:
@@ -89,7 +91,7 @@ def tune(
         progress(f"{text} ({max(0.0, budget.left):.0f} s left)")
 
     tuner = Tuner(lab, host, known, accept, budget, say, hints, aim=aim, most_steps=steps)
-    tuner.kept = kept or tuner.kept
+    tuner.kept, tuner.memory = kept or tuner.kept, memory
     if tuner.kept.is_begun:
         say(f"continuing the tuning of {tuner.kept.when}; to measure everything again: --again")
     found = _tune(tuner)

@@ -48,6 +48,7 @@ def tuning_of(data: Data) -> Tuning:
             "not_reached": tuple(data["not_reached"]),
             "unprotected": tuple(data["unprotected"]),
             "trace": Trace.from_json(data["trace"]),
+            "base": plan_of(data["base"]),
         }
     )
 

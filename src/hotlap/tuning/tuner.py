@@ -54,6 +54,10 @@ class Tuner:
     """One of `AIMS`."""
     most_steps: int | None = None
     """Steps that are watched, and that a proof follows, at most."""
+    memory: int | None = None
+    """Bytes that a plan may hold at once, None for any number."""
+    plain_peak_bytes: int | None = None
+    """Most bytes that the plain run held at once in races."""
     kept: KeptTuning = field(default_factory=KeptTuning)
     """What an earlier tuning measured, and where to keep more."""
     time_plan: TimePlan = field(init=False)

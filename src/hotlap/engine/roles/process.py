@@ -18,7 +18,7 @@ from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
-    from hotlap.engine.roles import proof, race, repeating, watch
+    from hotlap.engine.roles import micro_batches, proof, race, repeating, watch
 
     return {
         "race": race.race,
@@ -26,6 +26,8 @@ def _roles() -> dict[str, Callable[[Trial], None]]:
         "verify": proof.verify,
         "reference": repeating.reference,
         "seeds": repeating.seeds,
+        "fit": micro_batches.fit,
+        "pace": micro_batches.pace,
     }
 
 

@@ -1,0 +1,120 @@
+"""The fastest of several sizes: all take turns, those that are clearly slower leave."""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+_TURN_S = 0.4
+"""Seconds that the counted steps of a turn should take."""
+_STEPS = (1, 50)
+_MUCH_SLOWER = 1.4
+_SLOW_SIZES = 2
+"""Sizes in a row that take so many times as long end the way down: smaller ones only lose."""
+_SLOWER = 1.1
+_ENOUGH_ROUNDS, _ROUNDS = 3, 7
+"""Rounds after which the slower ones leave, and rounds in all."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn took; `seconds` is None where it ran out of memory."""
+
+    seconds: float | None
+    samples: int
+    steps: int
+
+
+@dataclass
+class Paces:
+    """Seconds per sample of each size, turn by turn."""
+
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    @property
+    def fastest(self) -> int | None:
+        """The size that takes least time, None if none was timed."""
+        return min(self.seconds, key=self.of, default=None)
+
+    def of(self, size: int) -> float:
+        """Return the seconds that a sample takes."""
+        return median(self.seconds[size])
+
+    @property
+    def rates(self) -> Mapping[int, float]:
+        """Samples per second, by size."""
+        return {size: 1 / self.of(size) for size in sorted(self.seconds)}
+
+    def times_faster(self, size: int, than: int) -> float:
+        """Return how many times faster a size is than another, turn by turn."""
+        pairs = zip(self.seconds[size], self.seconds[than], strict=False)
+        return median(slow / fast for fast, slow in pairs)
+
+
+def sizes_to_time(largest: int) -> list[int]:
+    """Return the largest size and every power of two below it, the largest first."""
+    powers = [1 << exponent for exponent in range(largest.bit_length())]
+    return sorted({largest, *powers}, reverse=True)
+
+
+def find_fastest(
+    take: Callable[[int, int], Turn],
+    sizes: Sequence[int],
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Paces:
+    """Return what samples take in micro-batches of each size.
+
+    Args:
+        take: takes a turn: a size, and the steps that count.
+        sizes: the largest first.
+        seconds: about how long it may take. Where steps are slow there are fewer rounds than
+            usual, one at least.
+        clock: says how late it is, in seconds.
+    """
+    begun = clock()
+    paces, steps = _first_round(take, sizes, lambda: clock() - begun > seconds)
+    orders = random.Random(0)
+    racing = [size for size in paces.seconds if _is_close(paces, size, _MUCH_SLOWER)]
+    for number in range(1, _ROUNDS + 1):
+        if len(racing) < 2 or (number > 1 and clock() - begun > seconds):
+            break
+        for size in orders.sample(racing, len(racing)):
+            turn = take(size, steps[size])
+            if turn.seconds is None:
+                paces.seconds.pop(size)
+            elif number == 1:
+                # The first turn may have compiled, or filled what is kept.
+                paces.seconds[size] = [turn.seconds / turn.samples]
+            else:
+                paces.seconds[size].append(turn.seconds / turn.samples)
+        racing = [size for size in racing if size in paces.seconds]
+        if number >= _ENOUGH_ROUNDS:
+            racing = [size for size in racing if _is_close(paces, size, _SLOWER)]
+    return paces
+
+
+def _first_round(
+    take: Callable[[int, int], Turn], sizes: Sequence[int], is_late: Callable[[], bool]
+) -> tuple[Paces, dict[int, int]]:
+    """Take one turn of each, as long as smaller sizes are not much slower; return the steps that
+    later turns have, too."""
+    paces, steps, slow = Paces(), {}, 0
+    for size in sizes:
+        turn = take(size, 1)
+        if turn.seconds is None:
+            continue
+        paces.seconds[size] = [turn.seconds / turn.samples]
+        least, most = _STEPS
+        steps[size] = min(most, max(least, round(_TURN_S * turn.steps / turn.seconds)))
+        slow = 0 if _is_close(paces, size, _MUCH_SLOWER) else slow + 1
+        if slow == _SLOW_SIZES or (slow and is_late()):
+            break
+    return paces, steps
+
+
+def _is_close(paces: Paces, size: int, times: float) -> bool:
+    fastest = paces.fastest
+    return fastest is not None and paces.of(size) <= times * paces.of(fastest)

@@ -133,7 +133,7 @@ class _Turns:
             for step in taken:
                 if number == 0:
                     # The proof of an optimizer's implementation is not part of a step's time.
-                    built.step.recorder = None
+                    built.step.update.recorder = None
                     built.hardware.synchronize()
                     began = time.perf_counter()
                 else:

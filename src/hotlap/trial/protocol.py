@@ -17,7 +17,9 @@ EXIT_CUT = 96
 EXIT_FAILED = 97
 """Exit code of a trial in which hotlap itself failed; the reason went over the channel."""
 
-Role = Literal["run", "observe", "race", "verify", "reference", "own_place", "seeds", "duel"]
+Role = Literal[
+    "run", "observe", "race", "verify", "reference", "own_place", "seeds", "duel", "memory"
+]
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,8 @@ class MemoryLedger(TorchDispatchMode):
             # Its memory was replaced by another, as `out=` does.
             self._note_freed(known[0])
         number = len(self.entries)
-        file, line = frames.line(frames.caller()) or ("", 0)
+        # What is older than the window was made elsewhere.
+        file, line = (frames.line(frames.caller()) if self.step else None) or ("", 0)
         self.entries.append(
             _Entry(size, kind, file, line, operator, self.phase, self.step, self._events)
         )

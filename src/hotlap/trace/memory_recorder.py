@@ -1,6 +1,7 @@
 """`MemoryRecorder`: observes the memory of a run's first steps; fed by seams or by the engine."""
 
 import gc
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import FrameType
@@ -184,7 +185,7 @@ class MemoryRecorder:
             rows = [row.get((each.name, id_of(each))) for row in self._sizes][-_LEAST_GROWN - 1 :]
             known = [row for row in rows if row is not None]
             steady = len(known) == len(rows) and all(
-                a < b for a, b in zip(known, known[1:], strict=False)
+                a < b for a, b in itertools.pairwise(known)
             )
             if steady and getattr(each.value, "maxlen", None) is None:
                 rate = (known[-1] - known[0]) / _LEAST_GROWN

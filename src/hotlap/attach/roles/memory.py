@@ -28,6 +28,7 @@ class WatchMemory(Part):
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session, self._watch = session, watch
+        watch.recorder.keeps_losses = False
         self._recorder = MemoryRecorder(known_optimizers, lambda: watch.roots)
         self._folder = Path(session.config.options["folder"])
         self._seconds = session.config.options["seconds"]

@@ -184,9 +184,7 @@ class MemoryRecorder:
         for each in held:
             rows = [row.get((each.name, id_of(each))) for row in self._sizes][-_LEAST_GROWN - 1 :]
             known = [row for row in rows if row is not None]
-            steady = len(known) == len(rows) and all(
-                a < b for a, b in itertools.pairwise(known)
-            )
+            steady = len(known) == len(rows) and all(a < b for a, b in itertools.pairwise(known))
             if steady and getattr(each.value, "maxlen", None) is None:
                 rate = (known[-1] - known[0]) / _LEAST_GROWN
                 found.append(self._growth(each, rate, frame))

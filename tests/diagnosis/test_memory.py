@@ -40,7 +40,7 @@ ERROR = "    error = error + (outputs - targets).abs().mean()\n"
 KEEP = "    history.append(outputs)\n"
 NUMPY = "    seen.append(np.array(inputs.numpy()))\n"
 SPIKE = "        gaps = (outputs[:, None] - outputs[None]).abs().sum(-1)\n"
-SCORES = "    scores = outputs.detach().repeat(1, 16)\n    best = scores.amax().item()\n"
+SCORES = "    scores = outputs.detach().repeat(1, 6)\n    best = scores.amax().item()\n"
 ZERO = "    optimizer.zero_grad()\n"
 
 
@@ -84,7 +84,7 @@ CASES = {
         SMALL + TAIL + LOOP + SCORES,
         SMALL + TAIL + LOOP + SCORES + "    del scores\n",
         SCORES.splitlines()[0],
-        64 * 512 * 16 * 4,
+        64 * 512 * 6 * 4,
         "scores",
     ),
     "memory_spike": (

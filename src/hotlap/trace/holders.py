@@ -1,4 +1,4 @@
-"""Which variables of the user's hold memory: containers that grow, and tensors with their graphs."""
+"""Which of the user's variables hold memory: containers, and tensors with their graphs."""
 
 import sys
 from collections import deque

@@ -50,6 +50,8 @@ class MemoryRecorder:
         self._optimizers, self._models = optimizers, models
         self._begun = False
         self._first_forward = True
+        self._iteration = 0
+        """Event with which the pass of the loop began: its batch was asked for."""
         self._holdings: list[Holding] = []
         self._sizes: deque[dict[tuple[str, int], int]] = deque(maxlen=STEPS)
         self._growths: tuple[Growth, ...] = ()
@@ -97,6 +99,8 @@ class MemoryRecorder:
     def enter_phase(self, phase: str) -> None:
         """Say what the run does now, see `hotlap.trace.schema.PHASES`."""
         self.ledger.enter_phase(phase)
+        if phase == "data":
+            self._iteration = self.ledger.now
 
     def batch_ends(self, batch: Any) -> None:
         """A batch was made."""
@@ -117,12 +121,17 @@ class MemoryRecorder:
             file, line = each.f_code.co_filename, each.f_lineno
             for name, value in list(each.f_locals.items()):
                 held = self._numbers(list(tensors(value)))
-                blocks = [n for n in held if ledger.entries[n].step == ledger.step - 1]
+                blocks = [
+                    n
+                    for n in held
+                    if ledger.entries[n].step >= ledger.step - 1
+                    and ledger.entries[n].made < self._iteration
+                ]
                 if not blocks or name.startswith("__"):
                     continue
                 assigned = line_that_assigns(file, name, line)
                 where = f"{frames.shorten_path(file)}:{assigned or line}"
-                found.append(Holding(name, where, ledger.step, tuple(blocks)))
+                found.append(Holding(name, where, ledger.step, self._iteration, tuple(blocks)))
         return found
 
     def _numbers(self, held: list[torch.Tensor]) -> list[int]:
@@ -157,6 +166,7 @@ class MemoryRecorder:
         self._note_gradients()
         self.steps += 1
         ledger.end_step()
+        self._iteration = ledger.now
         self._first_forward = True
         self._resident.append(psutil.Process().memory_info().rss)
         if self.steps >= WARM_UP:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-KINDS = (
+KINDS: tuple[str, ...] = (
     "parameters",
     "optimizer",
     "gradients",
@@ -65,6 +65,8 @@ class Holding:
     """The line that assigns it."""
     step: int
     """The step whose forward began."""
+    begin: int
+    """Event with which that pass of the loop began."""
     blocks: tuple[int, ...]
 
 

@@ -24,7 +24,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     found = []
     for (name, where), holdings in by_name.items():
         spans = [
-            (number, trace.step_ends[each.step - 2], trace.blocks[number].freed or 0)
+            (number, each.begin, trace.blocks[number].freed or 0)
             for each in holdings
             for number in _old_blocks(trace, each)
         ]

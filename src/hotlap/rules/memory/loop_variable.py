@@ -24,7 +24,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     found = []
     for (name, where), holdings in by_name.items():
         spans = [
-            (number, each.begin, trace.blocks[number].freed or 0)
+            (number, each.begin, trace.blocks[number].freed or len(trace.events))
             for each in holdings
             for number in _old_blocks(trace, each)
         ]
@@ -50,12 +50,8 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
 
 
 def _old_blocks(trace: MemoryTrace, holding: Holding) -> list[int]:
-    """Return what the variable held that the next assignment has freed."""
-    return [
-        number
-        for number in holding.blocks
-        if trace.blocks[number].kind not in _NOT_MADE_ANEW and trace.blocks[number].freed
-    ]
+    """Return what the variable held of the step before, and of no earlier one."""
+    return [number for number in holding.blocks if trace.blocks[number].kind not in _NOT_MADE_ANEW]
 
 
 RULE = MemoryRule(name="loop_variable", find=find)

@@ -8,6 +8,7 @@ from hotlap.errors import HotlapError, PlanError, RunError, UsageError
 if TYPE_CHECKING:
     from hotlap import schedules
     from hotlap.diagnosis.call import diagnose
+    from hotlap.diagnosis.memory import diagnose_memory
     from hotlap.engine.export.exporting import export
     from hotlap.engine.memory.estimate import estimate
     from hotlap.engine.run import steps
@@ -35,6 +36,7 @@ __all__ = [
     "buckets",
     "chunked_cross_entropy",
     "diagnose",
+    "diagnose_memory",
     "estimate",
     "export",
     "find_micro_batch",
@@ -52,6 +54,7 @@ _WHERE = {
     "buckets": "hotlap.sequences.lengths",
     "chunked_cross_entropy": "hotlap.kernels.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",
+    "diagnose_memory": "hotlap.diagnosis.memory",
     "estimate": "hotlap.engine.memory.estimate",
     "export": "hotlap.engine.export.exporting",
     "find_micro_batch": "hotlap.tuning.micro_batches.call",

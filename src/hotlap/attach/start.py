@@ -29,6 +29,7 @@ def _parts(session: Session) -> list[Part]:
         guard = Guard(session, session.plan)
         return [guard] if guard.has_work else []
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
+    from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.race import TakeTurns
@@ -48,7 +49,12 @@ def _parts(session: Session) -> list[Part]:
         watch = Watch(session, Limits(steps=session.config.options["steps"]))
         return [watch, Losses(watch)]
     watch = Watch(session, Limits())
-    kinds = {"verify": Verify, "reference": Reference, "own_place": AtOwnPlace}
+    kinds = {
+        "verify": Verify,
+        "reference": Reference,
+        "own_place": AtOwnPlace,
+        "memory": WatchMemory,
+    }
     return [watch, kinds[session.config.role](session, watch)]
 
 

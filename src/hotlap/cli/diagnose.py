@@ -1,6 +1,7 @@
 """`hotlap diagnose`: why is it slow?"""
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,6 +12,8 @@ from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
+from hotlap.errors import UsageError
+from hotlap.lab.subject import Subject
 
 
 def diagnose(
@@ -21,6 +24,8 @@ def diagnose(
     rule: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    memory: Annotated[bool, Parameter(help="Say where the memory goes instead.")] = False,
+    svg: Annotated[str | None, Parameter(help="File for the timeline of --memory.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Say why a training script is slow, with the measured cost of each cause.
@@ -50,9 +55,35 @@ def diagnose(
     script = script_or_recipe(target, python)
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
+    if svg is not None and not memory:
+        raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
+    if memory:
+        return _diagnose_memory(script, budget, hide, svg, json=json)
     registry(rule)
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
+    if json:
+        jsonout.write(found.to_json())
+    else:
+        text.page(found, page_console())
+    return 0
+
+
+def _diagnose_memory(
+    script: Subject, budget: float, hide: tuple[str, ...], svg: str | None, *, json: bool
+) -> int:
+    from hotlap.diagnosis.memory import find_memory
+    from hotlap.report import jsonout
+    from hotlap.report import memory as text
+    from hotlap.report.terminal import page_console
+
+    # Before anything starts: a measurement is not to be lost to a wrong path.
+    if svg is not None and not Path(svg).absolute().parent.is_dir():
+        raise UsageError(f"--svg {svg}: its folder was not found. Expected: a file in a folder.")
+    with lab_of(script, hide=hide) as lab:
+        found = find_memory(lab, budget_s=budget, progress=say)
+    if svg is not None:
+        text.write_svg(found.trace, Path(svg))
     if json:
         jsonout.write(found.to_json())
     else:
@@ -67,6 +98,7 @@ COMMAND = Command(
     examples=(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
+        "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",
         "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",
     ),
 )

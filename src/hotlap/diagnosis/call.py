@@ -50,12 +50,18 @@ def diagnose(
     >>> hotlap.diagnose("train.py", budget=30).findings        # doctest: +SKIP
     """
     check_call("hotlap.diagnose", budget)
-    run = _run_of(subject, arguments, device)
+    run = run_of(subject, arguments, device)
     with Lab(run, techniques=tuple(techniques)) as lab:
         return find_causes(lab, Host.detect(), budget_s=budget, rules=rules, progress=progress)
 
 
-def _run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
+def run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
+    """Return what the arguments of a call describe.
+
+    Raises:
+        UsageError: they fit neither a script nor a recipe.
+        MissingFile: there is no such file.
+    """
     is_path = isinstance(subject, str | os.PathLike)
     if is_path and not Path(subject).is_file():
         raise MissingFile(f"'{subject}' was not found. Expected: the path of a script or a recipe.")

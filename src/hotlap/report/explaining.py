@@ -17,6 +17,7 @@ from hotlap.report.reflow import reflow
 from hotlap.report.verdicts import VERDICTS
 from hotlap.rules import Rule
 from hotlap.rules import registry as rules_registry
+from hotlap.rules.memory import registry as memory_registry
 from hotlap.techniques import ORDER, Technique, check, get
 
 _WHITE = re.compile(r"\s")
@@ -59,6 +60,9 @@ def explain(name: str | None) -> Page:
     rules = rules_registry()
     if name in rules:
         return _finding(rules[name])
+    of_memory = memory_registry()
+    if name in of_memory:
+        return Page(name, "finding", f"{name} (finding)\n\n{of_memory[name].page}")
     if is_from_outside(name):
         return _from_outside(name)
     if name in BELIEFS:
@@ -78,7 +82,9 @@ def explain(name: str | None) -> Page:
         return Page(name, "plan", _plan(Path(name)))
     raise UnknownName(
         unknown_name(
-            name, [*ORDER, *rules, *BELIEFS, *INTERVENTIONS, *known, "verdicts", *_errors()], "name"
+            name,
+            [*ORDER, *rules, *of_memory, *BELIEFS, *INTERVENTIONS, *known, "verdicts", *_errors()],
+            "name",
         )
     )
 
@@ -105,6 +111,7 @@ def _overview() -> str:
         [
             "Techniques:  " + ", ".join(ORDER),
             "Findings:    " + ", ".join(rules_registry()),
+            "Memory:      " + ", ".join(memory_registry()),
             "Beliefs:     " + ", ".join(BELIEFS),
             "Measuring:   " + ", ".join(INTERVENTIONS),
             "Failures:    " + ", ".join(failures.registry()),

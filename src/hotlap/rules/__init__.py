@@ -2,6 +2,8 @@
 
 One file, one rule: a module with a docstring, a pure function from `Trace` to nominations, and a
 `Rule` named `RULE`. Every such file in this package is found. No torch in here.
+
+`hotlap.rules.memory` has those that read what a run allocates.
 """
 
 import importlib
@@ -15,7 +17,7 @@ from hotlap.trace.schema import Trace
 
 __all__ = ["Nomination", "Rule", "nominate", "registry"]
 
-_NO_RULES = ("nomination", "record")
+_NO_RULES = ("memory", "nomination", "record")
 
 
 def registry(extra: Iterable[str] = ()) -> dict[str, Rule]:

@@ -67,6 +67,8 @@ class Recorder:
         self.is_timed = False
         """True once enough steps have been timed."""
         self.setup_s = 0.0
+        self.keeps_losses = True
+        """False where memory is observed: a loss may be a view of a whole batch's."""
         self._limits, self._started, self._tell_step_s = limits, started, tell_step_s
         self._rows: list[Any] = []
         self._losses: list[torch.Tensor] = []
@@ -98,7 +100,7 @@ class Recorder:
 
     def note_loss(self, loss: torch.Tensor) -> None:
         """Keep the loss of a backward, if it is one number."""
-        if loss.numel() == 1:
+        if self.keeps_losses and loss.numel() == 1:
             self._losses.append(loss.detach())
 
     def losses(self) -> list[float]:

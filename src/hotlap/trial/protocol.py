@@ -28,6 +28,7 @@ Role = Literal[
     "duel",
     "fit",
     "pace",
+    "memory",
 ]
 
 

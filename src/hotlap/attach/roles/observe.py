@@ -199,7 +199,7 @@ class Watch(Part):
         self.recorder.close()
         if self._folder is not None:
             starts = [known.starts for known in self._training()]
-            trace = self.recorder.trace(self._facts(), self._anchor(), starts)
+            trace = self.recorder.trace(self.facts(), self._anchor(), starts)
             store.write(trace, Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}
 
@@ -219,7 +219,8 @@ class Watch(Part):
         votes = {"optimizer_steps": steps, "backwards": backwards, "training_batches": batches}
         return Anchor("optimizer.step", confidence, votes)
 
-    def _facts(self) -> TaskFacts:
+    def facts(self) -> TaskFacts:
+        """Return what the run has shown of its task."""
         layers = collections.Counter(
             type(module).__name__ for root in self.roots for module in root.modules()
         )

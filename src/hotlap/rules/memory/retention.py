@@ -1,0 +1,70 @@
+"""What grows from step to step, sorted by what it is: shared by the rules about retained memory."""
+
+from collections.abc import Sequence
+
+from hotlap.rules.memory.record import FLOOR
+from hotlap.trace.memory_schema import Block, Growth, MemoryTrace
+
+NODE_BYTES = 400
+"""About what a node of an autograd graph takes, without the tensors that it saves."""
+_USUAL_STEPS = 1000
+"""Steps of a run whose length is not known."""
+_LEAST_STEPS = 3
+"""Steps that must have left something behind."""
+
+
+def bytes_per_step(trace: MemoryTrace, growth: Growth) -> float:
+    """Return how much memory each step adds."""
+    return tensor_bytes(trace, growth) + growth.host_bytes + NODE_BYTES * growth.nodes
+
+
+def tensor_bytes(trace: MemoryTrace, growth: Growth) -> float:
+    """Return how much memory of tensors each step adds."""
+    steps = {trace.blocks[number].step for number in growth.blocks}
+    return trace.of_one_step(growth.blocks) if len(steps) >= _LEAST_STEPS else 0.0
+
+
+def is_loss(growth: Growth) -> bool:
+    """True if what is held are graphs of numbers: losses, or a sum of them."""
+    return growth.kind == "graph" or (growth.has_graph and growth.scalars)
+
+
+def is_large(trace: MemoryTrace, per_step: float) -> bool:
+    """True if the run's growth is a share of the peak that is worth a report."""
+    steps = trace.planned_steps or _USUAL_STEPS
+    return per_step * steps >= FLOOR * trace.peak.bytes
+
+
+def growths(trace: MemoryTrace) -> list[Growth]:
+    """Return what grows, each tensor with one holder only, the one that holds most first."""
+    found: list[Growth] = []
+    taken: set[int] = set()
+    for growth in sorted(trace.growths, key=lambda each: -bytes_per_step(trace, each)):
+        if growth.blocks and set(growth.blocks) <= taken:
+            continue
+        taken |= set(growth.blocks)
+        found.append(growth)
+    return found
+
+
+def unexplained(trace: MemoryTrace) -> dict[str, list[int]]:
+    """Return allocation line -> retained storages that no known variable holds."""
+    held = {number for growth in trace.growths for number in growth.blocks}
+    found: dict[str, list[int]] = {}
+    for number, block in enumerate(trace.blocks):
+        if block.kind == "retained" and block.freed is None and number not in held:
+            found.setdefault(block.where, []).append(number)
+    return {
+        where: numbers
+        for where, numbers in found.items()
+        if len({trace.blocks[number].step for number in numbers}) >= _LEAST_STEPS
+    }
+
+
+def made_at(blocks: Sequence[Block]) -> str:
+    """Return the lines that made most of some storages, as in `train.py:12`."""
+    lines: dict[str, int] = {}
+    for block in blocks:
+        lines[block.where] = lines.get(block.where, 0) + block.bytes
+    most = sorted((line for line in lines if line), key=lambda line: -lines[line])
+    return " and ".join(most[:2])

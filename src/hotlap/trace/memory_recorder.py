@@ -1,0 +1,264 @@
+"""`MemoryRecorder`: observes the memory of a run's first steps; fed by seams or by the engine."""
+
+import gc
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+import psutil
+import torch
+
+from hotlap.nested import tensors
+from hotlap.trace import frames
+from hotlap.trace.holders import Held, find_held, graph_of, last_of, sizes_of
+from hotlap.trace.memory import MemoryLedger
+from hotlap.trace.memory_schema import (
+    WARM_UP,
+    GradientSpan,
+    Growth,
+    Holding,
+    MemoryTrace,
+)
+from hotlap.trace.statements import line_that_assigns, line_that_grows
+
+STEPS = 10
+"""Steps that are observed."""
+_LEAST_GROWN = 3
+"""Steps in each of which something must have grown."""
+
+
+class MemoryRecorder:
+    """Follows storages, the user's containers, gradients and loop variables through some steps.
+
+    Whoever feeds it calls `begin` once, then for each step `forward_begins`, `backward_begins`,
+    `backward_ends` and `step_ends`, and `batch_ends` with each batch.
+
+    Args:
+        optimizers: gives the optimizers of the run.
+        models: gives the models that are trained.
+    """
+
+    def __init__(
+        self, optimizers: Callable[[], Iterable[Any]], models: Callable[[], Iterable[Any]]
+    ) -> None:
+        self.ledger = MemoryLedger()
+        self.steps = 0
+        """Whole steps so far."""
+        self.notes: list[str] = []
+        self._optimizers, self._models = optimizers, models
+        self._begun = False
+        self._first_forward = True
+        self._iteration = 0
+        """Event with which the pass of the loop began: its batch was asked for."""
+        self._holdings: list[Holding] = []
+        self._sizes: deque[dict[tuple[str, int], int]] = deque(maxlen=STEPS)
+        self._growths: tuple[Growth, ...] = ()
+        self._spans: list[GradientSpan] = []
+        self._gradients: list[int] = []
+        self._in_forward: set[int] = set()
+        self._zeroing = ""
+        self._keeps = False
+        self._resident: list[int] = []
+
+    def begin(self) -> None:
+        """Note what is alive, and follow what is made from now on. Further calls do nothing."""
+        if self._begun:
+            return
+        self._begun = True
+        gc.collect()
+        older = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        self.ledger.mark(older, "other")
+        del older
+        self._mark_known()
+        if not self.ledger.begin():
+            self.notes.append(
+                "no allocation was observed: another TorchDispatchMode is active in the script"
+            )
+
+    def _mark_known(self) -> None:
+        for model in self._models():
+            self.ledger.mark([*model.parameters(), *model.buffers()], "parameters")
+        for optimizer in self._optimizers():
+            trained = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+            self.ledger.mark(trained, "parameters")
+            self.ledger.mark((tensor.grad for tensor in trained), "gradients")
+            for state in list(optimizer.state.values()):
+                self.ledger.mark(tensors(state), "optimizer")
+
+    def _all_gradients(self) -> list[torch.Tensor]:
+        return [
+            tensor.grad
+            for optimizer in self._optimizers()
+            for group in optimizer.param_groups
+            for tensor in group["params"]
+            if tensor.grad is not None
+        ]
+
+    def enter_phase(self, phase: str) -> None:
+        """Say what the run does now, see `hotlap.trace.schema.PHASES`."""
+        self.ledger.enter_phase(phase)
+        if phase == "data":
+            self._iteration = self.ledger.now
+
+    def batch_ends(self, batch: Any) -> None:
+        """A batch was made."""
+        self.ledger.mark(tensors(batch), "batches")
+
+    def forward_begins(self, frame: FrameType | None) -> None:
+        """A training forward begins."""
+        self.ledger.enter_phase("forward")
+        if self._first_forward and self.steps >= WARM_UP:
+            self._in_forward = {n for n in map(self.ledger.find, self._all_gradients()) if n}
+            self._holdings = [*self._holdings, *self._held_by_locals(frame)]
+        self._first_forward = False
+
+    def _held_by_locals(self, frame: FrameType | None) -> list[Holding]:
+        """Return the local variables that hold tensors of the step before."""
+        found, ledger = [], self.ledger
+        for each in frames.user_frames(frame):
+            file, line = each.f_code.co_filename, each.f_lineno
+            for name, value in list(each.f_locals.items()):
+                held = self._numbers(list(tensors(value)))
+                blocks = [
+                    n
+                    for n in held
+                    if ledger.entries[n].step >= ledger.step - 1
+                    and ledger.entries[n].made < self._iteration
+                ]
+                if not blocks or name.startswith("__"):
+                    continue
+                assigned = line_that_assigns(file, name, line)
+                where = f"{frames.shorten_path(file)}:{assigned or line}"
+                found.append(Holding(name, where, ledger.step, self._iteration, tuple(blocks)))
+        return found
+
+    def _numbers(self, held: list[torch.Tensor]) -> list[int]:
+        """Return the numbers of the storages that tensors hold, in their graphs too."""
+        with_graph = [tensor for tensor in held if tensor.grad_fn is not None]
+        everything = [*held, *(graph_of(with_graph).tensors if with_graph else ())]
+        found = {number for each in everything if (number := self.ledger.find(each)) is not None}
+        return sorted(found)
+
+    def backward_begins(self) -> None:
+        """A backward begins."""
+        alive = self._all_gradients()
+        if not self._gradients and self.steps >= WARM_UP:
+            self._gradients = self.ledger.watch_gradients(alive)
+        self._keeps = bool(alive)
+        self.ledger.settle_activations()
+        self.ledger.enter_phase("backward")
+
+    def backward_ends(self) -> None:
+        """A backward has ended."""
+        self.ledger.mark(self._all_gradients(), "gradients")
+        self.ledger.enter_phase("other")
+
+    def zeroing_begins(self, frame: FrameType | None) -> None:
+        """Gradients are about to be cleared."""
+        self._zeroing = frames.location_of(frame)
+
+    def step_ends(self, frame: FrameType | None) -> None:
+        """An optimizer step has ended."""
+        ledger = self.ledger
+        self._mark_known()
+        self._note_gradients()
+        self.steps += 1
+        ledger.end_step()
+        self._iteration = ledger.now
+        self._first_forward = True
+        self._resident.append(psutil.Process().memory_info().rss)
+        if self.steps >= WARM_UP:
+            self._follow_growth(frame)
+
+    def _note_gradients(self) -> None:
+        begin = self.ledger.step_ends[-1] if self.ledger.step_ends else 0
+        watched = {*self._gradients, *self._in_forward}
+        for number in sorted(watched):
+            freed = self.ledger.entries[number].freed
+            ends = [each for each in (freed, self.ledger.touched.get(number)) if each is not None]
+            if self.ledger.entries[number].made < begin and ends:
+                span = GradientSpan(number, begin, min(ends), number in self._in_forward)
+                self._spans.append(span)
+        self._gradients, self._in_forward = [], set()
+
+    def _follow_growth(self, frame: FrameType | None) -> None:
+        """Compare the sizes of the user's containers and graphs with those of earlier steps."""
+        held = find_held(frame)
+        sizes = {(each.name, id_of(each)): size_of(each) for each in held}
+        self._sizes.append(sizes)
+        if len(self._sizes) <= _LEAST_GROWN:
+            return
+        found = []
+        for each in held:
+            rows = [row.get((each.name, id_of(each))) for row in self._sizes][-_LEAST_GROWN - 1 :]
+            known = [row for row in rows if row is not None]
+            steady = len(known) == len(rows) and all(a < b for a, b in itertools.pairwise(known))
+            if steady and getattr(each.value, "maxlen", None) is None:
+                rate = (known[-1] - known[0]) / _LEAST_GROWN
+                found.append(self._growth(each, rate, frame))
+        self._growths = tuple(found)
+
+    def _growth(self, held: Held, rate: float, frame: FrameType | None) -> Growth:
+        value = held.value
+        seen: list[torch.Tensor] = []
+        host = 0
+        if isinstance(value, torch.Tensor):
+            seen.append(value)
+        elif isinstance(value, bytearray):
+            host = 1
+        else:
+            count = min(len(value), max(1, round(rate) * _LEAST_GROWN))
+            newest = last_of(value, count)
+            host = sizes_of(newest, seen.append) / max(1, len(newest)) + 8
+            if not isinstance(value, torch.Tensor):
+                sizes_of(value, seen.append)
+        with_graph = [tensor for tensor in seen if tensor.grad_fn is not None]
+        nodes = graph_of(with_graph).nodes if with_graph else 0
+        old = self.ledger.step - 2
+        blocks = [n for n in self._numbers(seen) if 0 < self.ledger.entries[n].step <= old]
+        line = line_that_grows(held.file, held.name)
+        where = f"{frames.shorten_path(held.file)}:{line}" if line else frames.location_of(frame)
+        return Growth(
+            name=held.name,
+            where=where,
+            kind="graph" if isinstance(value, torch.Tensor) else type(value).__name__,
+            items=rate,
+            host_bytes=host * rate,
+            nodes=nodes / max(1, self.steps),
+            blocks=tuple(blocks),
+            has_graph=bool(with_graph),
+            scalars=bool(seen) and all(tensor.numel() == 1 for tensor in seen),
+        )
+
+    def trace(self, device: str, planned_steps: int | None) -> MemoryTrace:
+        """Return what was observed, and observe no more."""
+        self.ledger.end()
+        return MemoryTrace(
+            device=device,
+            steps=self.steps,
+            blocks=self.ledger.blocks(),
+            marks=tuple(self.ledger.marks),
+            step_ends=tuple(self.ledger.step_ends),
+            holdings=tuple(self._holdings),
+            growths=self._growths,
+            gradients=tuple(self._spans),
+            zeroing=self._zeroing,
+            keeps_gradients=self._keeps,
+            resident=tuple(self._resident),
+            planned_steps=planned_steps,
+            notes=tuple(self.notes),
+        )
+
+
+def id_of(held: Held) -> int:
+    """Return what tells a container from another of its name; a graph's tensor may be replaced."""
+    return 0 if isinstance(held.value, torch.Tensor) else id(held.value)
+
+
+def size_of(held: Held) -> int:
+    """Return the elements of a container, or the nodes of a graph."""
+    if isinstance(held.value, torch.Tensor):
+        return graph_of([held.value]).nodes
+    return len(held.value)

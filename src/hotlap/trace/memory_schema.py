@@ -1,0 +1,270 @@
+"""`MemoryTrace`: the data of a run whose memory was observed. No torch."""
+
+import json
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+KINDS: tuple[str, ...] = (
+    "parameters",
+    "optimizer",
+    "gradients",
+    "batches",
+    "activations",
+    "temporaries",
+    "retained",
+    "other",
+)
+"""What memory is for. `activations` were made in the forward and are alive when the backward
+begins; `retained` is what is still alive two steps after the one that made it; `other` is older
+than the window; everything else is `temporaries`."""
+
+WARM_UP = 2
+"""First steps make optimizer states and caches: what grows only in them does not grow."""
+_FILE = "memory.json"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One storage of a tensor."""
+
+    bytes: int
+    kind: str
+    """One of `KINDS`."""
+    where: str
+    """`file:line` of the user's that was running when it was made; empty if there was none."""
+    operator: str
+    phase: str
+    """The phase in which it was made."""
+    step: int
+    """The step in which it was made, from 1; 0 if it is older than the window."""
+    made: int
+    """Number of the event, from 0: allocations and frees are counted together."""
+    freed: int | None = None
+    """Number of the event that freed it; None if it outlived the window."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A new phase begins with the event `at`."""
+
+    at: int
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A local variable that, when a forward began, held tensors of the step before."""
+
+    name: str
+    where: str
+    """The line that assigns it."""
+    step: int
+    """The step whose forward began."""
+    begin: int
+    """Event with which that pass of the loop began."""
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A container, or a tensor with its graph, that grew in every step."""
+
+    name: str
+    """As the user's code calls it, as in `self.outputs`."""
+    where: str
+    """The line that adds to it; where it is not found, the line that was running."""
+    kind: str
+    """Type of the container; `graph` for a tensor whose autograd graph grows."""
+    items: float
+    """New elements per step; nodes of the graph, for a graph."""
+    host_bytes: float
+    """Bytes per step of Python and numpy objects."""
+    nodes: float
+    """New nodes of autograd graphs per step."""
+    blocks: tuple[int, ...]
+    """Retained storages that it holds."""
+    has_graph: bool = False
+    """Its tensors hold their autograd graphs."""
+    scalars: bool = False
+    """Its tensors have one element each."""
+
+
+@dataclass(frozen=True)
+class GradientSpan:
+    """A gradient that was alive before the backward that computes it."""
+
+    block: int
+    begin: int
+    """Event with which the step before ended."""
+    end: int
+    """Event at which the backward first needed it, or at which it was freed."""
+    in_forward: bool
+    """It was alive in the forward of its step."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The moment at which most was alive."""
+
+    bytes: int
+    at: int
+    step: int
+    phase: str
+    kinds: Mapping[str, int]
+    """Kind -> bytes; they add up to `bytes`."""
+    blocks: tuple[int, ...]
+    """What was alive."""
+
+
+@dataclass(frozen=True)
+class MemoryTrace:
+    """The storages of a run's first steps, and what held them."""
+
+    device: str
+    steps: int
+    """Whole steps that were observed."""
+    blocks: Sequence[Block]
+    marks: Sequence[Mark]
+    step_ends: Sequence[int]
+    """Event with which each step ended."""
+    holdings: Sequence[Holding] = ()
+    growths: Sequence[Growth] = ()
+    gradients: Sequence[GradientSpan] = ()
+    zeroing: str = ""
+    """`file:line` of the call that cleared gradients last; empty if there was none."""
+    keeps_gradients: bool = False
+    """Gradients are set to zero, and not to None."""
+    resident: Sequence[int] = ()
+    """Resident memory of the process at the end of each step, in bytes."""
+    growth_over: int = 1
+    """Steps over which `growths` were followed."""
+    planned_steps: int | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @cached_property
+    def events(self) -> tuple[tuple[int, int], ...]:
+        """(block, bytes) of every allocation, and (block, minus bytes) of every free, in order."""
+        rows = [(block.made, number, block.bytes) for number, block in enumerate(self.blocks)]
+        rows += [
+            (block.freed, number, -block.bytes)
+            for number, block in enumerate(self.blocks)
+            if block.freed is not None
+        ]
+        return tuple((number, change) for _, number, change in sorted(rows))
+
+    def position(self, at: int) -> tuple[int, str]:
+        """Return the step and the phase of an event."""
+        place = bisect_right([mark.at for mark in self.marks], at) - 1
+        mark = self.marks[max(0, place)]
+        return mark.step, mark.phase
+
+    @cached_property
+    def peak(self) -> Peak:
+        """The moment at which most was alive."""
+        alive = top = at = 0
+        for event, (_, change) in enumerate(self.events):
+            alive += change
+            if alive > top:
+                top, at = alive, event
+        held = tuple(n for n, block in enumerate(self.blocks) if is_alive(block, at))
+        kinds = dict.fromkeys(KINDS, 0)
+        for number in held:
+            kinds[self.blocks[number].kind] += self.blocks[number].bytes
+        return Peak(top, at, *self.position(at), kinds, held)
+
+    @property
+    def settled_at(self) -> int:
+        """Event from which on the run repeats itself: later steps allocate no optimizer state."""
+        ends = self.step_ends[:WARM_UP]
+        return ends[-1] if len(ends) == WARM_UP else 0
+
+    @cached_property
+    def settled_peak_at(self) -> int:
+        """Event of the peak after the warm-up."""
+        alive = top = at = 0
+        for event, (_, change) in enumerate(self.events):
+            alive += change
+            if alive > top and event >= self.settled_at:
+                top, at = alive, event
+        return at
+
+    def settled_peak(
+        self, blocks: Collection[int] = (), spans: Iterable[tuple[int, int, int]] = ()
+    ) -> int:
+        """Return the peak after the warm-up, in bytes, had some storages not been there.
+
+        Args:
+            blocks: storages that are never made.
+            spans: (storage, first event, last event) between which it is not there.
+        """
+        removed = set(blocks)
+        changes = [0] * (len(self.events) + 1)
+        for event, (number, change) in enumerate(self.events):
+            if number not in removed:
+                changes[event] += change
+        for number, begin, end in spans:
+            block = self.blocks[number]
+            if number in removed or begin < block.made:
+                continue
+            # Where it is freed meanwhile, the free itself must not count again.
+            until = end if block.freed is None else min(end, block.freed)
+            changes[min(begin, len(changes) - 1)] -= block.bytes
+            changes[min(until, len(changes) - 1)] += block.bytes
+        alive = top = 0
+        for event, change in enumerate(changes):
+            alive += change
+            top = max(top, alive if event >= self.settled_at else 0)
+        return top
+
+    def of_one_step(self, numbers: Iterable[int]) -> float:
+        """Return the mean bytes that each step has added to retained storages."""
+        total = sum(self.blocks[number].bytes for number in set(numbers))
+        steps = {self.blocks[number].step for number in numbers}
+        return total / len(steps) if steps else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "MemoryTrace":
+        """Read back what `to_json` wrote."""
+        lists = {
+            "blocks": Block,
+            "marks": Mark,
+            "holdings": Holding,
+            "growths": Growth,
+            "gradients": GradientSpan,
+        }
+        read = {
+            name: tuple(kind(**{key: _plain(item) for key, item in row.items()}) for row in rows)
+            for name, kind in lists.items()
+            for rows in [data[name]]
+        }
+        return cls(**{**data, **read})
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder that exists."""
+        (folder / _FILE).write_text(json.dumps(self.to_json()))
+
+    @classmethod
+    def read(cls, folder: Path) -> "MemoryTrace":
+        """Read back what `write` wrote.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return cls.from_json(json.loads((folder / _FILE).read_text()))
+
+
+def is_alive(block: Block, at: int) -> bool:
+    """True if the storage is alive after the event `at`."""
+    return block.made <= at and (block.freed is None or block.freed > at)
+
+
+def _plain(item: Any) -> Any:
+    return tuple(item) if isinstance(item, list) else item

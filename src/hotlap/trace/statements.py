@@ -1,0 +1,100 @@
+"""The statement of the user's that assigns a variable, or adds to it. No torch."""
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+
+_ADDS = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault", "put"}
+
+
+def line_that_grows(file: str, name: str) -> int | None:
+    """Return the line that adds to a variable, None if it is not found.
+
+    Args:
+        file: where to look.
+        name: as in `losses`, `self.outputs` or `logs['loss']`.
+    """
+    wanted = _plain(name)
+    ranked = sorted(
+        (rank, node.lineno)
+        for node in _nodes(file)
+        for rank in [_rank(node, wanted)]
+        if rank is not None
+    )
+    return ranked[0][1] if ranked else None
+
+
+def line_that_assigns(file: str, name: str, before: int) -> int | None:
+    """Return the last line that assigns a variable, the nearest before a line if there is one.
+
+    Args:
+        file: where to look.
+        name: of a local variable.
+        before: the line that was running.
+    """
+    lines = sorted(node.lineno for node in _nodes(file) if name in _targets(node))
+    after = [line for line in lines if line >= before]
+    # The variable holds what the pass before has assigned: usually after the forward's line.
+    return (after or lines or [None])[0]
+
+
+@lru_cache(maxsize=64)
+def _nodes(file: str) -> tuple[ast.stmt | ast.Call, ...]:
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    kinds = (ast.Call, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def _rank(node: ast.stmt | ast.Call, wanted: str) -> int | None:
+    """Return how likely a statement is what adds to a variable, 0 the most; None if it does not."""
+    if isinstance(node, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in _ADDS:
+            return _likeness(function.value, wanted, 0)
+        return None
+    if isinstance(node, ast.AugAssign):
+        return _likeness(node.target, wanted, 0)
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                rank = _likeness(target.value, wanted, 1)
+            elif ast.unparse(target) in ast.unparse(node.value):
+                rank = _likeness(target, wanted, 1)
+            else:
+                rank = _likeness(target, wanted, 4)
+            if rank is not None:
+                return rank
+    return None
+
+
+def _likeness(target: ast.expr, wanted: str, rank: int) -> int | None:
+    name = _plain(ast.unparse(target))
+    if name == wanted:
+        return rank
+    # Another object may call the same attribute by its own name for itself.
+    attribute, own = wanted.rpartition("."), name.rpartition(".")
+    if attribute[1] and own[1] and attribute[2] == own[2]:
+        return rank + 2
+    # `logs[key].append(value)` adds to `logs['loss']`.
+    if name.partition("[")[0] == wanted.partition("[")[0] and "[" in wanted and "[" in name:
+        return rank + 2
+    return None
+
+
+def _plain(name: str) -> str:
+    return name.replace("[...]", "").replace('"', "'")
+
+
+def _targets(node: ast.stmt | ast.Call) -> Iterator[str]:
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign | ast.For):
+        targets = [node.target]
+    else:
+        return
+    for target in targets:
+        yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))

@@ -178,7 +178,10 @@ def _advising(run: Any) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, HotlapError) as error:
-        advice = run.advise(error)
+        try:
+            advice = run.advise(error)
+        except Exception as failed:
+            advice = f"what would have fitted could not be estimated: {failed}"
         if advice is not None:
             error.add_note(f"hotlap train: {advice}.")
         raise

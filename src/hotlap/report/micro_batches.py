@@ -13,6 +13,8 @@ def line(found: Any) -> str:
     words = f"largest micro-batch that fits: {found.largest}{whole} ({held})"
     if found.why_whole:
         return f"{words}; steps are not split: {printable(found.why_whole)}"
+    if not found.rates:
+        return f"{words}; no size could be timed, as turns in one process did not fit"
     if found.fastest == found.largest:
         return f"{words}; it is also the fastest"
     gain = "" if found.speedup is None else f" ({found.speedup:.2f}x of {found.largest})"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import hotlap
 from hotlap.distributed.launch import launch
 from hotlap.distributed.ranks import ALONE, STORE, Ranks, detect_ranks
 from hotlap.errors import UsageError
@@ -103,6 +104,13 @@ def test_who_started_a_rank_is_known() -> None:
 def test_variables_that_cannot_be_are_an_error(variables: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         detect_ranks(variables)
+
+
+def test_a_loop_of_ones_own_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="one of 2 ranks"):
+        hotlap.steps(tasks(0, 1)["mean"][0])
 
 
 WAITS = """

@@ -1,6 +1,7 @@
 """The loop: one optimizer step after another."""
 
 import logging
+import os
 import re
 import traceback
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
+from hotlap.distributed.ranks import detect_ranks
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.retries import Retries
 from hotlap.engine.state.content import Position
@@ -81,12 +83,18 @@ def steps(
 
     Raises:
         PlanError: the plan holds what no plan holds.
-        UsageError: something in the task is not what it says it is.
+        UsageError: something in the task is not what it says it is, or this is one of several ranks.
 
     >>> for step in hotlap.steps(task):                      # doctest: +SKIP
     ...     if step.number % 100 == 0:
     ...         print(step.number, float(step.loss))
     """
+    world = detect_ranks(os.environ).world
+    if world > 1:
+        raise UsageError(
+            f"hotlap.steps trains in one process, and this is one of {world} ranks: each would "
+            "train a model of its own. Use hotlap.train, or unset RANK and WORLD_SIZE."
+        )
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)
     taken = steps_of(built, retries=Retries(built, log.warning))

@@ -109,7 +109,8 @@ class MemoryRecorder:
     def forward_begins(self, frame: FrameType | None) -> None:
         """A training forward begins."""
         self.ledger.enter_phase("forward")
-        if self._first_forward and self.steps >= WARM_UP:
+        # One pass earlier than the settled window: what it holds reaches into that.
+        if self._first_forward and self.steps >= WARM_UP - 1:
             self._in_forward = {n for n in map(self.ledger.find, self._all_gradients()) if n}
             self._holdings = [*self._holdings, *self._held_by_locals(frame)]
         self._first_forward = False

@@ -216,7 +216,7 @@ class MemoryTrace:
             changes[min(begin, len(changes) - 1)] -= block.bytes
             changes[min(until, len(changes) - 1)] += block.bytes
         alive = top = 0
-        for event, change in enumerate(changes):
+        for event, change in enumerate(changes[:-1]):
             alive += change
             top = max(top, alive if event >= self.settled_at else 0)
         return top

@@ -83,7 +83,8 @@ def steps(
 
     Raises:
         PlanError: the plan holds what no plan holds.
-        UsageError: something in the task is not what it says it is, or this is one of several ranks.
+        UsageError: something in the task is not what it says it is, or this process is one of
+            several ranks.
 
     >>> for step in hotlap.steps(task):                      # doctest: +SKIP
     ...     if step.number % 100 == 0:

@@ -129,7 +129,8 @@ def draw(trace: MemoryTrace) -> str:
         parts.append(
             f'<line x1="{x(end):.1f}" x2="{x(end):.1f}" y1="{_TOP}" y2="{bottom + 5}" '
             'stroke="black" stroke-opacity="0.35" stroke-dasharray="2 3"/>'
-            f'<text x="{x((begin + end) / 2):.1f}" y="{bottom + 18}" text-anchor="middle">{step}</text>'
+            f'<text x="{x((begin + end) / 2):.1f}" y="{bottom + 18}" text-anchor="middle">'
+            f"{step}</text>"
         )
         begin = end
     parts += _words(trace, name, x(trace.peak.at), y(trace.peak.bytes))
@@ -144,7 +145,8 @@ def _words(trace: MemoryTrace, unit: str, peak_x: float, peak_y: float) -> list[
     parts = [
         f'<path d="M{_LEFT} {_TOP}V{bottom}H{_LEFT + _WIDTH}" fill="none" stroke="black"/>',
         f'<circle cx="{peak_x:.1f}" cy="{peak_y:.1f}" r="4" fill="black"/>',
-        f'<text x="{peak_x:.1f}" y="{peak_y - 8:.1f}" text-anchor="{anchor}">{escape(label)}</text>',
+        f'<text x="{peak_x:.1f}" y="{peak_y - 8:.1f}" text-anchor="{anchor}">'
+        f"{escape(label)}</text>",
         f'<text x="{_LEFT + _WIDTH / 2}" y="{bottom + 40}" text-anchor="middle">step (allocations '
         "and frees in order)</text>",
         f'<text transform="translate(22 {middle}) rotate(-90)" text-anchor="middle">memory of '
@@ -155,7 +157,8 @@ def _words(trace: MemoryTrace, unit: str, peak_x: float, peak_y: float) -> list[
         left = _LEFT + place * 118
         parts.append(
             f'<rect x="{left}" y="{bottom + 62}" width="14" height="14" fill="{color}" '
-            f'stroke="black" stroke-width="0.5"/><text x="{left + 20}" y="{bottom + 74}">{kind}</text>'
+            f'stroke="black" stroke-width="0.5"/>'
+            f'<text x="{left + 20}" y="{bottom + 74}">{kind}</text>'
         )
     return parts
 

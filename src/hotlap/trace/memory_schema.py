@@ -141,8 +141,6 @@ class MemoryTrace:
     """Gradients are set to zero, and not to None."""
     resident: Sequence[int] = ()
     """Resident memory of the process at the end of each step, in bytes."""
-    growth_over: int = 1
-    """Steps over which `growths` were followed."""
     planned_steps: int | None = None
     notes: Sequence[str] = field(default_factory=tuple)
 

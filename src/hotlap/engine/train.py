@@ -116,7 +116,8 @@ def train(
         folder = run_of(saved.path)
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
-    with joined(ranks, is_cuda=device_of(device).kind == "cuda") as reduce:
+    is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
+    with joined(ranks, is_cuda=is_cuda) as reduce:
         if reduce.rank:
             progress = notice = _say_nothing
         # The first rank saves for all: they hold the same.

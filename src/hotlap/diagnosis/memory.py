@@ -98,7 +98,7 @@ def find_memory(
     if lab.subject.kind == "recipe":
         raise UsageError(
             f"`{lab.subject}` is a recipe, whose memory is not observed yet. Expected: a training "
-            "script. Use `hotlap.estimate` for the memory of a recipe."
+            "script. Use `hotlap train RECIPE --estimate` for a recipe."
         )
     progress("observing the memory of the first steps, each slowed down")
     trace = watch_memory(lab, seconds=_WATCH_SHARE * budget_s, progress=progress)
@@ -135,7 +135,7 @@ def diagnose_memory(
     if not isinstance(run, Script):
         raise UsageError(
             f"`{run}` is a recipe, whose memory is not observed yet. Expected: the path of a "
-            "training script. Use `hotlap.estimate` for the memory of a recipe."
+            "training script. Use `hotlap train RECIPE --estimate` for a recipe."
         )
     with Lab(run) as lab:
         return find_memory(lab, budget_s=budget, progress=progress)

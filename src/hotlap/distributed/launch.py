@@ -82,6 +82,7 @@ def launch(
 
     Raises:
         RunError: a rank died; the message says which one, and what it said last.
+        UsageError: a rank other than the first one refused what was given.
     """
     folder = Path(tempfile.mkdtemp(prefix="hotlap-ranks-")) if logs is None else logs
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,10 +107,15 @@ def launch(
     if first is None:
         return 0
     code = first.process.returncode
-    if code == 2 or (code > 128 and first.number == 0):
-        # Rank 0 has said what is wrong with the input, or which signal it ended on.
+    if first.number == 0 and (code == 2 or code > 128):
+        # It has said what is wrong with the input, or which signal it ended on.
         return code
-    raise RunError(_describe(first, folder))
+    words = _describe(first, folder)
+    if code == 2:
+        raise UsageError(words)
+    if logs is not None:
+        words += " Resume from the last checkpoint with --resume auto."
+    raise RunError(words)
 
 
 def _start(command: Sequence[str], number: int, environ: Mapping[str, str], folder: Path) -> _Rank:
@@ -224,5 +230,5 @@ def _describe(rank: _Rank, folder: Path) -> str:
     said = "" if rank.number == 0 or not last else f" It said last:\n{last}\n"
     return (
         f"rank {rank.number} {how}, so all ranks were ended.{said} The logs of the ranks are in "
-        f"'{folder}'. Resume from the last checkpoint with --resume auto."
+        f"'{folder}'."
     )

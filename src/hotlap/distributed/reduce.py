@@ -136,7 +136,10 @@ def joined(
         timeout=datetime.timedelta(seconds=timeout_s),
     )
     try:
-        yield Reduce(ranks)
+        reduce = Reduce(ranks)
+        yield reduce
+        # A rank that ends its connections while another one still uses them may end that one.
+        reduce.wait()
     finally:
         dist.destroy_process_group()
 

@@ -9,7 +9,7 @@ import torch
 
 from hotlap.device.accelerator import Device, device_of
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.checks.same_on_ranks import check_batch, check_same_model
+from hotlap.engine.checks.same_on_ranks import check_batch, check_model
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
 from hotlap.engine.sources import held_out_source, training_source, with_techniques
 from hotlap.engine.step.choosing import step_of
@@ -137,7 +137,7 @@ def _build(
 ) -> BuiltRun:
     seed_everything(task.seed)
     model = model_of(task).to(hardware.name).train()
-    check_same_model(model, reduce)
+    check_model(model, reduce)
     on_model = ModelTarget(model, [], ended=ended)
     applied.apply("model", on_model)
     on_model.module = None
@@ -157,7 +157,7 @@ def _build(
     acts_on.optimizer = None
     around = (applied, hardware, fill_ahead)
     source = with_techniques(training_source(task, reduce), *around)
-    check_statistics(task, model, source.micro)
+    check_statistics(task, model, source.micro, reduce.world)
     check_gradients(task, target, source.micro)
     loss = _wrap_loss(task, target)
     step = step_of(

@@ -1,5 +1,6 @@
 """Evaluation on held-out samples, with float32 sums of their measures."""
 
+import logging
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,14 @@ from hotlap.engine.checks.evaluation_guard import evaluation_guard
 from hotlap.errors import UsageError
 from hotlap.task import Task
 
+log = logging.getLogger("hotlap")
+
 _TAKES_GRADIENTS = ("does not require grad", "Inference tensor")
 """What torch says of a gradient that is asked for in inference mode."""
+
+
+_said: set[str] = set()
+"""Buffers that were said to differ between ranks."""
 
 
 class Stopped(Exception):
@@ -54,8 +61,8 @@ def _evaluate(
     *,
     takes_gradients: bool = False,
 ) -> dict[str, float]:
-    # What each rank has of it belongs to its own samples.
-    built.reduce.copy_tensors(list(built.model.buffers()) if built.reduce.world > 1 else [])
+    if built.reduce.world > 1:
+        _take_first_ranks_buffers(built)
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
     with evaluation_guard(built.model, takes_gradients=takes_gradients):
@@ -74,6 +81,23 @@ def _evaluate(
             before = totals.get(name, (0.0, 0.0))
             totals[name] = before[0] + total, before[1] + count
     return {name: _mean(*pair) for name, pair in totals.items()}
+
+
+def _take_first_ranks_buffers(built: BuiltRun) -> None:
+    """Let all ranks have the buffers of the first one, and say which had others."""
+    named = dict(built.model.named_buffers())
+    before = [buffer.clone() for buffer in named.values()]
+    built.reduce.copy_tensors(list(named.values()))
+    differ = [float(not torch.equal(a, b)) for a, b in zip(before, named.values(), strict=True)]
+    found = built.reduce.sum_numbers(differ)
+    other = next((name for name, count in zip(named, found, strict=True) if count), None)
+    if other is not None and built.reduce.rank == 0 and other not in _said:
+        _said.add(other)
+        log.warning(
+            "the model's buffer '%s' is computed from each rank's own samples: that of the first "
+            "rank is used and saved",
+            other,
+        )
 
 
 def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:

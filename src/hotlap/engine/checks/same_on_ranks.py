@@ -19,10 +19,17 @@ def check_batch(task: Task, reduce: Reduce) -> None:
         )
 
 
-def check_same_model(model: Any, reduce: Reduce) -> None:
-    """Raise UsageError if the ranks have made different models, on every rank alike."""
+def check_model(model: Any, reduce: Reduce) -> None:
+    """Raise UsageError if the ranks have made different models, or one that they cannot share, on
+    every rank alike."""
     if reduce.world == 1:
         return
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise UsageError(
+                f"the module '{name}' has sparse gradients, which are not summed over ranks. Use "
+                "sparse=False, or one device."
+            )
     found = reduce.gather({name: _digest(value) for name, value in model.state_dict().items()})
     for rank, theirs in enumerate(found):
         if theirs != found[0]:

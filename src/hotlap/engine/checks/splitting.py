@@ -10,11 +10,24 @@ from hotlap.techniques import StepTarget
 from hotlap.techniques.compile import GRAPHED_MODES
 
 
-def check_statistics(task: Task, model: Any, micro: int) -> None:
-    """Raise UsageError if batch norm would see parts of a step, of `micro` samples each."""
+def check_statistics(task: Task, model: Any, micro: int, world: int = 1) -> None:
+    """Raise UsageError if batch norm would see parts of a step, of `micro` samples each.
+
+    Args:
+        task: what is learned.
+        model: the model.
+        micro: samples of a micro-batch.
+        world: number of ranks that share a step.
+    """
     if micro >= task.logical_batch or task.splits_statistics:
         return
     name = _batch_norm_of(model)
+    if name is not None and world > 1:
+        raise UsageError(
+            f"a step of {task.logical_batch} samples is shared by {world} ranks, and batch norm "
+            f"({name}) would compute its statistics per rank. Use another normalization, or one "
+            "device, or set splits_statistics=True to accept this."
+        )
     if name is not None:
         raise UsageError(
             f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, "

@@ -9,6 +9,8 @@ NODE_BYTES = 400
 """About what a node of an autograd graph takes, without the tensors that it saves."""
 _USUAL_STEPS = 1000
 """Steps of a run whose length is not known."""
+_LEAST_BYTES = 2**20
+"""Growth of a whole run that is worth a report: a list of numbers, one for each step, is not."""
 _LEAST_STEPS = 3
 """Steps that must have left something behind."""
 
@@ -32,7 +34,7 @@ def is_loss(growth: Growth) -> bool:
 def is_large(trace: MemoryTrace, per_step: float) -> bool:
     """True if the run's growth is a share of the peak that is worth a report."""
     steps = trace.planned_steps or _USUAL_STEPS
-    return per_step * steps >= FLOOR * trace.peak.bytes
+    return per_step * steps >= max(_LEAST_BYTES, FLOOR * trace.peak.bytes)
 
 
 def growths(trace: MemoryTrace) -> list[Growth]:

@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import hotlap
 from hotlap.distributed.launch import launch
 from hotlap.distributed.ranks import ALONE, STORE, Ranks, detect_ranks
+from hotlap.distributed.reduce import Reduce
+from hotlap.engine.checks.same_on_ranks import check_model
+from hotlap.engine.checks.splitting import check_statistics
 from hotlap.errors import UsageError
 from tests.distributed.cases import tasks
 from tests.distributed.rank import outcome
@@ -145,6 +149,27 @@ def test_a_rank_that_dies_ends_the_others_with_its_last_words(
     assert words in str(error.value)
     assert "rank 0 is here" in shown.getvalue()
     assert "rank 1 is here" in (tmp_path / "logs" / "rank-1.log").read_text()
+
+
+def test_what_another_rank_refuses_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hotlap.distributed import launch as launching
+
+    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    script = tmp_path / "refuses.py"
+    script.write_text(WAITS.format(fault="print('the batch is empty'); sys.exit(2)"))
+    with pytest.raises(UsageError, match="(?s)rank 1 ended with exit code 2.*the batch is empty"):
+        launch([sys.executable, str(script)], 2, logs=tmp_path)
+
+
+def test_what_ranks_cannot_share_is_refused() -> None:
+    ranks = Reduce(Ranks(0, 2))
+    with pytest.raises(UsageError, match="'0' has sparse gradients"):
+        check_model(nn.Sequential(nn.Embedding(3, 4, sparse=True)), ranks)
+    normal = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    with pytest.raises(UsageError, match="shared by 2 ranks, and batch norm \\(1\\)"):
+        check_statistics(tasks(0, 1)["mean"][0], normal, 8, 2)
 
 
 def test_all_ranks_that_end_well_end_well(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_what_another_rank_refuses_is_shown(
     monkeypatch.setattr(launching, "GRACE_S", 0.3)
     script = tmp_path / "refuses.py"
     script.write_text(WAITS.format(fault="print('the batch is empty'); sys.exit(2)"))
-    with pytest.raises(UsageError, match="(?s)rank 1 ended with exit code 2.*the batch is empty"):
+    with pytest.raises(UsageError, match=r"(?s)rank 1 ended with exit code 2.*the batch is empty"):
         launch([sys.executable, str(script)], 2, logs=tmp_path)
 
 

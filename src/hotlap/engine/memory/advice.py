@@ -1,6 +1,5 @@
 """What of a run that ended out of memory would have fitted, predicted by `estimate`."""
 
-import resource
 import sys
 from dataclasses import dataclass
 
@@ -23,8 +22,12 @@ def room_for(device: str | None) -> int | None:
     on = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if torch.device(on).type != "cpu":
         return None
+    if sys.platform != "linux":
+        return available_bytes()
+    import resource
+
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY or sys.platform != "linux":
+    if limit == resource.RLIM_INFINITY:
         return available_bytes()
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()

@@ -17,27 +17,28 @@ from hotlap.tuning.micro_batches.call import find_micro_batch
 from hotlap.tuning.micro_batches.trials import MicroBatchTrials
 
 RECIPE = Path(__file__).with_name("micro_batch_recipe.py")
-MODELS = ("mlp", "gpt", "cnn")
+BATCHES = {"mlp": 4096, "gpt": 512, "cnn": 512}
 SHARES = (0.3, 0.6)
-"""Limits: of what the whole batch holds beyond what is held before the first step."""
+"""Limits: of what the whole batch holds beyond what a micro-batch of few samples holds."""
+_FEW = 16
+"""Samples. One at a time, the whole batch of the widest model would take minutes."""
 _MIB = 2**20
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--batch N`, `--seconds N` for the turns of each."""
+    """Measure; option: `--seconds N` for the turns of each."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks micro_batch")
-    parser.add_argument("--batch", type=int, default=64 if quick else 512)
     parser.add_argument("--seconds", type=float, default=5.0 if quick else 60.0)
     args = parser.parse_args(argv)
     result = Result()
-    for model in MODELS[:1] if quick else MODELS:
-        given = {"model": model, "batch_size": args.batch}
+    for model in ["gpt"] if quick else BATCHES:
+        given = {"model": model, "batch_size": 64 if quick else BATCHES[model]}
         line = tuple(f"--{name.replace('_', '-')}={value}" for name, value in given.items())
         recipe = RecipeRun(path=str(RECIPE), args=line, device="cpu")
-        whole = _whole(recipe)
+        least, most = _peaks(recipe)
         for share in SHARES:
-            limit = int(whole[0] + share * (whole[1] - whole[0]))
+            limit = int(least + share * (most - least))
             print(f"{model}, {limit / _MIB:.0f} MiB ...", file=sys.stderr, flush=True)
             found = find_micro_batch(
                 RECIPE,
@@ -74,10 +75,11 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     return result
 
 
-def _whole(recipe: RecipeRun) -> tuple[int, int]:
-    """Return the bytes held before the first step, and at most, without a limit."""
+def _peaks(recipe: RecipeRun) -> tuple[int, int]:
+    """Return the bytes that a micro-batch of few samples holds at most, and the whole batch."""
     with Lab(recipe) as lab:
-        found = MicroBatchTrials(lab, Plan(), None, lambda _: None).fit_whole()
-    if found is None or not found.fits:
-        raise SystemExit(f"the whole batch of {recipe} does not fit here: pass a smaller --batch")
-    return found.base_bytes, found.peak_bytes
+        trials = MicroBatchTrials(lab, Plan(), None, lambda _: None)
+        whole, few = trials.fit_whole(), trials.fit(_FEW)
+    if whole is None or not whole.fits:
+        raise SystemExit(f"the whole batch of {recipe} does not fit here: use more memory")
+    return few.peak_bytes, whole.peak_bytes

@@ -30,9 +30,9 @@ class Block(nn.Module):
 
 
 def mlp() -> nn.Module:
-    """Return layers as wide as 4,096."""
-    layers = [nn.Sequential(nn.Linear(4096, 4096), nn.ReLU()) for _ in range(2)]
-    return nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), *layers, nn.Linear(4096, _CLASSES))
+    """Return layers as wide as 1,024."""
+    layers = [nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(4)]
+    return nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), *layers, nn.Linear(1024, _CLASSES))
 
 
 def gpt() -> nn.Module:

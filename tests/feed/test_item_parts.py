@@ -118,6 +118,15 @@ def test_each_sample_is_decoded_once_and_augmented_each_time(options: dict[str, 
     assert decoded < 3 * SAMPLES
 
 
+def test_before_a_sample_is_asked_for_again_it_has_no_effect_and_is_not_refused() -> None:
+    plan = PlanInProcess(Plan({"resident": {}}))
+    seen: list[dict[str, str]] = []
+    batches(Augmented(), plan, lambda _epoch, _dataset: seen.extend(plan.proofs()))
+    after_one = seen[1]
+    assert after_one["state"] == "no_effect" and "one epoch only" in after_one["why"]
+    assert seen[-1]["state"] == "applied"
+
+
 class OfPictures(Augmented):
     def __getitem__(self, index: int) -> Any:
         pixels = np.full((4, 5, 3), index, dtype=np.uint8)

@@ -249,6 +249,14 @@ def test_techniques_that_are_not_applicable_take_one_line_unless_all_are_asked_f
     assert names == {"fp8", "channels_last", "resident"}
 
 
+def test_where_nothing_is_applicable_the_reasons_are_the_result() -> None:
+    tuner = faked.tuner()
+    tuner.notes.note_inapplicable({"fp8": "needs a GPU"})
+    text = shown(without_gain(faked.raced({}), tuner))
+    assert "fp8 refused needs a GPU" in text
+    assert "not applicable" not in text
+
+
 def test_a_technique_that_was_started_and_refused_itself_is_not_hidden() -> None:
     tuner = faked.tuner()
     final = faked.raced({RESIDENT: 1.0})

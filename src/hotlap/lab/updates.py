@@ -123,8 +123,10 @@ def check_updates(plain: Record, other: Record) -> Check:
     count = len(ours["updates"])
     words = (
         f"each of {count} updates repeated in float64 on sampled elements: error at most "
-        f"{found.worst:.1e}, learning rate off by {found.rate:+.1e}, weight decay by "
-        f"{found.decay:+.1e} and optimizer state by {found.state:.1f} epsilons"
+        f"{found.worst:.1e}; the learning rate is off by {found.rate:+.1e} of itself (allowed: "
+        f"{RATE_LIMIT:.0e}), the decay of a weight per update by {found.decay:+.1e} epsilons of "
+        f"the weight (allowed: {DECAY_LIMIT:.0f}), the optimizer's state by {found.state:.1f} "
+        f"epsilons (allowed: {STATE_LIMIT:.0f})"
     )
     wrong = []
     lost = sorted(_not_finite(ours) - _not_finite(theirs))

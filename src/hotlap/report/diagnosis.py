@@ -67,9 +67,6 @@ def _lines(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _findings(diagnosis: Diagnosis, console: Console) -> None:
-    if not diagnosis.findings:
-        _opportunities(diagnosis, console)
-        console.print(f"\n{_nothing_found(diagnosis)}")
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
             f"\n{number}. {finding.rule} at {printable(finding.where)}: costs "
@@ -78,10 +75,12 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
         )
         console.print(f"   {printable(finding.evidence)}.")
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")
-    if diagnosis.findings:
-        _opportunities(diagnosis, console)
+    _opportunities(diagnosis, console)
     for line in diagnosis.ruled_out:
-        console.print(f"\nChecked, no measurable cost: {printable(line)}.")
+        console.print(f"\nChecked, not told apart from no cost: {printable(line)}.")
+    if not diagnosis.findings:
+        # Suspected causes follow it.
+        console.print(f"\n{_nothing_found(diagnosis)}")
 
 
 def _opportunities(diagnosis: Diagnosis, console: Console) -> None:

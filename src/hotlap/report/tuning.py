@@ -96,14 +96,18 @@ def _memory(tuning: Tuning, console: Console) -> None:
     if not last and not tuning.base:
         return
     limit = "" if tuning.memory is None else f", {size(tuning.memory)} allowed"
-    table = Table(title=f"Peak memory of the plans tried{limit}", title_justify="left", box=None)
-    for name in ("plan", "peak", "speed-up", "why not"):
+    table = Table(
+        title=f"The plans tried, and their peak memory{limit}", title_justify="left", box=None
+    )
+    notes = [printable(row.note) for row in last.values()]
+    for name in ("plan", "peak", "speed-up", *(["why not"] if any(notes) else [])):
         table.add_column(name)
     if tuning.plain_peak_bytes:
-        table.add_row(tuning.plain, size(tuning.plain_peak_bytes), "", "")
-    for row in last.values():
+        table.add_row(tuning.plain, size(tuning.plain_peak_bytes))
+    for row, note in zip(last.values(), notes, strict=True):
         gain = "" if row.speedup is None else figures(row.speedup)
-        table.add_row(str(row.plan), size(row.peak_bytes or 0), gain, printable(row.note))
+        why = [note] if any(notes) else []
+        table.add_row(str(row.plan), size(row.peak_bytes or 0), gain, *why)
     console.print()
     if tuning.base:
         console.print(f"All plans contain {tuning.base}: without it the recipe does not fit.")
@@ -112,6 +116,9 @@ def _memory(tuning: Tuning, console: Console) -> None:
 
 def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
     hidden = () if every else tuning.inapplicable
+    if len(hidden) == len(tuning.techniques):
+        # `--only` named them, or nothing can be done here: the reasons are the result.
+        hidden = ()
     table = Table(title="Techniques", title_justify="left", box=None)
     for name in ("name", "state", "why"):
         table.add_column(name)
@@ -125,8 +132,8 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
     if hidden:
         plural = "s are" if len(hidden) > 1 else " is"
         console.print(
-            f"{len(hidden)} technique{plural} not applicable to this script on this host; "
-            "`hotlap tune --all` lists them with the reasons."
+            f"{len(hidden)} technique{plural} not applicable to this script on this host; the same "
+            "command with `--all` lists them with the reasons, and measures nothing again."
         )
 
 

@@ -198,7 +198,7 @@ def proof(target: FeedTarget) -> Proof:
     rows, parts = target.notes.get("resident"), target.notes.get("resident_parts")
     if rows is None:
         return _proof_of_parts(parts)
-    if rows.draws and parts is not None and (parts.served or parts.refused is not None):
+    if rows.draws and parts is not None:
         return _proof_of_parts(parts, f"{rows.refused}, and ")
     if rows.refused is not None:
         return Proof("refused", rows.refused)
@@ -217,7 +217,9 @@ def _proof_of_parts(parts: Any, before: str = "") -> Proof:
     if parts.refused is not None:
         return Proof("refused", f"{before}{parts.refused}")
     if parts.served == 0:
-        why = "no third epoch was read, the first one that needs no workers"
+        # Alone, they come from workers.
+        none = "no third epoch was read, the first one that needs no workers"
+        why = f"{before}no sample was read twice: one epoch only" if before else none
         return Proof("no_effect", why)
     return Proof("applied", parts.words)
 

@@ -140,11 +140,12 @@ def conclude(
         floor = max((one.floor for one in tried), default=trials.floor)
         words = f"{_in_words(tried)}; identical runs differ by up to {floor:.1%}"
         if any(one.is_open for one in tried):
-            suspects.append(suspect(nomination, f"{UNDECIDED}{words}"))
+            suspects.append(suspect(nomination, f"{UNDECIDED}{words}", remedies))
         elif any(one.ratio is not None for one in tried):
             ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")
         else:
-            suspects.append(suspect(nomination, _in_words(remedies) or _why_untried(nomination)))
+            why = _in_words(remedies) or _why_untried(nomination)
+            suspects.append(suspect(nomination, why, remedies))
     return replace(
         known,
         findings=tuple(sorted(findings, key=lambda finding: -finding.cost_ms)),
@@ -161,10 +162,18 @@ def _why_untried(nomination: Nomination) -> str:
     return "no trial of hotlap's can measure it"
 
 
-def suspect(nomination: Nomination, why: str) -> Suspect:
-    """Return a nomination that was not measured."""
-    plans = " or ".join(str(plan) for plan in nomination.remedies)
-    by_hand = "; ".join(nomination.advice.values())
+def suspect(nomination: Nomination, why: str, tried: Sequence[Tried] = ()) -> Suspect:
+    """Return a nomination that was not measured.
+
+    Args:
+        nomination: what a rule suspects.
+        why: it was not measured.
+        tried: remedies; one that could not be measured is not advised.
+    """
+    failed = [str(one.plan) for one in tried if one.ratio is None]
+    left = [plan for plan in nomination.remedies if str(plan) not in failed]
+    plans = " or ".join(str(plan) for plan in left)
+    by_hand = "; ".join(nomination.advice[name] for plan in left for name in plan.techniques)
     remedy = f"try {plans}. In the script: {by_hand}" if plans else nomination.by_hand
     return Suspect(
         nomination.rule,

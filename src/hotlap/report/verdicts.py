@@ -82,3 +82,4 @@ def page_of_verdict(verdict: Verdict, console: Console) -> None:
     console.print("Not checked:")
     for line in verdict.not_checked:
         console.print(f"  {printable(line)}")
+    console.print("`hotlap explain verdicts` says what each check compares.")

@@ -48,7 +48,10 @@ def nominate(trace: Trace) -> list[Nomination]:
             evidence=evidence,
             remedies=(Plan({"resident": {}}), workers),
             advice={
-                "resident": "decode the data set once into one tensor and index it by batch",
+                "resident": (
+                    "decode the data set once into one tensor, before anything random, and index "
+                    "it by batch"
+                ),
                 "workers": f"DataLoader(..., num_workers=2) at {loader.where}",
             },
             at_most_ms=waits,

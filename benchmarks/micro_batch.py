@@ -54,20 +54,20 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
                 grid = trials.pace(found.largest, 2 * args.seconds).rates
             fits = {each.size: each.fits for each in found.trials}
             off = 1 - grid.get(found.fastest, 0.0) / max(grid.values())
-            result.rows.append(
-                {
-                    "model": model,
-                    "limit MiB": f"{limit / _MIB:.0f}",
-                    "batch": found.batch,
-                    "largest": found.largest,
-                    "peak MiB": f"{found.peak_bytes / _MIB:.0f}",
-                    "one more": "fits" if fits.get(found.largest + 1, True) else "does not fit",
-                    "trials": len(found.trials),
-                    "fastest": found.fastest,
-                    "x largest": "" if found.speedup is None else f"{found.speedup:.2f}",
-                    "below best of grid": f"{off:.1%}",
-                }
-            )
+            row = {
+                "model": model,
+                "limit MiB": f"{limit / _MIB:.0f}",
+                "batch": found.batch,
+                "largest": found.largest,
+                "peak MiB": f"{found.peak_bytes / _MIB:.0f}",
+                "one more": "fits" if fits.get(found.largest + 1, True) else "does not fit",
+                "trials": len(found.trials),
+                "fastest": found.fastest,
+                "x largest": "" if found.speedup is None else f"{found.speedup:.2f}",
+                "below best of grid": f"{off:.1%}",
+            }
+            print(row, file=sys.stderr, flush=True)
+            result.rows.append(row)
             name = f"{model}, {share:.0%}"
             result.figures[f"{name}: largest"] = found.largest
             result.figures[f"{name}: fastest"] = found.fastest

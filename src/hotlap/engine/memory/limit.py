@@ -19,9 +19,11 @@ _WORDS = (
     "can't allocate memory",
     "Cannot allocate memory",
     "could not create a memory",
+    "could not create a primitive",
     "could not allocate",
 )
-"""What libraries say when an allocation has failed."""
+"""What libraries say when an allocation has failed. Of a primitive, oneDNN does not say why it
+could not be created; under a limit, it is for want of memory."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def ran_out(error: BaseException) -> bool:
 
 def asked_for(error: BaseException) -> str:
     """Return what an allocator was asked for, in words that follow others; nothing if unknown."""
+    if "could not create a primitive" in str(error):
+        return ": oneDNN could not create a primitive"
     found = re.search(r"tried to allocate ([\d.]+) (bytes|[KMG]iB)", str(error), re.IGNORECASE)
     if found is None:
         return ""

@@ -17,10 +17,10 @@ from hotlap.tuning.micro_batches.call import find_micro_batch
 from hotlap.tuning.micro_batches.trials import MicroBatchTrials
 
 RECIPE = Path(__file__).with_name("micro_batch_recipe.py")
-BATCHES = {"mlp": 4096, "gpt": 512, "cnn": 512}
+BATCHES = {"mlp": 1024, "gpt": 128, "cnn": 128}
 SHARES = (0.3, 0.6)
 """Limits: of what the whole batch holds beyond what a micro-batch of few samples holds."""
-_FEW = 16
+_FEW = 8
 """Samples. One at a time, the whole batch of the widest model would take minutes."""
 _MIB = 2**20
 
@@ -51,9 +51,12 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
             )
             with Lab(recipe) as lab:
                 trials = MicroBatchTrials(lab, Plan(), limit, lambda _: None)
-                grid = trials.pace(found.largest, 2 * args.seconds).rates
+                grid = trials.pace(found.largest, 2 * args.seconds)
+                best = grid.fastest or found.fastest
+                # The best of many that are timed once looks better than it is.
+                again = trials.pace(found.largest, 2 * args.seconds, {best, found.fastest})
             fits = {each.size: each.fits for each in found.trials}
-            off = 1 - grid.get(found.fastest, 0.0) / max(grid.values())
+            off = 1 - 1 / again.times_faster(best, found.fastest)
             row = {
                 "model": model,
                 "limit MiB": f"{limit / _MIB:.0f}",
@@ -64,7 +67,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
                 "trials": len(found.trials),
                 "fastest": found.fastest,
                 "x largest": "" if found.speedup is None else f"{found.speedup:.2f}",
-                "below best of grid": f"{off:.1%}",
+                "best of grid": best,
+                "below it, timed again": f"{off:.1%}",
             }
             print(row, file=sys.stderr, flush=True)
             result.rows.append(row)

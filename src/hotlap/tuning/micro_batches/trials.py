@@ -1,6 +1,6 @@
 """Trials of micro-batches: whether they fit, each in a process of its own; and turns in one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hotlap.errors import RunError, TrialError, UsageError
@@ -80,14 +80,20 @@ class MicroBatchTrials:
         self._progress(f"micro-batch {found.size}: {'fits, ' if found.fits else ''}{words}")
         return found
 
-    def pace(self, largest: int, seconds: float) -> Paces:
-        """Let the largest size and the powers of two below it take turns."""
+    def pace(self, largest: int, seconds: float, sizes: Iterable[int] | None = None) -> Paces:
+        """Let sizes take turns.
+
+        Args:
+            largest: of the sizes, for which memory is set aside.
+            seconds: about how long.
+            sizes: the largest and the powers of two below it if None.
+        """
         trial = self._start("pace", largest)
         try:
             trial.message(["ready"], _STEP_S)
             return find_fastest(
                 lambda size, steps: self._turn(trial, size, steps),
-                sizes_to_time(largest),
+                sizes_to_time(largest) if sizes is None else sorted(sizes, reverse=True),
                 seconds=seconds,
             )
         finally:

@@ -7,12 +7,16 @@ Why it costs   memory grows with the length of the run; with their autograd grap
 What to do     keep what is needed of them: a number, a sum, or a copy on the host; detach it; or
                empty the list once it was used.
 Evidence       bytes that each step leaves behind, the line that made them, and the variable that
-               holds them.
+               holds them; in how many of the observed steps it grew, and a line that removes from
+               it, if there is one: it may then be bounded, and the confidence is low. A `deque`
+               with a `maxlen` is never reported.
 """
 
 from hotlap.rules.memory.record import MemoryFinding, MemoryRule, size
 from hotlap.rules.memory.retention import (
+    bound,
     bytes_per_step,
+    confidence,
     growths,
     is_large,
     is_loss,
@@ -41,12 +45,13 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                 holder=growth.name,
                 evidence=(
                     f"`{growth.name}` ({growth.kind}) keeps {size(tensors)} of tensors of each "
-                    f"step{graph}, made at {lines}"
+                    f"step{graph}, made at {lines}; {bound(growth)}"
                 ),
                 remedy=(
                     "keep only what is needed of them (a number, a sum), detached, or clear "
                     f"`{growth.name}` once it was used"
                 ),
+                confidence=confidence(growth),
             )
         )
     for where, numbers in unexplained(trace).items():

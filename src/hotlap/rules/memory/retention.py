@@ -27,8 +27,21 @@ def tensor_bytes(trace: MemoryTrace, growth: Growth) -> float:
 
 
 def is_loss(growth: Growth) -> bool:
-    """True if what is held are graphs of numbers: losses, or a sum of them."""
-    return growth.kind == "graph" or (growth.has_graph and growth.scalars)
+    """True if what is held are numbers in tensors: losses, or a sum of them with its graph."""
+    return growth.kind == "graph" or growth.scalars
+
+
+def bound(growth: Growth) -> str:
+    """Say in how many steps it was seen to grow, and what is known of a bound."""
+    seen = f"it grew in {growth.steps} of {growth.steps} observed steps"
+    if growth.removed:
+        return f"{seen}; {growth.removed} removes or replaces elements, so it may be bounded"
+    return f"{seen}, and no statement was found that removes from it"
+
+
+def confidence(growth: Growth) -> str:
+    """Return how sure it is that it grows for as long as the run lasts."""
+    return "low" if growth.removed else "high"
 
 
 def is_large(trace: MemoryTrace, per_step: float) -> bool:
@@ -38,10 +51,14 @@ def is_large(trace: MemoryTrace, per_step: float) -> bool:
 
 
 def growths(trace: MemoryTrace) -> list[Growth]:
-    """Return what grows, each tensor with one holder only, the one that holds most first."""
+    """Return what grows, each tensor with one holder only, the one that holds most first.
+
+    What cannot grow beyond a length that the script has chosen is none of it.
+    """
     found: list[Growth] = []
-    taken: set[int] = set()
-    for growth in sorted(trace.growths, key=lambda each: -bytes_per_step(trace, each)):
+    taken = {n for each in trace.growths if each.maxlen is not None for n in each.blocks}
+    unbounded = [each for each in trace.growths if each.maxlen is None]
+    for growth in sorted(unbounded, key=lambda each: -bytes_per_step(trace, each)):
         if growth.blocks and set(growth.blocks) <= taken:
             continue
         taken |= set(growth.blocks)
@@ -50,11 +67,18 @@ def growths(trace: MemoryTrace) -> list[Growth]:
 
 
 def unexplained(trace: MemoryTrace) -> dict[str, list[int]]:
-    """Return allocation line -> retained storages that no known variable holds."""
+    """Return allocation line -> retained storages that no known variable holds.
+
+    Where some of a line's are freed, a buffer of limited length holds the others.
+    """
     held = {number for growth in trace.growths for number in growth.blocks}
     found: dict[str, list[int]] = {}
+    rotating = {
+        block.where for block in trace.blocks if block.kind == "retained" and block.freed is not None
+    }
     for number, block in enumerate(trace.blocks):
-        if block.kind == "retained" and block.freed is None and number not in held:
+        is_kept = block.kind == "retained" and block.freed is None and block.where not in rotating
+        if is_kept and number not in held:
             found.setdefault(block.where, []).append(number)
     return {
         where: numbers

@@ -27,7 +27,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     found = []
     for growth in growths(trace):
         per_step = bytes_per_step(trace, growth)
-        is_host = not is_loss(growth) and growth.host_bytes >= tensor_bytes(trace, growth)
+        is_host = not is_loss(trace, growth) and growth.host_bytes >= tensor_bytes(trace, growth)
         if not is_host or not is_large(trace, per_step):
             continue
         found.append(

@@ -19,6 +19,7 @@ from hotlap.rules.memory.retention import (
     bytes_per_step,
     confidence,
     growths,
+    has_graph,
     is_large,
     is_loss,
     made_at,
@@ -32,11 +33,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     found = []
     for growth in growths(trace):
         per_step = bytes_per_step(trace, growth)
-        has_graph = growth.kind == "graph" or growth.has_graph
-        # A list of numbers on their own is small.
-        if not is_loss(growth) or not (has_graph or is_large(trace, per_step)):
-            continue
-        if growth.kind != "graph" and not has_graph and not tensor_bytes(trace, growth):
+        if not is_loss(trace, growth) or not (has_graph(growth) or is_large(trace, per_step)):
             continue
         found.append(
             MemoryFinding(
@@ -58,7 +55,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
 def _evidence(trace: MemoryTrace, growth: Growth) -> str:
     tensors = tensor_bytes(trace, growth)
     lines = made_at([trace.blocks[number] for number in growth.blocks])
-    if growth.kind != "graph" and not growth.has_graph:
+    if not has_graph(growth):
         return (
             f"`{growth.name}` keeps one number of each step without its graph, and with it a "
             f"storage of {size(tensors)}, made at {lines}: `.detach()` shares the loss's storage, "

@@ -33,7 +33,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     for growth in growths(trace):
         per_step = bytes_per_step(trace, growth)
         tensors = tensor_bytes(trace, growth)
-        if is_loss(growth) or tensors <= growth.host_bytes or not is_large(trace, per_step):
+        if is_loss(trace, growth) or tensors <= growth.host_bytes or not is_large(trace, per_step):
             continue
         lines = made_at([trace.blocks[number] for number in growth.blocks])
         graph = ", with their autograd graphs" if growth.has_graph else ""

@@ -26,9 +26,17 @@ def tensor_bytes(trace: MemoryTrace, growth: Growth) -> float:
     return trace.of_one_step(growth.blocks) if len(steps) >= _LEAST_STEPS else 0.0
 
 
-def is_loss(growth: Growth) -> bool:
-    """True if what is held are numbers in tensors: losses, or a sum of them with its graph."""
-    return growth.kind == "graph" or growth.scalars
+def has_graph(growth: Growth) -> bool:
+    """True if what is held keeps autograd graphs alive."""
+    return growth.kind == "graph" or growth.has_graph
+
+
+def is_loss(trace: MemoryTrace, growth: Growth) -> bool:
+    """True for numbers with graphs, or in storages larger than they are: losses, or their sum."""
+    if growth.kind == "graph":
+        return True
+    is_wide = tensor_bytes(trace, growth) > growth.host_bytes
+    return growth.scalars and (growth.has_graph or is_wide)
 
 
 def bound(growth: Growth) -> str:

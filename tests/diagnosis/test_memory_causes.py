@@ -30,7 +30,9 @@ for tokens in loader:
 """
 BUCKETED = (
     PADDED.replace("(640,))]", "(640,)).sort().values]")
-    .replace("    return nn.functional.pad(tokens, (0, 128 - tokens.shape[1]))", "    return tokens")
+    .replace(
+        "    return nn.functional.pad(tokens, (0, 128 - tokens.shape[1]))", "    return tokens"
+    )
     .replace("shuffle=True", "shuffle=False")
 )
 
@@ -74,7 +76,9 @@ def test_a_bounded_buffer_is_no_growth(
 
 
 WIDE = "    scores = outputs.detach().repeat(1, 6)\n"
-USED = LOOP.replace("    loss.backward()", "    gap = None if last is None else last.sum()\n    loss.backward()")
+USED = LOOP.replace(
+    "    loss.backward()", "    gap = None if last is None else last.sum()\n    loss.backward()"
+)
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ class Made:
 
     def make(self, size: int, kind: str, line: int, **more: Any) -> int:
         block = Block(
-            size, kind, f"a.py:{line}", "add", "forward", self.step, self.events, **more
+            size, kind, f"a.py:{line}", "add", self.marks[-1].phase, self.step, self.events, **more
         )
         self.blocks.append(block)
         self.events += 1
@@ -232,11 +232,11 @@ def test_gradients_in_the_forward_count_where_the_peak_is_higher_for_them(is_hig
         if before is not None:
             made.free(before)
         made.mark("backward")
+        made.free(activations)
         gradients = made.make(32 * MIB, "gradients", 7)
         if not is_high:
             # Then the backward makes the peak.
             made.free(made.make(64 * MIB, "temporaries", 7))
-        made.free(activations)
         begin, before = made.events, gradients
         made.end_step()
         spans.append((gradients, begin))
@@ -310,7 +310,9 @@ def test_padding_is_found_with_its_share_and_its_bytes_at_the_peak() -> None:
     (finding,) = found(steps().trace(batches=padded()))
     assert (finding.rule, finding.where, finding.holder) == ("wasted_padding", "a.py:4", "batch[0]")
     assert finding.cost_bytes == 32 * MIB
-    assert "50% of the positions" in finding.evidence and "estimated from 64.0 MiB" in finding.evidence
+    assert (
+        "50% of the positions" in finding.evidence and "estimated from 64.0 MiB" in finding.evidence
+    )
     assert finding.confidence == "medium"
     assert "`tokens_per_batch`" in finding.remedy
     assert "not to 128" not in finding.remedy

@@ -66,9 +66,7 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Allocator:
 
 
 def model_on(device: torch.device) -> Any:
-    return SimpleNamespace(
-        parameters=lambda: [SimpleNamespace(device=device)], buffers=lambda: []
-    )
+    return SimpleNamespace(parameters=lambda: [SimpleNamespace(device=device)], buffers=list)
 
 
 def test_a_device_is_followed_from_its_first_model_on(allocator: Allocator) -> None:
@@ -116,7 +114,9 @@ def test_the_history_is_recorded_where_it_is_wanted_and_then_no_more(
     memory.write_snapshot(tmp_path / "a.pickle")
     assert allocator.asked[2:] == ["record None"] and memory.has_snapshot
     # What PyTorch's viewer reads.
-    assert {"segments", "device_traces"} <= pickle.loads((tmp_path / "a.pickle").read_bytes()).keys()
+    assert {"segments", "device_traces"} <= pickle.loads(
+        (tmp_path / "a.pickle").read_bytes()
+    ).keys()
 
 
 def test_a_torch_without_a_history_says_so(
@@ -135,7 +135,7 @@ def test_the_names_that_a_history_needs_are_in_this_torch() -> None:
 
 
 def test_a_recorder_follows_the_device_of_its_models(allocator: Allocator) -> None:
-    recorder = MemoryRecorder(lambda: [], lambda: [model_on(CUDA)])
+    recorder = MemoryRecorder(list, lambda: [model_on(CUDA)])
     recorder.cache_emptied(None)
     recorder.begin()
     try:

@@ -17,7 +17,8 @@ CASES = {
     ),
     "added to": ("out = 0\nfor batch in loader:\n    out += model(batch)  # here\n", NEXT_PASS),
     "one branch of the next pass": (
-        "for step, batch in loader:\n    if step:\n        use(out)\n    out = model(batch)  # here\n",
+        "for step, batch in loader:\n    if step:\n        use(out)\n"
+        "    out = model(batch)  # here\n",
         NEXT_PASS,
     ),
     "both branches assign": (
@@ -85,7 +86,8 @@ CASES = {
         AFTER_LOOP,
     ),
     "a global of a function": (
-        "def train():\n    global out\n    for batch in loader:\n        out = model(batch)  # here\n",
+        "def train():\n    global out\n    for batch in loader:\n"
+        "        out = model(batch)  # here\n",
         AFTER_LOOP,
     ),
     "no loop": ("out = model(1)  # here\nprint(out)\n", ""),

@@ -16,7 +16,7 @@ from hotlap.trace.recorder import Limits, Recorder
 
 def watched(step: Callable[[int], Any], *, steps: int = 8) -> MemoryTrace:
     """Return what is recorded of a loop whose every pass calls `step` in its forward."""
-    recorder = MemoryRecorder(lambda: [], lambda: [])
+    recorder = MemoryRecorder(list, list)
     recorder.begin()
     try:
         for number in range(steps):
@@ -50,7 +50,7 @@ def test_looking_at_a_batch_is_none_of_the_scripts_memory() -> None:
 
 
 def test_a_batch_that_is_not_trained_on_is_not_counted() -> None:
-    recorder = MemoryRecorder(lambda: [], lambda: [])
+    recorder = MemoryRecorder(list, list)
     recorder.begin()
     try:
         recorder.batch_ends([IDS])
@@ -63,8 +63,10 @@ def test_a_batch_that_is_not_trained_on_is_not_counted() -> None:
 
 
 def test_batches_of_any_dtype_are_looked_at() -> None:
-    odd = [torch.zeros(3, 6, dtype=dtype) for dtype in (torch.bfloat16, torch.bool, torch.complex64)]
-    recorder = MemoryRecorder(lambda: [], lambda: [])
+    odd = [
+        torch.zeros(3, 6, dtype=dtype) for dtype in (torch.bfloat16, torch.bool, torch.complex64)
+    ]
+    recorder = MemoryRecorder(list, list)
     recorder.begin()
     try:
         recorder.batch_ends([*odd, torch.eye(4).to_sparse(), "text", None])

@@ -17,9 +17,7 @@ IDS = RNG.integers(1, 1000, (SAMPLES, LENGTH))
 def padding_of(**arrays: np.ndarray) -> dict[str, tuple[int, float, str]]:
     """Return name -> (positions that are no padding, value, mask) of what is padded."""
     rows = measure_padding(list(arrays.items()), 1, "a.py:1")
-    return {
-        row.name: (row.filled, row.value, row.mask) for row in rows if row.value is not None
-    }
+    return {row.name: (row.filled, row.value, row.mask) for row in rows if row.value is not None}
 
 
 @pytest.mark.parametrize("value", [0, -100, 50256])
@@ -50,7 +48,7 @@ def test_a_mask_says_what_is_padding_where_its_value_is_common(
 ) -> None:
     ids = np.where(KEPT & (IDS % 3 > 0), IDS, 0)
     assert padding_of(ids=ids) == {}
-    mask = (KEPT != means_padding).astype(kind)
+    mask = (means_padding != KEPT).astype(kind)
     assert padding_of(ids=ids, mask=mask) == {"ids": (LENGTHS.sum(), 0, "mask")}
 
 

@@ -120,7 +120,7 @@ COMMAND = Command(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",
-        "hotlap diagnose train.py --memory --snapshot memory.pickle   # CUDA: pytorch.org/memory_viz",
+        "hotlap diagnose train.py --memory --snapshot a.pickle   # CUDA: pytorch.org/memory_viz",
         "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",
     ),
 )

@@ -108,9 +108,7 @@ def find_memory(
             "script. Use `hotlap train RECIPE --estimate` for a recipe."
         )
     progress("observing the memory of the first steps, each slowed down")
-    trace = watch_memory(
-        lab, seconds=_WATCH_SHARE * budget_s, snapshot=snapshot, progress=progress
-    )
+    trace = watch_memory(lab, seconds=_WATCH_SHARE * budget_s, snapshot=snapshot, progress=progress)
     return MemoryDiagnosis(
         str(lab.subject), trace, tuple(find_all(trace)), unprotected=tuple(lab.unprotected)
     )

@@ -15,6 +15,8 @@ Evidence       the allocator's own counters, and the line that empties the cache
                what is reserved and not allocated, each at its peak.
 """
 
+import itertools
+
 from hotlap.rules.memory.record import MemoryFinding, MemoryRule, size
 from hotlap.trace.memory_schema import WARM_UP, AllocatorStep, MemoryTrace
 
@@ -40,9 +42,9 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     is_unused = unused >= max(_LEAST_BYTES, _UNUSED * peak.reserved_bytes)
     if is_unused:
         facts.append(
-            f"{size(peak.reserved_bytes)} are reserved at the peak and {size(peak.allocated_bytes)} "
-            f"allocated; {size(rows[-1].inactive_split_bytes)} after the last step are free parts "
-            "of segments that are in use otherwise"
+            f"{size(peak.reserved_bytes)} were reserved at the most and "
+            f"{size(peak.allocated_bytes)} allocated; after the last step, "
+            f"{size(rows[-1].inactive_split_bytes)} are free parts of segments that are still used"
         )
     if is_emptied:
         facts.insert(0, f"the cache is emptied {len(emptied)} times in {steps} steps")
@@ -66,13 +68,14 @@ def _facts(rows: list[AllocatorStep], steps: int) -> list[str]:
     first, last = rows[0], rows[-1]
     facts = []
     asking = sum(
-        after.device_allocs > before.device_allocs
-        for before, after in zip(rows, rows[1:], strict=False)
+        after.device_allocs > before.device_allocs for before, after in itertools.pairwise(rows)
     )
     if asking >= _SHARE * steps:
         allocs = (last.device_allocs - first.device_allocs) / steps
         frees = (last.device_frees - first.device_frees) / steps
-        facts.append(f"each step asks the driver {allocs:.1f} times and gives back {frees:.1f} times")
+        facts.append(
+            f"each step asks the driver {allocs:.1f} times and gives back {frees:.1f} times"
+        )
     if last.retries > first.retries:
         facts.append(
             f"{last.retries - first.retries} requests failed in {steps} steps, and were repeated "

@@ -4,7 +4,7 @@ What it sees   a variable, or a list, of numbers whose graphs reach further back
                and numbers without a graph that keep a large storage.
 Why it costs   a tensor that requires a gradient keeps its graph alive, and the graph keeps every
                tensor that was saved for a backward that has not been run. `loss.detach()` has no
-               graph and shares the loss's storage: that of `mse_loss`, `l1_loss` and others is as
+               graph and shares the loss's storage: that of `mse_loss` and `smooth_l1_loss` is as
                large as the model's output, because the mean is written into the first element of
                it.
 What to do     keep the number: `total += loss.item()`, or `loss.detach().clone()` where a device is

@@ -82,7 +82,9 @@ def unexplained(trace: MemoryTrace) -> dict[str, list[int]]:
     held = {number for growth in trace.growths for number in growth.blocks}
     found: dict[str, list[int]] = {}
     rotating = {
-        block.where for block in trace.blocks if block.kind == "retained" and block.freed is not None
+        block.where
+        for block in trace.blocks
+        if block.kind == "retained" and block.freed is not None
     }
     for number, block in enumerate(trace.blocks):
         is_kept = block.kind == "retained" and block.freed is None and block.where not in rotating

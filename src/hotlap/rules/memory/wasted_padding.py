@@ -103,8 +103,8 @@ def _remedy(rows: Sequence[SequenceBatch], positions: int) -> str:
     longest = sum(row.samples * row.longest for row in rows)
     is_fixed = len({row.length for row in rows}) == 1 and longest < positions
     group = (
-        "put sequences of similar length into one batch (sort, or buckets), with a budget of padded "
-        "tokens per batch; in a recipe `hotlap.pad` and `tokens_per_batch`"
+        "put sequences of similar length into one batch (sort, or buckets), with a budget of "
+        "padded tokens per batch; in a recipe `hotlap.pad` and `tokens_per_batch`"
     )
     if not is_fixed:
         return group

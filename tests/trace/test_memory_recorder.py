@@ -62,6 +62,18 @@ def test_a_batch_that_is_not_trained_on_is_not_counted() -> None:
     assert len(trace.batches) == 1
 
 
+def test_a_run_without_a_loader_shows_its_batch_as_the_models_inputs() -> None:
+    recorder = MemoryRecorder(list, list)
+    recorder.begin()
+    try:
+        recorder.forward_begins(None, (IDS, "text"))
+        recorder.forward_begins(None, (IDS, "text"))
+        recorder.backward_begins()
+    finally:
+        trace = recorder.trace("cpu", None)
+    assert [row.name for row in trace.batches] == ["inputs[0]"]
+
+
 def test_batches_of_any_dtype_are_looked_at() -> None:
     odd = [
         torch.zeros(3, 6, dtype=dtype) for dtype in (torch.bfloat16, torch.bool, torch.complex64)

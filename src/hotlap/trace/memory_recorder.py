@@ -4,6 +4,7 @@ import gc
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -84,7 +85,8 @@ class MemoryRecorder:
         self._begun = True
         self.device.begin(self._models())
         gc.collect()
-        older = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        # `isinstance` would ask proxies for their class, which may run code or warn.
+        older = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
         self.ledger.mark(older, "other")
         del older
         self._mark_known()
@@ -121,18 +123,23 @@ class MemoryRecorder:
     def batch_ends(self, batch: Any, frame: FrameType | None = None) -> None:
         """A batch was made; `frame` is what asked for it."""
         self.ledger.mark(tensors(batch), "batches")
+        self._pending = self._measure(batch, "batch", frame)
+
+    def _measure(self, batch: Any, name: str, frame: FrameType | None) -> list[SequenceBatch]:
         with self.ledger.pause():
-            where = frames.location_of(frame)
-            self._pending = measure_padding(arrays_of(batch), self.ledger.step, where)
+            arrays = arrays_of(batch, name)
+            return measure_padding(arrays, self.ledger.step, frames.location_of(frame))
 
     def cache_emptied(self, frame: FrameType | None) -> None:
         """The script empties the cache of the device's memory."""
         if self._begun:
             self._cache_calls.append(CacheCall(self.ledger.step, frames.location_of(frame)))
 
-    def forward_begins(self, frame: FrameType | None) -> None:
-        """A training forward begins."""
+    def forward_begins(self, frame: FrameType | None, inputs: tuple[Any, ...] = ()) -> None:
+        """A training forward begins; a script without a loader shows its batch only here."""
         self.device.begin(self._models())
+        if self._first_forward and not self._pending:
+            self._pending = self._measure(inputs, "inputs", frame)
         self.ledger.enter_phase("forward")
         # One pass earlier than the settled window: what it holds reaches into that.
         if self._first_forward and self.steps >= WARM_UP - 1:
@@ -230,10 +237,12 @@ class MemoryRecorder:
             steps = count_grown(known)
             if steps >= _LEAST_GROWN:
                 rate = (known[-1] - known[-1 - _LEAST_GROWN]) / _LEAST_GROWN  # pyright: ignore[reportOptionalOperand]
-                found.append(self._growth(each, rate, steps, frame))
+                growth = self._growth(each, rate, frame)
+                observed = sum(size is not None for size in known) - 1
+                found.append(replace(growth, steps=steps, observed=observed))
         self._growths = tuple(found)
 
-    def _growth(self, held: Held, rate: float, steps: int, frame: FrameType | None) -> Growth:
+    def _growth(self, held: Held, rate: float, frame: FrameType | None) -> Growth:
         value = held.value
         seen: list[torch.Tensor] = []
         host = 0
@@ -267,7 +276,6 @@ class MemoryRecorder:
             blocks=tuple(blocks),
             has_graph=bool(with_graph),
             scalars=bool(seen) and all(tensor.numel() == 1 for tensor in seen),
-            steps=steps,
             maxlen=getattr(value, "maxlen", None),
             removed=f"{frames.shorten_path(removed[0])}:{removed[1]}" if removed else "",
         )
@@ -297,15 +305,20 @@ class MemoryRecorder:
         )
 
 
-def arrays_of(batch: Any) -> list[tuple[str, Any]]:
-    """Return the dense tensors of a batch as numpy arrays, each with the way to it."""
+def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
+    """Return the dense tensors of a batch as numpy arrays, each with the way to it.
+
+    What is on a device that captures a graph cannot be read, and is left out.
+    """
     found = []
-    for name, value in names_of(batch):
-        if type(value) is torch.Tensor and value.layout is torch.strided:
-            held = value.detach().cpu()
-            # numpy has no bfloat16.
-            is_float = held.is_floating_point()
-            found.append((name, (held.float() if is_float else held).resolve_neg().numpy()))
+    for path, value in names_of(batch, name):
+        if type(value) is not torch.Tensor or value.layout is not torch.strided:
+            continue
+        if value.is_meta or (value.is_cuda and torch.cuda.is_current_stream_capturing()):
+            continue
+        held = value.detach().cpu().resolve_conj().resolve_neg()
+        # numpy has no bfloat16.
+        found.append((path, (held.float() if held.is_floating_point() else held).numpy()))
     return found
 
 

@@ -100,6 +100,8 @@ class Growth:
     """Its tensors have one element each."""
     steps: int = 0
     """Steps in a row in which it grew, up to the last one."""
+    observed: int = 0
+    """Steps in which it was there."""
     maxlen: int | None = None
     """The length that it cannot exceed, of a `deque`."""
     removed: str = ""

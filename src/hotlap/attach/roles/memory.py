@@ -68,7 +68,7 @@ class WatchMemory(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
-        self._recorder.forward_begins(frames.caller())
+        self._recorder.forward_begins(frames.caller(), inputs)
         return inputs
 
     def backward_begins(self, loss: Any) -> None:

@@ -41,7 +41,7 @@ def is_loss(trace: MemoryTrace, growth: Growth) -> bool:
 
 def bound(growth: Growth) -> str:
     """Say in how many steps it was seen to grow, and what is known of a bound."""
-    seen = f"it grew in {growth.steps} of {growth.steps} observed steps"
+    seen = f"it grew in {growth.steps} of {growth.observed} observed steps"
     if growth.removed:
         return f"{seen}; {growth.removed} removes or replaces elements, so it may be bounded"
     return f"{seen}, and no statement was found that removes from it"
@@ -80,21 +80,21 @@ def unexplained(trace: MemoryTrace) -> dict[str, list[int]]:
     Where some of a line's are freed, a buffer of limited length holds the others.
     """
     held = {number for growth in trace.growths for number in growth.blocks}
+    kept = [(number, each) for number, each in enumerate(trace.blocks) if each.kind == "retained"]
+    rotating = {_maker(block) for _, block in kept if block.freed is not None}
     found: dict[str, list[int]] = {}
-    rotating = {
-        block.where
-        for block in trace.blocks
-        if block.kind == "retained" and block.freed is not None
-    }
-    for number, block in enumerate(trace.blocks):
-        is_kept = block.kind == "retained" and block.freed is None and block.where not in rotating
-        if is_kept and number not in held:
+    for number, block in kept:
+        if block.freed is None and number not in held and _maker(block) not in rotating:
             found.setdefault(block.where, []).append(number)
     return {
         where: numbers
         for where, numbers in found.items()
         if len({trace.blocks[number].step for number in numbers}) >= _LEAST_STEPS
     }
+
+
+def _maker(block: Block) -> tuple[str, str]:
+    return block.where, block.operator
 
 
 def made_at(blocks: Sequence[Block]) -> str:

@@ -85,9 +85,15 @@ class DeviceMemory:
         """
         dump = compat.find_optional("_dump_snapshot")
         if self._device is None:
-            raise RunError("the model is not on a CUDA device, and only CUDA memory has a snapshot")
+            raise RunError(
+                "the model is not on a CUDA device, and only CUDA memory has a snapshot. Remove "
+                "--snapshot, or train on a CUDA device"
+            )
         if not self._records or dump is None:
-            raise RunError(f"torch {torch.__version__} does not record the history of CUDA memory")
+            raise RunError(
+                f"torch {torch.__version__} does not record the history of CUDA memory. Remove "
+                "--snapshot, or use torch 2.13"
+            )
         dump(str(path))
         compat.find_optional("_record_memory_history")(None)
         self._records = False

@@ -101,12 +101,14 @@ def _kept_by_mask(array: np.ndarray, masks: Sequence[Named]) -> tuple[str, _Padd
 
 
 def _is_at_one_end(kept: np.ndarray) -> bool:
-    """True if every row begins, or every row ends, with all that it keeps, which is something."""
+    """True if every row begins, or every row ends, with what it keeps; not for all or nothing."""
+    if kept.all() or not kept.any():
+        return False
     counts = kept.sum(1, keepdims=True)
     places = np.arange(kept.shape[1])
     is_first = bool((kept == (places < counts)).all())
     is_last = bool((kept == (places >= kept.shape[1] - counts)).all())
-    return bool(counts.min() > 0) and bool(counts.min() < kept.shape[1]) and (is_first or is_last)
+    return is_first or is_last
 
 
 def _is_constant(values: np.ndarray) -> bool:

@@ -128,3 +128,22 @@ def test_an_observed_loss_keeps_no_memory_of_the_batch(name: str) -> None:
     (kept,) = recorder._losses
     assert kept.untyped_storage().nbytes() == 4 and not kept.requires_grad
     assert recorder.losses() == [float(loss.detach())]
+
+
+class Proxy:
+    """An object of a library's that says itself what its class is."""
+
+    asked = False
+
+    @property
+    def __class__(self) -> Any:
+        Proxy.asked = True
+        return type(None)
+
+
+def test_no_object_of_the_script_is_asked_for_its_class() -> None:
+    kept = [Proxy()]
+    recorder = MemoryRecorder(list, list)
+    recorder.begin()
+    recorder.trace("cpu", None)
+    assert kept and not Proxy.asked

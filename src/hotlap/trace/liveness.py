@@ -19,7 +19,8 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
     Args:
         file: the loop's.
         name: of a local variable, or of a global one where the loop is in no function.
-        lines: lines inside the loop; the innermost loop that holds all of them is meant.
+        lines: lines inside the loop; the innermost loop that holds all of them is meant, or the
+            first where no loop holds all.
 
     Returns:
         `NEXT_PASS` where the next pass may read it before it assigns it, `AFTER_LOOP` where only
@@ -28,11 +29,10 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
     tree = tree_of(file)
     if tree is None:
         return ""
-    around = [node for node in ast.walk(tree) if _holds(node, lines)]
-    loops = [node for node in around if isinstance(node, _Loop)]
-    if not loops:
+    loop = _innermost_loop(tree, lines) or _innermost_loop(tree, lines[:1])
+    if loop is None:
         return ""
-    loop = max(loops, key=lambda node: node.lineno)
+    around = [node for node in ast.walk(tree) if _holds(node, [loop.lineno])]
     functions = [node for node in around if isinstance(node, _Function)]
     scopes = [node for node in functions if node.lineno < loop.lineno]
     scope = max(scopes, key=lambda node: node.lineno) if scopes else tree
@@ -44,6 +44,13 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
     is_shared = _is_declared_elsewhere(scope, name) or any(_reads_free(n, name) for n in inner)
     reads.before(scope.body if isinstance(scope.body, list) else [], _After(is_shared))
     return AFTER_LOOP if reads.is_read_after else ""
+
+
+def _innermost_loop(
+    tree: ast.Module, lines: Sequence[int]
+) -> ast.For | ast.AsyncFor | ast.While | None:
+    loops = [node for node in ast.walk(tree) if isinstance(node, _Loop) and _holds(node, lines)]
+    return max(loops, key=lambda node: node.lineno, default=None)
 
 
 def _holds(node: ast.AST, lines: Sequence[int]) -> bool:

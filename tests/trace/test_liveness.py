@@ -128,6 +128,7 @@ def test_the_innermost_loop_that_holds_all_lines_is_meant(tmp_path: Path) -> Non
     assert find_reader(str(path), "batch", [3, 4]) == ""
     assert find_reader(str(path), "out", [2, 4]) == ""
     # The line that assigns it was looked for in the whole file, and is another function's.
+    path = tmp_path / "other.py"
     path.write_text("for batch in loader:\n    use(out)\n    out = 1\ndef f():\n    out = 2\n")
     assert find_reader(str(path), "out", [2, 5]) == NEXT_PASS
 

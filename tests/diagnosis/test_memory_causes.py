@@ -61,7 +61,7 @@ KEEP = "    kept.append(outputs.detach())\n"
     [
         ("kept = collections.deque(maxlen=50)\n", "", []),
         ("kept = []\n", "    if len(kept) > 5:\n        kept.pop(0)\n", []),
-        ("kept = []\n", "    kept = kept[-64:]\n", []),
+        ("kept = []\n", "    kept = kept[-64:]\n", ["low"]),
         ("kept = []\n", "    if len(kept) > 64:\n        kept.pop(0)\n", ["low"]),
         ("kept = []\n", "", ["high"]),
     ],

@@ -112,6 +112,26 @@ def test_a_container_that_was_emptied_is_no_growth(monkeypatch: pytest.MonkeyPat
     assert find_all(watched(step)) == []
 
 
+def test_a_container_that_is_made_again_under_its_name_grows_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[torch.Tensor] = []
+    other: list[list[int]] = [[]]
+
+    def step(_: int) -> None:
+        nonlocal kept, other
+        kept = [*kept, torch.ones(2**16)]
+        # Several of one name cannot be told apart.
+        other = [[0] * (len(other[0]) + 1), []]
+
+    def find_held(_: Any) -> list[holders.Held]:
+        both = [holders.Held("other[...]", __file__, each) for each in other]
+        return [holders.Held("kept", __file__, kept), *both]
+
+    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", find_held)
+    assert [each.name for each in watched(step).growths] == ["kept"]
+
+
 def test_growth_is_counted_from_the_last_step_that_had_none() -> None:
     assert count_grown([None, 1, 1, 2, 4, 5]) == 3
     assert count_grown([1, 2, 2]) == 0

@@ -2,7 +2,7 @@
 
 import gc
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import FrameType
@@ -31,6 +31,8 @@ from hotlap.trace.statements import line_that_assigns, line_that_grows, line_tha
 
 STEPS = 10
 """Steps that are observed."""
+_ANY = -1
+"""Stands for the identity of whatever a name leads to."""
 _LEAST_GROWN = 3
 """Steps in each of which something must have grown."""
 
@@ -224,20 +226,22 @@ class MemoryRecorder:
     def _follow_growth(self, frame: FrameType | None) -> None:
         """Compare the sizes of the user's containers and graphs with those of earlier steps."""
         held = find_held(frame)
-        sizes = {(each.name, id_of(each)): size_of(each) for each in held}
-        self._sizes.append(sizes)
+        self._sizes.append(sizes_of_held(held))
         if len(self._sizes) <= _LEAST_GROWN:
             return
         found = []
         for each in held:
             known = [row.get((each.name, id_of(each))) for row in self._sizes]
+            if count_grown(known) < _LEAST_GROWN:
+                # As in `kept = kept[-n:]`: another container, under the same name.
+                known = [row.get((each.name, _ANY)) for row in self._sizes]
             # A container that shrinks now and then is bounded; a sum of losses may begin again.
             if not isinstance(each.value, torch.Tensor) and has_shrunk(known):
                 continue
             steps = count_grown(known)
             if steps >= _LEAST_GROWN:
-                rate = (known[-1] - known[-1 - _LEAST_GROWN]) / _LEAST_GROWN  # pyright: ignore[reportOptionalOperand]
-                growth = self._growth(each, rate, frame)
+                begin, end = known[-1 - _LEAST_GROWN] or 0, known[-1] or 0
+                growth = self._growth(each, (end - begin) / _LEAST_GROWN, frame)
                 observed = sum(size is not None for size in known) - 1
                 found.append(replace(growth, steps=steps, observed=observed))
         self._growths = tuple(found)
@@ -336,6 +340,17 @@ def count_grown(sizes: Sequence[int | None]) -> int:
             break
         count += 1
     return count
+
+
+def sizes_of_held(held: Sequence[Held]) -> dict[tuple[str, int], int]:
+    """Return the sizes of containers and graphs by name and identity, and by name if it is unique.
+
+    Graphs are known by their names.
+    """
+    sizes = {(each.name, id_of(each)): size_of(each) for each in held}
+    names = Counter(name for name, _ in sizes)
+    alone = {(name, _ANY): size for (name, _), size in sizes.items() if names[name] == 1}
+    return {**sizes, **alone}
 
 
 def id_of(held: Held) -> int:

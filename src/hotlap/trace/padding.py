@@ -56,9 +56,9 @@ def measure_padding(arrays: Sequence[Named], step: int, where: str) -> list[Sequ
         mask, padded = by_mask if by_mask is not None else ("", _padded_by_value(array))
         if padded is not None:
             kept = padded.kept.sum(1)
-            shape = padded.kept.shape
-            row = (int(kept.sum()), int(kept.max()), padded.value, mask)
-            found.append(SequenceBatch(step, name, where, *shape, *row))
+            samples, length = padded.kept.shape
+            row = (samples, length, int(kept.sum()), int(kept.max()), padded.value, mask)
+            found.append(SequenceBatch(step, name, where, *row))
         elif _may_be_sequences(array):
             samples, length = array.shape[:2]
             full = (samples, length, samples * length, length)

@@ -57,6 +57,11 @@ OPTIONAL = (
     PrivateName("torch.cuda.memory", "_set_allocator_settings"),
     # `cuda_graph`, where a capture fails.
     PrivateName("torch._C", "_cuda_endAllocateToPool"),
+    # The GPU memory allocator's history, for `diagnose --memory`, and calls that empty its cache.
+    PrivateName("torch.cuda.memory", "_record_memory_history"),
+    PrivateName("torch.cuda.memory", "_dump_snapshot"),
+    PrivateName("torch._C", "_cuda_emptyCache"),
+    PrivateName("torch._C", "_accelerator_emptyCache"),
     # Events of a watched run: files that are read and written, and steps of schedules.
     PrivateName("torch.serialization", "_open_zipfile_reader"),
     PrivateName("torch.serialization", "_open_zipfile_writer_file"),

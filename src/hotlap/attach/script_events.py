@@ -23,6 +23,9 @@ _FILES = {
 }
 """Classes of torch's that `torch.load` and `torch.save` make one of: the functions' own names are
 copied by `from torch import ...`."""
+_EMPTY = ("_cuda_emptyCache", "_accelerator_emptyCache")
+"""Functions of `torch._C` that empty the cache of GPU memory, looked up there at each call. The
+second calls no other of them."""
 
 
 def patch() -> None:
@@ -39,7 +42,25 @@ def patch() -> None:
         holder = compat.find_optional(name)
         if holder is not None:
             _tell(holder, "__init__", kind)
+    for name in _EMPTY:
+        _tell_emptying(name)
     _patch_schedules()
+
+
+def _tell_emptying(name: str) -> None:
+    """Tell of the calls of a function of `torch._C` that empties the cache of GPU memory."""
+    original = compat.find_optional(name)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def tell_and_empty(*args: Any, **kwargs: Any) -> Any:
+        listener = State.listener
+        if listener is not None and not torch.compiler.is_compiling():
+            listener.event_happens(event_kinds.EMPTY_CACHE)
+        return original(*args, **kwargs)
+
+    setattr(torch._C, name, tell_and_empty)
 
 
 def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) -> None:

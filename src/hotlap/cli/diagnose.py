@@ -26,6 +26,9 @@ def diagnose(
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
     memory: Annotated[bool, Parameter(help="Say where the memory goes instead.")] = False,
     svg: Annotated[str | None, Parameter(help="File for the timeline of --memory.")] = None,
+    snapshot: Annotated[
+        str | None, Parameter(help="File for PyTorch's memory viewer; --memory on CUDA only.")
+    ] = None,
     json: JsonFlag = False,
 ) -> int:
     """Say why a training script is slow, with the measured cost of each cause.
@@ -57,8 +60,10 @@ def diagnose(
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
+    if snapshot is not None and not memory:
+        raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
     if memory:
-        return _diagnose_memory(script, budget, hide, svg, json=json)
+        return _diagnose_memory(script, budget, hide, svg, snapshot, json=json)
     registry(rule)
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
@@ -70,7 +75,13 @@ def diagnose(
 
 
 def _diagnose_memory(
-    script: Subject, budget: float, hide: tuple[str, ...], svg: str | None, *, json: bool
+    script: Subject,
+    budget: float,
+    hide: tuple[str, ...],
+    svg: str | None,
+    snapshot: str | None,
+    *,
+    json: bool,
 ) -> int:
     from hotlap.diagnosis.memory import find_memory
     from hotlap.report import jsonout
@@ -78,17 +89,27 @@ def _diagnose_memory(
     from hotlap.report.terminal import page_console
 
     # Before anything starts: a measurement is not to be lost to a wrong path.
-    if svg is not None and not Path(svg).absolute().parent.is_dir():
-        raise UsageError(f"--svg {svg}: its folder was not found. Expected: a file in a folder.")
+    for name, path in (("svg", svg), ("snapshot", snapshot)):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise UsageError(
+                f"--{name} {path}: its folder was not found. Expected: a file in a folder."
+            )
+    if snapshot is not None and not detect_host().gpus:
+        raise UsageError(
+            f"--snapshot {snapshot}: no CUDA GPU was found on this host, and only CUDA memory has "
+            "a snapshot. Remove --snapshot; --svg FILE draws the memory of a CPU."
+        )
     with lab_of(script, hide=hide) as lab:
-        found = find_memory(lab, budget_s=budget, progress=say)
+        to = Path(snapshot).absolute() if snapshot is not None else None
+        found = find_memory(lab, budget_s=budget, snapshot=to, progress=say)
     if svg is not None:
         text.write_svg(found.trace, Path(svg))
     if json:
         jsonout.write(found.to_json())
     else:
         text.page(found, page_console())
-    return 0
+    # The report's notes say why.
+    return 1 if snapshot is not None and not found.trace.has_snapshot else 0
 
 
 COMMAND = Command(
@@ -99,6 +120,7 @@ COMMAND = Command(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",
+        "hotlap diagnose train.py --memory --snapshot a.pickle   # CUDA: pytorch.org/memory_viz",
         "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",
     ),
 )

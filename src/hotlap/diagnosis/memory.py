@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hotlap.attach.entry import Script
@@ -75,6 +76,7 @@ class MemoryDiagnosis:
                     if each.rule == "memory_spike"
                 ],
                 "resident_bytes": list(trace.resident),
+                "device_peak": asdict(trace.device_peak) if trace.device_peak else None,
             },
             "unprotected": list(self.unprotected),
             "notes": list(trace.notes),
@@ -82,13 +84,18 @@ class MemoryDiagnosis:
 
 
 def find_memory(
-    lab: Lab, *, budget_s: float = 60.0, progress: Callable[[str], None] = lambda _: None
+    lab: Lab,
+    *,
+    budget_s: float = 60.0,
+    snapshot: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryDiagnosis:
     """Find out where the memory of the lab's script goes.
 
     Args:
         lab: an entered `Lab`.
         budget_s: fewer steps are observed if they take more than half of it.
+        snapshot: where the history of a CUDA device's allocator is written, for PyTorch's viewer.
         progress: called with a line now and then.
 
     Raises:
@@ -101,7 +108,7 @@ def find_memory(
             "script. Use `hotlap train RECIPE --estimate` for a recipe."
         )
     progress("observing the memory of the first steps, each slowed down")
-    trace = watch_memory(lab, seconds=_WATCH_SHARE * budget_s, progress=progress)
+    trace = watch_memory(lab, seconds=_WATCH_SHARE * budget_s, snapshot=snapshot, progress=progress)
     return MemoryDiagnosis(
         str(lab.subject), trace, tuple(find_all(trace)), unprotected=tuple(lab.unprotected)
     )

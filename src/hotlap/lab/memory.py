@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hotlap.lab.observing import LEAST_START_UP_S
 from hotlap.lab.trial import Lab
-from hotlap.trace.memory_schema import MemoryTrace
+from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace
 
 _SLOWEST = 5.0
 """How many times longer than its first step a step may be before the script is thought to hang."""
@@ -15,24 +15,33 @@ _LEAST_SILENCE_S = 60.0
 
 
 def watch_memory(
-    lab: Lab, *, seconds: float, progress: Callable[[str], None] = lambda _: None
+    lab: Lab,
+    *,
+    seconds: float,
+    snapshot: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryTrace:
     """Observe the memory of the first steps, in a process of its own.
 
     Args:
         lab: where the trial is held.
         seconds: fewer steps are observed if they take longer.
+        snapshot: where the history of the device's allocator is written; a note of the trace says
+            why if it could not be.
         progress: told how long it takes, where a step is long.
 
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    return lab.retry_if_address_in_use(lambda: _watch(lab, seconds, progress))
+    return lab.retry_if_address_in_use(lambda: _watch(lab, seconds, snapshot, progress))
 
 
-def _watch(lab: Lab, seconds: float, progress: Callable[[str], None]) -> MemoryTrace:
+def _watch(
+    lab: Lab, seconds: float, snapshot: Path | None, progress: Callable[[str], None]
+) -> MemoryTrace:
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
-    trial = lab.start("memory", None, folder=str(folder), seconds=seconds)
+    wanted = {"snapshot": True} if snapshot is not None else {}
+    trial = lab.start("memory", None, folder=str(folder), seconds=seconds, **wanted)
     try:
         silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
         while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
@@ -43,6 +52,8 @@ def _watch(lab: Lab, seconds: float, progress: Callable[[str], None]) -> MemoryT
         if message["steps"] == 0:
             raise trial.exit_error()
         trial.check_exit()
+        if snapshot is not None and (folder / SNAPSHOT).exists():
+            shutil.copyfile(folder / SNAPSHOT, snapshot)
         return MemoryTrace.read(folder)
     finally:
         trial.kill()

@@ -55,12 +55,35 @@ def page(diagnosis: MemoryDiagnosis, console: Console) -> None:
             f"\nResident memory of the process: {size(trace.resident[0])} after the first step, "
             f"{size(trace.resident[-1])} after the last."
         )
+    _device(trace, console)
     _findings(diagnosis, console)
     for note in trace.notes:
         console.print(f"Note: {printable(note)}.")
     if diagnosis.unprotected:
         console.print(
             "Trials could still have changed: " + printable("; ".join(diagnosis.unprotected))
+        )
+
+
+def _device(trace: MemoryTrace, console: Console) -> None:
+    """Print what the device's allocator counted beside the tensors that were seen."""
+    peak = trace.device_peak
+    if peak is None:
+        return
+    unseen = peak.allocated_bytes - trace.peak.bytes
+    console.print(
+        f"\nPyTorch's CUDA allocator: {size(peak.allocated_bytes)} allocated at its peak, "
+        f"{size(peak.reserved_bytes)} reserved."
+    )
+    if unseen >= 0:
+        console.print(
+            f"{size(unseen)} of it are in no tensor that was seen: what operators use inside, "
+            "workspaces of cuBLAS and cuDNN, and sizes that were rounded up."
+        )
+    else:
+        console.print(
+            f"That is {size(-unseen)} less than the tensors that were seen: some of them are on "
+            "another device, or the allocator's peak could not be reset."
         )
 
 

@@ -96,6 +96,15 @@ def _roots(frame: FrameType | None) -> Iterator[tuple[str, str, Any, int]]:
                     yield name, file, value, 0
 
 
+def users_files(frame: FrameType | None) -> list[str]:
+    """Return the user's files that are running, then those that were imported."""
+    running = [each.f_code.co_filename for each in frames.user_frames(frame)]
+    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+    files = [each.__dict__.get("__file__") for each in modules]
+    imported = [file for file in files if isinstance(file, str) and is_users(file)]
+    return list(dict.fromkeys([*running, *imported]))
+
+
 def _parts_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Give what an object leads to, and how the way goes on in its name."""
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
 """`MemoryLedger`: every storage of a real run, with the user's line that made it."""
 
+import contextlib
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ class _Entry:
     phase: str
     step: int
     made: int
+    device: str
     freed: int | None = None
 
 
@@ -68,6 +70,15 @@ class MemoryLedger(TorchDispatchMode):
         if self.is_on:
             self.is_on = False
             self.__exit__(None, None, None)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """See no operators meanwhile: they are hotlap's own."""
+        was_on, self.is_on = self.is_on, False
+        try:
+            yield
+        finally:
+            self.is_on = was_on
 
     def _stop(self) -> None:
         """In a forked child: the mode stays where it is, and does nothing."""
@@ -110,7 +121,17 @@ class MemoryLedger(TorchDispatchMode):
         # What is older than the window was made elsewhere.
         file, line = (frames.line(frames.caller()) if self.step else None) or ("", 0)
         self.entries.append(
-            _Entry(size, kind, file, line, operator, self.phase, self.step, self._events)
+            _Entry(
+                size,
+                kind,
+                file,
+                line,
+                operator,
+                self.phase,
+                self.step,
+                self._events,
+                storage.device.type,
+            )
         )
         self._events += 1
 
@@ -188,6 +209,7 @@ class MemoryLedger(TorchDispatchMode):
                 entry.step,
                 entry.made,
                 entry.freed,
+                entry.device,
             )
             for entry in self.entries
         )

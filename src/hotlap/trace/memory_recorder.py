@@ -2,8 +2,9 @@
 
 import gc
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -12,19 +13,26 @@ import torch
 
 from hotlap.nested import tensors
 from hotlap.trace import frames
-from hotlap.trace.holders import Held, find_held, graph_of, last_of, sizes_of
+from hotlap.trace.device_memory import DeviceMemory
+from hotlap.trace.holders import Held, find_held, graph_of, last_of, sizes_of, users_files
+from hotlap.trace.liveness import find_reader
 from hotlap.trace.memory import MemoryLedger
 from hotlap.trace.memory_schema import (
     WARM_UP,
+    CacheCall,
     GradientSpan,
     Growth,
     Holding,
     MemoryTrace,
+    SequenceBatch,
 )
-from hotlap.trace.statements import line_that_assigns, line_that_grows
+from hotlap.trace.padding import measure_padding, names_of
+from hotlap.trace.statements import line_that_assigns, line_that_grows, line_that_removes
 
 STEPS = 10
 """Steps that are observed."""
+_ANY = -1
+"""Stands for the identity of whatever a name leads to."""
 _LEAST_GROWN = 3
 """Steps in each of which something must have grown."""
 
@@ -38,12 +46,18 @@ class MemoryRecorder:
     Args:
         optimizers: gives the optimizers of the run.
         models: gives the models that are trained.
+        keeps_history: let the device's allocator record a history, for a snapshot.
     """
 
     def __init__(
-        self, optimizers: Callable[[], Iterable[Any]], models: Callable[[], Iterable[Any]]
+        self,
+        optimizers: Callable[[], Iterable[Any]],
+        models: Callable[[], Iterable[Any]],
+        *,
+        keeps_history: bool = False,
     ) -> None:
         self.ledger = MemoryLedger()
+        self.device = DeviceMemory(keeps_history=keeps_history)
         self.steps = 0
         """Whole steps so far."""
         self.notes: list[str] = []
@@ -61,14 +75,20 @@ class MemoryRecorder:
         self._zeroing = ""
         self._keeps = False
         self._resident: list[int] = []
+        self._cache_calls: list[CacheCall] = []
+        self._batches: list[SequenceBatch] = []
+        self._pending: list[SequenceBatch] = []
+        """Of the newest batch: whether it is trained on is not known yet."""
 
     def begin(self) -> None:
         """Note what is alive, and follow what is made from now on. Further calls do nothing."""
         if self._begun:
             return
         self._begun = True
+        self.device.begin(self._models())
         gc.collect()
-        older = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        # `isinstance` would ask proxies for their class, which may run code or warn.
+        older = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
         self.ledger.mark(older, "other")
         del older
         self._mark_known()
@@ -102,12 +122,26 @@ class MemoryRecorder:
         if phase == "data":
             self._iteration = self.ledger.now
 
-    def batch_ends(self, batch: Any) -> None:
-        """A batch was made."""
+    def batch_ends(self, batch: Any, frame: FrameType | None = None) -> None:
+        """A batch was made; `frame` is what asked for it."""
         self.ledger.mark(tensors(batch), "batches")
+        self._pending = self._measure(batch, "batch", frame)
 
-    def forward_begins(self, frame: FrameType | None) -> None:
-        """A training forward begins."""
+    def _measure(self, batch: Any, name: str, frame: FrameType | None) -> list[SequenceBatch]:
+        with self.ledger.pause():
+            arrays = arrays_of(batch, name)
+            return measure_padding(arrays, self.ledger.step, frames.location_of(frame))
+
+    def cache_emptied(self, frame: FrameType | None) -> None:
+        """The script empties the cache of the device's memory."""
+        if self._begun:
+            self._cache_calls.append(CacheCall(self.ledger.step, frames.location_of(frame)))
+
+    def forward_begins(self, frame: FrameType | None, inputs: tuple[Any, ...] = ()) -> None:
+        """A training forward begins; a script without a loader shows its batch only here."""
+        self.device.begin(self._models())
+        if self._first_forward and not self._pending:
+            self._pending = self._measure(inputs, "inputs", frame)
         self.ledger.enter_phase("forward")
         # One pass earlier than the settled window: what it holds reaches into that.
         if self._first_forward and self.steps >= WARM_UP - 1:
@@ -132,7 +166,9 @@ class MemoryRecorder:
                     continue
                 assigned = line_that_assigns(file, name, line)
                 where = f"{frames.shorten_path(file)}:{assigned or line}"
-                found.append(Holding(name, where, ledger.step, self._iteration, tuple(blocks)))
+                reader = find_reader(file, name, [line, assigned or line])
+                row = (ledger.step, self._iteration, tuple(blocks), reader)
+                found.append(Holding(name, where, *row))
         return found
 
     def _numbers(self, held: list[torch.Tensor]) -> list[int]:
@@ -144,6 +180,8 @@ class MemoryRecorder:
 
     def backward_begins(self) -> None:
         """A backward begins."""
+        self._batches += self._pending
+        self._pending = []
         alive = self._all_gradients()
         if not self._gradients and self.steps >= WARM_UP:
             self._gradients = self.ledger.watch_gradients(alive)
@@ -166,6 +204,7 @@ class MemoryRecorder:
         self._mark_known()
         self._note_gradients()
         self.steps += 1
+        self.device.step_ends(self.steps)
         ledger.end_step()
         self._iteration = ledger.now
         self._first_forward = True
@@ -187,18 +226,24 @@ class MemoryRecorder:
     def _follow_growth(self, frame: FrameType | None) -> None:
         """Compare the sizes of the user's containers and graphs with those of earlier steps."""
         held = find_held(frame)
-        sizes = {(each.name, id_of(each)): size_of(each) for each in held}
-        self._sizes.append(sizes)
+        self._sizes.append(sizes_of_held(held))
         if len(self._sizes) <= _LEAST_GROWN:
             return
         found = []
         for each in held:
-            rows = [row.get((each.name, id_of(each))) for row in self._sizes][-_LEAST_GROWN - 1 :]
-            known = [row for row in rows if row is not None]
-            steady = len(known) == len(rows) and all(a < b for a, b in itertools.pairwise(known))
-            if steady and getattr(each.value, "maxlen", None) is None:
-                rate = (known[-1] - known[0]) / _LEAST_GROWN
-                found.append(self._growth(each, rate, frame))
+            known = [row.get((each.name, id_of(each))) for row in self._sizes]
+            if count_grown(known) < _LEAST_GROWN:
+                # As in `kept = kept[-n:]`: another container, under the same name.
+                known = [row.get((each.name, _ANY)) for row in self._sizes]
+            # A container that shrinks now and then is bounded; a sum of losses may begin again.
+            if not isinstance(each.value, torch.Tensor) and has_shrunk(known):
+                continue
+            steps = count_grown(known)
+            if steps >= _LEAST_GROWN:
+                begin, end = known[-1 - _LEAST_GROWN] or 0, known[-1] or 0
+                growth = self._growth(each, (end - begin) / _LEAST_GROWN, frame)
+                observed = sum(size is not None for size in known) - 1
+                found.append(replace(growth, steps=steps, observed=observed))
         self._growths = tuple(found)
 
     def _growth(self, held: Held, rate: float, frame: FrameType | None) -> Growth:
@@ -221,16 +266,22 @@ class MemoryRecorder:
         blocks = [n for n in self._numbers(seen) if 0 < self.ledger.entries[n].step <= old]
         line = line_that_grows(held.file, held.name)
         where = f"{frames.shorten_path(held.file)}:{line}" if line else frames.location_of(frame)
+        kind = "graph" if isinstance(value, torch.Tensor) else type(value).__name__
+        removed = None
+        if kind != "graph":
+            removed = line_that_removes([held.file, *users_files(frame)], held.name, kind)
         return Growth(
             name=held.name,
             where=where,
-            kind="graph" if isinstance(value, torch.Tensor) else type(value).__name__,
+            kind=kind,
             items=rate,
             host_bytes=host * rate,
             nodes=nodes / max(1, self.steps),
             blocks=tuple(blocks),
             has_graph=bool(with_graph),
             scalars=bool(seen) and all(tensor.numel() == 1 for tensor in seen),
+            maxlen=getattr(value, "maxlen", None),
+            removed=f"{frames.shorten_path(removed[0])}:{removed[1]}" if removed else "",
         )
 
     def trace(self, device: str, planned_steps: int | None) -> MemoryTrace:
@@ -250,7 +301,56 @@ class MemoryRecorder:
             resident=tuple(self._resident),
             planned_steps=planned_steps,
             notes=tuple(self.notes),
+            batches=tuple(self._batches),
+            allocator=tuple(self.device.steps),
+            cache_calls=tuple(self._cache_calls),
+            device_peak=self.device.peak(),
+            has_snapshot=self.device.has_snapshot,
         )
+
+
+def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
+    """Return the dense tensors of a batch as numpy arrays, each with the way to it.
+
+    What is on a device that captures a graph cannot be read, and is left out.
+    """
+    found = []
+    for path, value in names_of(batch, name):
+        if type(value) is not torch.Tensor or value.layout is not torch.strided:
+            continue
+        if value.is_meta or (value.is_cuda and torch.cuda.is_current_stream_capturing()):
+            continue
+        held = value.detach().cpu().resolve_conj().resolve_neg()
+        # numpy has no bfloat16.
+        found.append((path, (held.float() if held.is_floating_point() else held).numpy()))
+    return found
+
+
+def has_shrunk(sizes: Sequence[int | None]) -> bool:
+    """True if something was ever smaller than one step before; None where it was not there."""
+    pairs = itertools.pairwise(sizes)
+    return any(a is not None and b is not None and b < a for a, b in pairs)
+
+
+def count_grown(sizes: Sequence[int | None]) -> int:
+    """Return in how many steps in a row, up to the last, something grew."""
+    count = 0
+    for before, after in reversed(list(itertools.pairwise(sizes))):
+        if before is None or after is None or after <= before:
+            break
+        count += 1
+    return count
+
+
+def sizes_of_held(held: Sequence[Held]) -> dict[tuple[str, int], int]:
+    """Return the sizes of containers and graphs by name and identity, and by name if it is unique.
+
+    Graphs are known by their names.
+    """
+    sizes = {(each.name, id_of(each)): size_of(each) for each in held}
+    names = Counter(name for name, _ in sizes)
+    alone = {(name, _ANY): size for (name, _), size in sizes.items() if names[name] == 1}
+    return {**sizes, **alone}
 
 
 def id_of(held: Held) -> int:

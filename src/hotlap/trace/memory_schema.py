@@ -25,6 +25,8 @@ than the window; everything else is `temporaries`."""
 WARM_UP = 2
 """First steps make optimizer states and caches: what grows only in them does not grow."""
 _FILE = "memory.json"
+SNAPSHOT = "snapshot.pickle"
+"""Beside the trace: the history of the device's allocator, where it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Block:
     """Number of the event, from 0: allocations and frees are counted together."""
     freed: int | None = None
     """Number of the event that freed it; None if it outlived the window."""
+    device: str = "cpu"
+    """Kind of the device whose memory it is."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Holding:
     begin: int
     """Event with which that pass of the loop began."""
     blocks: tuple[int, ...]
+    reader: str = ""
+    """Who may read it after the pass, see `hotlap.trace.liveness.find_reader`."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,69 @@ class Growth:
     """Its tensors hold their autograd graphs."""
     scalars: bool = False
     """Its tensors have one element each."""
+    steps: int = 0
+    """Steps in a row in which it grew, up to the last one."""
+    observed: int = 0
+    """Steps in which it was there."""
+    maxlen: int | None = None
+    """The length that it cannot exceed, of a `deque`."""
+    removed: str = ""
+    """`file:line` of a statement that removes from it, or replaces its elements; empty if no file
+    of the user's has one."""
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """One tensor of one training batch that may hold sequences, padded or not."""
+
+    step: int
+    name: str
+    """The expression that leads to it, as in `batch['input_ids']`."""
+    where: str
+    """The line that asked for the batch."""
+    samples: int
+    length: int
+    filled: int
+    """Positions that are no padding, of samples * length."""
+    longest: int
+    """Of the longest sample, without padding."""
+    value: float | None = None
+    """What it is padded with; None if no padding was seen."""
+    mask: str = ""
+    """The tensor of the batch that says what is padding; empty if the values do."""
+
+
+@dataclass(frozen=True)
+class AllocatorStep:
+    """torch's allocator of CUDA memory at the end of a step."""
+
+    step: int
+    device_allocs: int
+    """Calls of cudaMalloc and cuMemMap since the process began, as all three counters are."""
+    device_frees: int
+    retries: int
+    """Calls that failed, and were repeated after the cache had been freed."""
+    allocated_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    """Free parts of segments that are used otherwise: they cannot be given back."""
+
+
+@dataclass(frozen=True)
+class CacheCall:
+    """The script emptied the allocator's cache."""
+
+    step: int
+    """From 1."""
+    where: str
+
+
+@dataclass(frozen=True)
+class DevicePeak:
+    """The most that torch's allocator of CUDA memory counted in the observed steps."""
+
+    allocated_bytes: int
+    reserved_bytes: int
 
 
 @dataclass(frozen=True)
@@ -143,17 +212,33 @@ class MemoryTrace:
     """Resident memory of the process at the end of each step, in bytes."""
     planned_steps: int | None = None
     notes: Sequence[str] = field(default_factory=tuple)
+    batches: Sequence[SequenceBatch] = ()
+    allocator: Sequence[AllocatorStep] = ()
+    """Of each step; empty without CUDA."""
+    cache_calls: Sequence[CacheCall] = ()
+    device_peak: DevicePeak | None = None
+    """None without CUDA."""
+    has_snapshot: bool = False
+    """The allocator's history was written beside the trace."""
 
     @cached_property
     def events(self) -> tuple[tuple[int, int], ...]:
-        """(block, bytes) of every allocation, and (block, minus bytes) of every free, in order."""
-        rows = [(block.made, number, block.bytes) for number, block in enumerate(self.blocks)]
+        """(block, bytes) of every allocation, and (block, minus bytes) of every free, in order.
+
+        Storages of another device's memory are listed with 0 bytes.
+        """
+        sizes = [block.bytes if self.is_counted(block) else 0 for block in self.blocks]
+        rows = [(block.made, number, sizes[number]) for number, block in enumerate(self.blocks)]
         rows += [
-            (block.freed, number, -block.bytes)
+            (block.freed, number, -sizes[number])
             for number, block in enumerate(self.blocks)
             if block.freed is not None
         ]
         return tuple((number, change) for _, number, change in sorted(rows))
+
+    def is_counted(self, block: Block) -> bool:
+        """True if a storage is in the memory that the run is about: the device's own."""
+        return block.device == self.device.partition(":")[0]
 
     def position(self, at: int) -> tuple[int, str]:
         """Return the step and the phase of an event."""
@@ -169,7 +254,11 @@ class MemoryTrace:
             alive += change
             if alive > top:
                 top, at = alive, event
-        held = tuple(n for n, block in enumerate(self.blocks) if is_alive(block, at))
+        held = tuple(
+            number
+            for number, block in enumerate(self.blocks)
+            if is_alive(block, at) and self.is_counted(block)
+        )
         kinds = dict.fromkeys(KINDS, 0)
         for number in held:
             kinds[self.blocks[number].kind] += self.blocks[number].bytes
@@ -207,7 +296,7 @@ class MemoryTrace:
                 changes[event] += change
         for number, begin, end in spans:
             block = self.blocks[number]
-            if number in removed or begin < block.made:
+            if number in removed or begin < block.made or not self.is_counted(block):
                 continue
             # Where it is freed meanwhile, the free itself must not count again.
             until = end if block.freed is None else min(end, block.freed)
@@ -237,13 +326,17 @@ class MemoryTrace:
             "holdings": Holding,
             "growths": Growth,
             "gradients": GradientSpan,
+            "batches": SequenceBatch,
+            "allocator": AllocatorStep,
+            "cache_calls": CacheCall,
         }
         read = {
             name: tuple(kind(**{key: _plain(item) for key, item in row.items()}) for row in rows)
             for name, kind in lists.items()
             for rows in [data[name]]
         }
-        return cls(**{**data, **read})
+        peak = data["device_peak"]
+        return cls(**{**data, **read, "device_peak": DevicePeak(**peak) if peak else None})
 
     def write(self, folder: Path) -> None:
         """Write it into a folder that exists."""

@@ -101,7 +101,7 @@ class Recorder:
     def note_loss(self, loss: torch.Tensor) -> None:
         """Keep the loss of a backward, if it is one number."""
         if self.keeps_losses and loss.numel() == 1:
-            self._losses.append(loss.detach())
+            self._losses.append(_number_of(loss))
 
     def losses(self) -> list[float]:
         """Return the losses so far. Waits for the device."""
@@ -196,3 +196,17 @@ class Recorder:
             clock=self.clock.name,
             events=self.events.as_tuple(),
         )
+
+
+def _number_of(loss: torch.Tensor) -> torch.Tensor:
+    """Return the loss without its graph, and without memory that is not its own.
+
+    The storage of a mean, as `mse_loss` gives it, may be as large as what it is the mean of.
+    """
+    number = loss.detach()
+    if type(number) is not torch.Tensor or number.untyped_storage().nbytes() == number.nbytes:
+        return number
+    # In a graph that is being captured, a copy would become a part of it.
+    if number.is_cuda and torch.cuda.is_current_stream_capturing():
+        return number
+    return number.clone()

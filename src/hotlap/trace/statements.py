@@ -1,11 +1,13 @@
-"""The statement of the user's that assigns a variable, or adds to it. No torch."""
+"""The statement of the user's that assigns a variable, adds to it or removes from it. No torch."""
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 _ADDS = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault", "put"}
+_REMOVES = {"pop", "popleft", "popitem", "clear", "remove", "discard"}
+_REMOVES_FROM_ARGUMENT = {"heappop", "heappushpop", "heapreplace"}
 
 
 def line_that_grows(file: str, name: str) -> int | None:
@@ -39,13 +41,68 @@ def line_that_assigns(file: str, name: str, before: int) -> int | None:
     return (after or lines or [None])[0]
 
 
+def line_that_removes(files: Iterable[str], name: str, kind: str) -> tuple[str, int] | None:
+    """Return file and line of a statement that may bound a container, None if there is none.
+
+    Args:
+        files: where to look, in this order.
+        name: as in `losses`, `self.outputs` or `logs['loss']`; another object's attribute of the
+            same name counts.
+        kind: type of the container. What is assigned to an element of a list replaces another one.
+    """
+    wanted = _plain(name)
+    for file in files:
+        lines = [
+            node.lineno
+            for node in _nodes(file)
+            for target in _shortened(node, kind)
+            if _likeness(target, wanted, 0) is not None
+        ]
+        if lines:
+            return file, min(lines)
+    return None
+
+
+def _shortened(node: ast.stmt | ast.Call, kind: str) -> list[ast.expr]:
+    """Return the containers that a statement removes from, or whose elements it replaces."""
+    if isinstance(node, ast.Call):
+        function = node.func
+        if isinstance(function, ast.Attribute) and function.attr in _REMOVES:
+            return [function.value]
+        word = getattr(function, "attr", getattr(function, "id", ""))
+        return node.args[:1] if word in _REMOVES_FROM_ARGUMENT else []
+    if isinstance(node, ast.Delete):
+        return [each.value for each in node.targets if isinstance(each, ast.Subscript)]
+    if not isinstance(node, ast.Assign):
+        return []
+    found = [
+        each.value
+        for each in node.targets
+        if isinstance(each, ast.Subscript) and (kind != "dict" or isinstance(each.slice, ast.Slice))
+    ]
+    # As in `x = x[-n:]`.
+    value = node.value
+    if isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+        names = [ast.unparse(each) for each in node.targets]
+        found += [value.value] if ast.unparse(value.value) in names else []
+    return found
+
+
+@lru_cache(maxsize=64)
+def tree_of(file: str) -> ast.Module | None:
+    """Return what a file's text says, None if it is no Python."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return None
+
+
 @lru_cache(maxsize=64)
 def _nodes(file: str) -> tuple[ast.stmt | ast.Call, ...]:
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
+    tree = tree_of(file)
+    if tree is None:
         return ()
-    kinds = (ast.Call, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For)
+    kinds = (ast.Call, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.Delete)
     return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
 
 

@@ -7,9 +7,11 @@ from typing import Any
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.trace import frames
+from hotlap.errors import RunError
+from hotlap.trace import event_kinds, frames
 from hotlap.trace.facts import device_of
 from hotlap.trace.memory_recorder import STEPS, MemoryRecorder
+from hotlap.trace.memory_schema import SNAPSHOT
 
 _LEAST_STEPS = 6
 
@@ -17,7 +19,8 @@ _LEAST_STEPS = 6
 class WatchMemory(Part):
     """Feeds a `MemoryRecorder` with what the seams hear, and ends the trial after some steps.
 
-    Options: `folder`, where the trace is written, and `seconds`, after which fewer steps do.
+    Options: `folder`, where the trace is written; `seconds`, after which fewer steps do; `snapshot`
+    is True if the allocator's history is to be written there, too.
 
     Args:
         session: what it is a part of, after `watch`.
@@ -25,11 +28,15 @@ class WatchMemory(Part):
     """
 
     wants_phases = True
+    wants_events = True
 
     def __init__(self, session: Session, watch: Watch) -> None:
         self._session, self._watch = session, watch
         watch.recorder.keeps_losses = False
-        self._recorder = MemoryRecorder(known_optimizers, lambda: watch.roots)
+        self._snapshot = session.config.options.get("snapshot", False)
+        self._recorder = MemoryRecorder(
+            known_optimizers, lambda: watch.roots, keeps_history=self._snapshot
+        )
         self._folder = Path(session.config.options["folder"])
         self._seconds = session.config.options["seconds"]
         self._began = 0.0
@@ -47,9 +54,13 @@ class WatchMemory(Part):
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         del iterator
         if self._began:
-            self._recorder.batch_ends(batch)
+            self._recorder.batch_ends(batch, frames.caller())
         self._recorder.enter_phase("other")
         return batch
+
+    def event_happens(self, kind: str) -> None:
+        if kind == event_kinds.EMPTY_CACHE:
+            self._recorder.cache_emptied(frames.caller())
 
     def root_found(self, module: Any) -> None:
         del module
@@ -57,7 +68,7 @@ class WatchMemory(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
-        self._recorder.forward_begins(frames.caller())
+        self._recorder.forward_begins(frames.caller(), inputs)
         return inputs
 
     def backward_begins(self, loss: Any) -> None:
@@ -86,7 +97,15 @@ class WatchMemory(Part):
     def report(self) -> dict[str, Any]:
         # What hotlap itself computes now is none of the script's.
         self._recorder.ledger.end()
+        if self._snapshot:
+            self._write_snapshot()
         facts = self._watch.facts()
         trace = self._recorder.trace(device_of(self._watch.roots), facts.planned_steps)
         trace.write(self._folder)
         return {}
+
+    def _write_snapshot(self) -> None:
+        try:
+            self._recorder.device.write_snapshot(self._folder / SNAPSHOT)
+        except (RunError, OSError) as error:
+            self._recorder.notes.append(f"no snapshot was written: {error}")

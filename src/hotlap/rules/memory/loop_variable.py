@@ -5,6 +5,8 @@ What it sees   local variables that, when a forward begins, still hold what the 
 Why it costs   a variable holds its tensor until it is assigned again, which is after the next
                forward has made its own: both are alive at the peak.
 What to do     `del` the variable at the end of the loop's body, or put the body into a function.
+               Where the code after the loop reads it, keep only what that needs of it. Where the
+               next pass reads it before it assigns it, the memory is needed: nothing is reported.
 Evidence       bytes that the variable holds, and the peak as it would be had they been freed with
                the end of the step.
 """
@@ -19,6 +21,9 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     """Find variables without whose old values the peak is lower."""
     by_name: dict[tuple[str, str], list[Holding]] = {}
     for holding in trace.holdings:
+        # The next pass needs it.
+        if holding.reader == "next_pass":
+            continue
         by_name.setdefault((holding.name, holding.where), []).append(holding)
     peak = trace.settled_peak()
     found = []
@@ -43,10 +48,19 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                     f"`{name}` keeps {size(total)} of the step before alive during the next "
                     f"forward; without it the peak is {size(peak - lower)} lower"
                 ),
-                remedy=f"`del {name}` at the end of the loop's body, or make the body a function",
+                remedy=_remedy(name, last.reader),
             )
         )
     return found
+
+
+def _remedy(name: str, reader: str) -> str:
+    if reader == "after_loop":
+        return (
+            f"keep only what is read of `{name}` after the loop (a number, or a small copy), or "
+            "make the loop's body a function that returns it"
+        )
+    return f"`del {name}` at the end of the loop's body, or make the body a function"
 
 
 def _old_blocks(trace: MemoryTrace, holding: Holding) -> list[int]:

@@ -56,7 +56,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
 
 def _is_short_lived(trace: MemoryTrace, block: Block) -> bool:
     """True if it was made and freed between the same two marks, outside of hotlap's reach."""
-    if block.kind != "temporaries" or block.freed is None:
+    if block.kind != "temporaries" or block.freed is None or not trace.is_counted(block):
         return False
     own = block.phase in ("backward", "optimizer")
     return not own and trace.position(block.made)[0] == trace.position(block.freed)[0]

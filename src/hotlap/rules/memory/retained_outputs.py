@@ -7,12 +7,16 @@ Why it costs   memory grows with the length of the run; with their autograd grap
 What to do     keep what is needed of them: a number, a sum, or a copy on the host; detach it; or
                empty the list once it was used.
 Evidence       bytes that each step leaves behind, the line that made them, and the variable that
-               holds them.
+               holds them; in how many of the observed steps it grew, and a line that removes from
+               it, if there is one: it may then be bounded, and the confidence is low. A `deque`
+               with a `maxlen` is never reported.
 """
 
 from hotlap.rules.memory.record import MemoryFinding, MemoryRule, size
 from hotlap.rules.memory.retention import (
+    bound,
     bytes_per_step,
+    confidence,
     growths,
     is_large,
     is_loss,
@@ -29,7 +33,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
     for growth in growths(trace):
         per_step = bytes_per_step(trace, growth)
         tensors = tensor_bytes(trace, growth)
-        if is_loss(growth) or tensors <= growth.host_bytes or not is_large(trace, per_step):
+        if is_loss(trace, growth) or tensors <= growth.host_bytes or not is_large(trace, per_step):
             continue
         lines = made_at([trace.blocks[number] for number in growth.blocks])
         graph = ", with their autograd graphs" if growth.has_graph else ""
@@ -41,12 +45,13 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                 holder=growth.name,
                 evidence=(
                     f"`{growth.name}` ({growth.kind}) keeps {size(tensors)} of tensors of each "
-                    f"step{graph}, made at {lines}"
+                    f"step{graph}, made at {lines}; {bound(growth)}"
                 ),
                 remedy=(
                     "keep only what is needed of them (a number, a sum), detached, or clear "
                     f"`{growth.name}` once it was used"
                 ),
+                confidence=confidence(growth),
             )
         )
     for where, numbers in unexplained(trace).items():

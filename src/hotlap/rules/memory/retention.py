@@ -26,9 +26,30 @@ def tensor_bytes(trace: MemoryTrace, growth: Growth) -> float:
     return trace.of_one_step(growth.blocks) if len(steps) >= _LEAST_STEPS else 0.0
 
 
-def is_loss(growth: Growth) -> bool:
-    """True if what is held are graphs of numbers: losses, or a sum of them."""
-    return growth.kind == "graph" or (growth.has_graph and growth.scalars)
+def has_graph(growth: Growth) -> bool:
+    """True if what is held keeps autograd graphs alive."""
+    return growth.kind == "graph" or growth.has_graph
+
+
+def is_loss(trace: MemoryTrace, growth: Growth) -> bool:
+    """True for numbers with graphs, or in storages larger than they are: losses, or their sum."""
+    if growth.kind == "graph":
+        return True
+    is_wide = tensor_bytes(trace, growth) > growth.host_bytes
+    return growth.scalars and (growth.has_graph or is_wide)
+
+
+def bound(growth: Growth) -> str:
+    """Say in how many steps it was seen to grow, and what is known of a bound."""
+    seen = f"it grew in {growth.steps} of {growth.observed} observed steps"
+    if growth.removed:
+        return f"{seen}; {growth.removed} removes or replaces elements, so it may be bounded"
+    return f"{seen}, and no statement was found that removes from it"
+
+
+def confidence(growth: Growth) -> str:
+    """Return how sure it is that it grows for as long as the run lasts."""
+    return "low" if growth.removed else "high"
 
 
 def is_large(trace: MemoryTrace, per_step: float) -> bool:
@@ -38,10 +59,14 @@ def is_large(trace: MemoryTrace, per_step: float) -> bool:
 
 
 def growths(trace: MemoryTrace) -> list[Growth]:
-    """Return what grows, each tensor with one holder only, the one that holds most first."""
+    """Return what grows, each tensor with one holder only, the one that holds most first.
+
+    What cannot grow beyond a length that the script has chosen is none of it.
+    """
     found: list[Growth] = []
-    taken: set[int] = set()
-    for growth in sorted(trace.growths, key=lambda each: -bytes_per_step(trace, each)):
+    taken = {n for each in trace.growths if each.maxlen is not None for n in each.blocks}
+    unbounded = [each for each in trace.growths if each.maxlen is None]
+    for growth in sorted(unbounded, key=lambda each: -bytes_per_step(trace, each)):
         if growth.blocks and set(growth.blocks) <= taken:
             continue
         taken |= set(growth.blocks)
@@ -50,17 +75,26 @@ def growths(trace: MemoryTrace) -> list[Growth]:
 
 
 def unexplained(trace: MemoryTrace) -> dict[str, list[int]]:
-    """Return allocation line -> retained storages that no known variable holds."""
+    """Return allocation line -> retained storages that no known variable holds.
+
+    Where some of a line's are freed, a buffer of limited length holds the others.
+    """
     held = {number for growth in trace.growths for number in growth.blocks}
+    kept = [(number, each) for number, each in enumerate(trace.blocks) if each.kind == "retained"]
+    rotating = {_maker(block) for _, block in kept if block.freed is not None}
     found: dict[str, list[int]] = {}
-    for number, block in enumerate(trace.blocks):
-        if block.kind == "retained" and block.freed is None and number not in held:
+    for number, block in kept:
+        if block.freed is None and number not in held and _maker(block) not in rotating:
             found.setdefault(block.where, []).append(number)
     return {
         where: numbers
         for where, numbers in found.items()
         if len({trace.blocks[number].step for number in numbers}) >= _LEAST_STEPS
     }
+
+
+def _maker(block: Block) -> tuple[str, str]:
+    return block.where, block.operator
 
 
 def made_at(blocks: Sequence[Block]) -> str:

@@ -1,0 +1,117 @@
+"""Batches of sequences hold padding, and so does everything that the model makes of them.
+
+What it sees   tensors of the observed training batches, ids of shape (samples, length) or features
+               of shape (samples, length, features), in which a fifth of the positions or more is
+               padding: runs of one value at the end, or at the beginning, of the rows. A mask of
+               zeros and ones in the batch is believed; without one, the runs must differ in length
+               and their value must be rare elsewhere, so that dark borders of images and one-hot
+               rows do not count.
+Why it costs   activations are as long as the padded sequences, and so is the time to compute them.
+What to do     pad to the longest sequence of each batch and not to a fixed length; put sequences of
+               similar length into one batch (sort, or buckets); give a batch a budget of padded
+               tokens in place of a number of samples. In a recipe: `hotlap.pad` and
+               `tokens_per_batch`.
+Evidence       share of padded positions over the observed batches. The bytes are an estimate: that
+               share of the batch's own at the peak, of the tensors of batches, activations and
+               temporaries whose size is a multiple of its samples times its length.
+"""
+
+from collections.abc import Sequence
+
+from hotlap.rules.memory.record import FLOOR, MemoryFinding, MemoryRule, size
+from hotlap.trace.memory_schema import MemoryTrace, SequenceBatch, is_alive
+
+_LEAST_SHARE = 0.2
+"""Of the positions that must be padding."""
+_GROW_WITH_LENGTH = ("batches", "activations", "temporaries")
+
+
+def find(trace: MemoryTrace) -> list[MemoryFinding]:
+    """Find the tensor of the batches that says best how much is padding."""
+    rows = _padded_tensor(trace.batches)
+    if not rows:
+        return []
+    positions = sum(row.samples * row.length for row in rows)
+    share = 1 - sum(row.filled for row in rows) / positions
+    cost, scaled = _cost(trace, rows)
+    if share < _LEAST_SHARE or cost < FLOOR * trace.peak.bytes:
+        return []
+    first, count = rows[0], len(rows)
+    value = next(row.value for row in rows if row.value is not None)
+    mask = next((row.mask for row in rows if row.mask), "")
+    said = f"as `{mask}` says" if mask else "seen by its value, as there is no mask"
+    return [
+        MemoryFinding(
+            where=first.where,
+            cost_bytes=cost,
+            grows=False,
+            holder=first.name,
+            evidence=(
+                f"{share:.0%} of the positions of `{first.name}` ({positions / count:,.0f} in each "
+                f"of {count} batches) are padding with {value:g}, {said}; about {size(cost)} at "
+                f"the peak, estimated from {size(scaled)} of tensors whose size is a multiple of "
+                "samples x length"
+            ),
+            remedy=_remedy(rows, positions),
+            confidence="medium",
+        )
+    ]
+
+
+def _padded_tensor(batches: Sequence[SequenceBatch]) -> list[SequenceBatch]:
+    """Return what was seen of one tensor: of those that are padded, the one with least padding."""
+    by_name: dict[str, list[SequenceBatch]] = {}
+    for row in batches:
+        by_name.setdefault(row.name, []).append(row)
+    padded = [rows for rows in by_name.values() if _has_one_value(rows)]
+    # What a mask says comes first; labels may leave out more than padding.
+    return max(padded, key=lambda rows: (_has_mask(rows), _filled_share(rows)), default=[])
+
+
+def _has_one_value(rows: Sequence[SequenceBatch]) -> bool:
+    return len({row.value for row in rows if row.value is not None}) == 1
+
+
+def _has_mask(rows: Sequence[SequenceBatch]) -> bool:
+    return any(row.mask for row in rows)
+
+
+def _filled_share(rows: Sequence[SequenceBatch]) -> float:
+    return sum(row.filled for row in rows) / sum(row.samples * row.length for row in rows)
+
+
+def _cost(trace: MemoryTrace, rows: Sequence[SequenceBatch]) -> tuple[int, int]:
+    """Return the bytes of padding at the peak, and the bytes of what is as long as the batch."""
+    at = trace.settled_peak_at
+    step, _ = trace.position(at)
+    now = [row for row in rows if row.step == step]
+    if not now:
+        return 0, 0
+    positions = now[0].samples * now[0].length
+    scaled = sum(
+        block.bytes
+        for block in trace.blocks
+        if block.kind in _GROW_WITH_LENGTH
+        and block.bytes % positions == 0
+        and is_alive(block, at)
+        and trace.is_counted(block)
+    )
+    return round(scaled * (1 - _filled_share(now))), scaled
+
+
+def _remedy(rows: Sequence[SequenceBatch], positions: int) -> str:
+    longest = sum(row.samples * row.longest for row in rows)
+    is_fixed = len({row.length for row in rows}) == 1 and longest < positions
+    group = (
+        "put sequences of similar length into one batch (sort, or buckets), with a budget of "
+        "padded tokens per batch; in a recipe `hotlap.pad` and `tokens_per_batch`"
+    )
+    if not is_fixed:
+        return group
+    return (
+        f"pad to the longest sequence of each batch, not to {rows[0].length}: {positions:,} "
+        f"positions become {longest:,}; then {group}"
+    )
+
+
+RULE = MemoryRule(name="wasted_padding", find=find)

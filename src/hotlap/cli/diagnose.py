@@ -53,12 +53,12 @@ def diagnose(
     from hotlap.rules import registry
 
     script = script_or_recipe(target, python)
-    if script.kind == "recipe":
-        say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
     if memory:
         return _diagnose_memory(script, budget, hide, svg, json=json)
+    if script.kind == "recipe":
+        say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     registry(rule)
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
@@ -80,6 +80,8 @@ def _diagnose_memory(
     # Before anything starts: a measurement is not to be lost to a wrong path.
     if svg is not None and not Path(svg).absolute().parent.is_dir():
         raise UsageError(f"--svg {svg}: its folder was not found. Expected: a file in a folder.")
+    if script.kind == "recipe":
+        say(f"`{script}` is a recipe: hotlap's engine trains it, as without --plan")
     with lab_of(script, hide=hide) as lab:
         found = find_memory(lab, budget_s=budget, progress=say)
     if svg is not None:

@@ -1,12 +1,15 @@
-"""Runs a script in the role `memory`, and returns what its first steps allocate."""
+"""Runs a subject in the role `memory`, and returns what its first steps allocate."""
 
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hotlap.lab.observing import LEAST_START_UP_S
 from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
 from hotlap.trace.memory_schema import MemoryTrace
 
 _SLOWEST = 5.0
@@ -14,25 +17,45 @@ _SLOWEST = 5.0
 _LEAST_SILENCE_S = 60.0
 
 
+@dataclass(frozen=True)
+class MemoryObservation:
+    """A trace, and which techniques took effect in it."""
+
+    trace: MemoryTrace
+    techniques: Sequence[Mapping[str, str]]
+    """{name, state, why}, as the process itself proved it."""
+    seconds: float
+    """What the trial took, its start included."""
+
+
 def watch_memory(
-    lab: Lab, *, seconds: float, progress: Callable[[str], None] = lambda _: None
-) -> MemoryTrace:
+    lab: Lab,
+    plan: Plan | None = None,
+    *,
+    seconds: float,
+    autocast: str = "",
+    progress: Callable[[str], None] = lambda _: None,
+) -> MemoryObservation:
     """Observe the memory of the first steps, in a process of its own.
 
     Args:
         lab: where the trial is held.
+        plan: what is applied to it.
         seconds: fewer steps are observed if they take longer.
+        autocast: what is done to autocast, see `hotlap.trial.autocast_gate`; nothing if empty.
         progress: told how long it takes, where a step is long.
 
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    return lab.retry_if_address_in_use(lambda: _watch(lab, seconds, progress))
+    return lab.retry_if_address_in_use(lambda: _watch(lab, plan, seconds, autocast, progress))
 
 
-def _watch(lab: Lab, seconds: float, progress: Callable[[str], None]) -> MemoryTrace:
+def _watch(
+    lab: Lab, plan: Plan | None, seconds: float, autocast: str, progress: Callable[[str], None]
+) -> MemoryObservation:
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
-    trial = lab.start("memory", None, folder=str(folder), seconds=seconds)
+    trial = lab.start("memory", plan, folder=str(folder), seconds=seconds, autocast=autocast)
     try:
         silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
         while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
@@ -43,7 +66,8 @@ def _watch(lab: Lab, seconds: float, progress: Callable[[str], None]) -> MemoryT
         if message["steps"] == 0:
             raise trial.exit_error()
         trial.check_exit()
-        return MemoryTrace.read(folder)
+        took = time.monotonic() - trial.started
+        return MemoryObservation(MemoryTrace.read(folder), message["techniques"], took)
     finally:
         trial.kill()
         shutil.rmtree(folder)

@@ -25,6 +25,8 @@ from hotlap.trace.statements import line_that_assigns, line_that_grows
 
 STEPS = 10
 """Steps that are observed."""
+LEAST_STEPS = 6
+"""Of them, where they take long."""
 _LEAST_GROWN = 3
 """Steps in each of which something must have grown."""
 
@@ -38,16 +40,21 @@ class MemoryRecorder:
     Args:
         optimizers: gives the optimizers of the run.
         models: gives the models that are trained.
+        others: gives (name, file, object) of what grows although no variable of the user's code
+            leads to it; see `hotlap.trace.holders.find_held`.
     """
 
     def __init__(
-        self, optimizers: Callable[[], Iterable[Any]], models: Callable[[], Iterable[Any]]
+        self,
+        optimizers: Callable[[], Iterable[Any]],
+        models: Callable[[], Iterable[Any]],
+        others: Callable[[], Iterable[tuple[str, str, Any]]] = tuple,
     ) -> None:
         self.ledger = MemoryLedger()
         self.steps = 0
         """Whole steps so far."""
         self.notes: list[str] = []
-        self._optimizers, self._models = optimizers, models
+        self._optimizers, self._models, self._others = optimizers, models, others
         self._begun = False
         self._first_forward = True
         self._iteration = 0
@@ -186,7 +193,7 @@ class MemoryRecorder:
 
     def _follow_growth(self, frame: FrameType | None) -> None:
         """Compare the sizes of the user's containers and graphs with those of earlier steps."""
-        held = find_held(frame)
+        held = find_held(frame, self._others())
         sizes = {(each.name, id_of(each)): size_of(each) for each in held}
         self._sizes.append(sizes)
         if len(self._sizes) <= _LEAST_GROWN:
@@ -220,7 +227,8 @@ class MemoryRecorder:
         old = self.ledger.step - 2
         blocks = [n for n in self._numbers(seen) if 0 < self.ledger.entries[n].step <= old]
         line = line_that_grows(held.file, held.name)
-        where = f"{frames.shorten_path(held.file)}:{line}" if line else frames.location_of(frame)
+        file = frames.shorten_path(held.file)
+        where = f"{file}:{line}" if line else frames.location_of(frame) or file
         return Growth(
             name=held.name,
             where=where,
@@ -250,6 +258,7 @@ class MemoryRecorder:
             resident=tuple(self._resident),
             planned_steps=planned_steps,
             notes=tuple(self.notes),
+            formats=tuple(sorted(self.ledger.formats)),
         )
 
 

@@ -1,17 +1,17 @@
 """Role `memory`: observes what a script's first steps allocate, and what holds it."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hotlap.attach.roles.autocast import Autocast
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.trace import frames
 from hotlap.trace.facts import device_of
-from hotlap.trace.memory_recorder import STEPS, MemoryRecorder
-
-_LEAST_STEPS = 6
+from hotlap.trace.memory_recorder import LEAST_STEPS, STEPS, MemoryRecorder
 
 
 class WatchMemory(Part):
@@ -22,12 +22,13 @@ class WatchMemory(Part):
     Args:
         session: what it is a part of, after `watch`.
         watch: knows models and loaders.
+        autocast: knows in which format autocast computes.
     """
 
     wants_phases = True
 
-    def __init__(self, session: Session, watch: Watch) -> None:
-        self._session, self._watch = session, watch
+    def __init__(self, session: Session, watch: Watch, autocast: Autocast) -> None:
+        self._session, self._watch, self._autocast = session, watch, autocast
         watch.recorder.keeps_losses = False
         self._recorder = MemoryRecorder(known_optimizers, lambda: watch.roots)
         self._folder = Path(session.config.options["folder"])
@@ -80,7 +81,7 @@ class WatchMemory(Part):
             return
         self._recorder.step_ends(frames.caller())
         is_late = time.monotonic() - self._began > self._seconds
-        if self._recorder.steps >= STEPS or (is_late and self._recorder.steps >= _LEAST_STEPS):
+        if self._recorder.steps >= STEPS or (is_late and self._recorder.steps >= LEAST_STEPS):
             self._session.stop()
 
     def report(self) -> dict[str, Any]:
@@ -88,5 +89,10 @@ class WatchMemory(Part):
         self._recorder.ledger.end()
         facts = self._watch.facts()
         trace = self._recorder.trace(device_of(self._watch.roots), facts.planned_steps)
-        trace.write(self._folder)
+        seen = replace(
+            trace,
+            autocast=self._autocast.gate.format,
+            setup_s=self._watch.recorder.setup_s,
+        )
+        seen.write(self._folder)
         return {}

@@ -27,9 +27,8 @@ def check_halves(autocast: dict[str, Any]) -> None:
     """Check that activations take about half under autocast, and that the phases were timed."""
     without, under = autocast["without"], autocast["with"]
     activations = [way["by_kind"]["activations"] for way in (without, under)]
-    # Two of three tensors that a layer and its tanh save are then in 16 bits; of the first layer,
-    # and of the loss, more.
-    assert 0.4 < activations[1] / activations[0] < 0.65
+    # What every tanh gives is then kept in 16 bits, and so is a copy of every weight.
+    assert 0.45 < activations[1] / activations[0] < 0.65
     assert under["peak_bytes"] < 0.8 * without["peak_bytes"]
     for way in (without, under):
         assert set(way["ms"]) == {"forward", "backward", "optimizer", "step"}
@@ -76,6 +75,7 @@ def test_one_region_around_the_whole_loop_is_switched_too(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_where_nothing_is_multiplied_it_is_said_in_one_line(tmp_path: Path) -> None:
     text = script(autocast=False).replace("nn.Linear(64, 64)", "nn.LayerNorm(64)")
+    text = text.replace("nn.Linear(64, 1)", "nn.Softmax(dim=1)").replace("4096, 1)", "4096, 64)")
     autocast = diagnosed(tmp_path, text)["memory"]["autocast"]
     assert "would change nothing" in autocast["why_not"]
     assert autocast["with"] is None

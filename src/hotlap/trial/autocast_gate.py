@@ -17,8 +17,8 @@ class AutocastGate:
         self.is_open = True
         self.format = ""
         """Format of the newest region that was on, as in `bfloat16`; empty if there was none."""
-        self._regions: list[tuple[str, bool]] = []
-        """(kind of device, autocast was on in it) of the regions that are open, outermost first."""
+        self._regions: list[tuple[Any, bool]] = []
+        """(region, autocast was on in it) of those that are open, outermost first."""
         self._thread = threading.get_ident()
 
     def install(self) -> None:
@@ -27,24 +27,25 @@ class AutocastGate:
 
         def __enter__(region: Any) -> Any:
             result = enter(region)
-            self._region_begins(region.device)
+            self._region_begins(region)
             return result
 
         def __exit__(region: Any, *exc: Any) -> Any:
-            # What other threads do with autocast is theirs alone, and so is this list.
-            if threading.get_ident() == self._thread and self._regions:
-                self._regions.pop()
+            # Not always the last one: two regions may end in any order.
+            self._regions = [row for row in self._regions if row[0] is not region]
             return leave(region, *exc)
 
         torch.autocast.__enter__ = __enter__
         torch.autocast.__exit__ = __exit__
 
-    def _region_begins(self, kind: str) -> None:
+    def _region_begins(self, region: Any) -> None:
+        kind = region.device
         is_on = torch.is_autocast_enabled(kind)
         if is_on:
             self.format = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+        # What other threads do with autocast is theirs alone, and so is this list.
         if threading.get_ident() == self._thread:
-            self._regions.append((kind, is_on))
+            self._regions.append((region, is_on))
         if not self.is_open and is_on:
             torch.set_autocast_enabled(kind, False)
 
@@ -52,7 +53,8 @@ class AutocastGate:
         """Open or close it, for regions that have begun too."""
         self.is_open = is_open
         # Of each kind of device the innermost region counts.
-        for kind, is_on in dict(self._regions).items():
+        innermost = {region.device: is_on for region, is_on in self._regions}
+        for kind, is_on in innermost.items():
             torch.set_autocast_enabled(kind, is_on and is_open)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trace.facts import device_of
@@ -30,31 +32,33 @@ class Autocast(Part):
         self._turns = AutocastTurns(self.gate, change, options.get("autocast_turns", 0))
         self._is_added = change == ON
         self._watch = watch
-        self._leave: Callable[[], None] | None = None
+        self._entered: list[Callable[[], None]] = []
+        """End the regions of this trial's own that have begun."""
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._is_added and self._leave is None:
-            self._leave = enter_autocast(device_of([root]))
+        device = device_of([root])
+        # A region of the script's own that is off may have ended around the one before.
+        if self._is_added and not torch.is_autocast_enabled(device.partition(":")[0]):
+            self._entered.append(enter_autocast(device))
         return inputs
 
     def backward_begins(self, loss: Any) -> None:
         del loss
-        self._end_region()
+        self._end_regions()
 
     def batch_begins(self, iterator: Any) -> None:
         del iterator
         # A forward that no backward has followed.
-        self._end_region()
+        self._end_regions()
 
     def step_begins(self, optimizer: Any) -> None:
         del optimizer
-        self._end_region()
+        self._end_regions()
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
         self._turns.begin(self._watch.steps)
 
-    def _end_region(self) -> None:
-        if self._leave is not None:
-            self._leave()
-            self._leave = None
+    def _end_regions(self) -> None:
+        while self._entered:
+            self._entered.pop()()

@@ -22,7 +22,7 @@ def line_of(text: str, words: str) -> str:
 @pytest.mark.slow
 def test_losses_that_keep_their_graph_are_found_at_their_line(tmp_path: Path) -> None:
     text = recipe(kept="model[:-1](batch[0]).square().mean()")
-    found = diagnosed(tmp_path, text, budget="20s")
+    found = diagnosed(tmp_path, text, budget="6s")
     (finding,) = found["findings"]
     assert (finding["rule"], finding["holder"]) == ("retained_loss", "losses")
     assert finding["where"] == line_of(text, "losses.append")
@@ -35,7 +35,7 @@ def test_losses_that_keep_their_graph_are_found_at_their_line(tmp_path: Path) ->
 @pytest.mark.slow
 def test_nothing_is_found_in_a_corrected_recipe_whose_bytes_are_known(tmp_path: Path) -> None:
     text = recipe()
-    found = diagnosed(tmp_path, text, budget="20s")
+    found = diagnosed(tmp_path, text, budget="6s")
     assert found["findings"] == []
     memory = found["memory"]
     assert memory["by_kind"]["parameters"] == WEIGHTS
@@ -48,7 +48,7 @@ def test_nothing_is_found_in_a_corrected_recipe_whose_bytes_are_known(tmp_path: 
 @pytest.mark.slow
 def test_micro_batches_of_the_recipe_are_what_is_observed(tmp_path: Path) -> None:
     options = (f"--batch-size={BATCH // 4}", "--accumulate=4")
-    found = diagnosed(tmp_path, recipe(), *options, budget="20s")
+    found = diagnosed(tmp_path, recipe(), *options, budget="6s")
     assert found["findings"] == []
     activations = found["memory"]["by_kind"]["activations"]
     assert activations == pytest.approx(LAYERS * ACTIVATION / 4, rel=0.1)
@@ -92,7 +92,7 @@ def task():
         epochs=10,
     )
 """
-    found = diagnosed(tmp_path, text, budget="20s")["findings"]
+    found = diagnosed(tmp_path, text, budget="6s")["findings"]
     by_holder = {finding["holder"]: finding for finding in found}
     assert set(by_holder) == {"model.seen", "kept"}
     assert by_holder["model.seen"]["where"] == line_of(text, "self.seen.append")
@@ -122,7 +122,7 @@ data = Drawing()
 
 def network():""",
     )
-    found = diagnosed(tmp_path, text, "--batch-size=64", budget="20s")
+    found = diagnosed(tmp_path, text, "--batch-size=64", budget="6s")
     assert found["findings"] == []
 
 

@@ -23,6 +23,10 @@ from hotlap.usercode import is_users
 
 _TOLD = 2
 """Steps whose time whoever waits is told."""
+_NOT_OBSERVED = (
+    "the first step was not observed: in it the engine also checks that the loss is a mean, because "
+    "steps are split into micro-batches"
+)
 
 
 def memory(trial: Trial) -> None:
@@ -55,6 +59,9 @@ class _Watched:
             lambda: named_objects(self._task, self.built.model, sys.argv[0]),
         )
         self._setup_s = 0.0
+        is_split = self.built.source.micro < self._task.logical_batch
+        self._checks = is_split and self._task.total_steps != 1
+        """True until the engine has checked, in its first step, what it can split."""
         self.built.step.target.after_backward.append(self._recorder.backward_ends)
         optimizer = self.built.optimizer
         optimizer.register_step_pre_hook(lambda *_: self._recorder.enter_phase("optimizer"))
@@ -78,22 +85,32 @@ class _Watched:
 
     def _follow_epoch(self, *args: Any) -> Iterator[Any]:
         recorder = self._recorder
-        if not self._is_on:
-            self._is_on = True
+        if not self._setup_s:
             self._setup_s = time.monotonic() - self._trial.config.options["started"]
-            recorder.begin()
+        if not self._checks:
+            self._begin()
         recorder.enter_phase("data")
         for micros in self._epoch(*args):
-            recorder.batch_ends([batch for _, batch in micros])
+            if self._is_on:
+                recorder.batch_ends([batch for _, batch in micros])
             recorder.enter_phase("other")
             yield micros
             recorder.enter_phase("data")
         recorder.enter_phase("other")
 
+    def _begin(self) -> None:
+        self._is_on = True
+        self._recorder.begin()
+
     def run(self, seconds: float) -> None:
         """Train as `hotlap train` does, until enough steps were taken."""
         began = last = time.monotonic()
         for step in steps_of(self.built):
+            if self._checks:
+                self._checks = False
+                self._recorder.notes.append(_NOT_OBSERVED)
+                self._begin()
+                continue
             self._hide_kept_samples()
             self._recorder.step_ends(None)
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Scripts and recipes whose activations dominate, and what `hotlap diagnose --memory` says of them."""
+"""Scripts and recipes whose activations dominate, and what `diagnose --memory` says of them."""
 
 import json
 import os
@@ -73,9 +73,7 @@ def recipe(*, autocast: bool = False, kept: str = "float(value)") -> str:
     return HEAD.format(imports="import hotlap\n") + TASK.format(region=region, kept=kept)
 
 
-def diagnosed(
-    folder: Path, text: str, *options: str, budget: str = "60s"
-) -> dict[str, Any]:
+def diagnosed(folder: Path, text: str, *options: str, budget: str = "60s") -> dict[str, Any]:
     """Return what `hotlap diagnose --memory --json` prints of a script or a recipe."""
     (folder / "train.py").write_text(text)
     command = ["diagnose", "--memory", "--json", "--budget", budget, "train.py", *options]

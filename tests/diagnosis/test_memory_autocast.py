@@ -7,8 +7,8 @@ import pytest
 
 import hotlap
 from hotlap.diagnosis.autocast import AutocastEffect
-from hotlap.lab.autocast import TURN, compare_turns
 from hotlap.errors import TrialError
+from hotlap.lab.autocast import TURN, compare_turns
 from hotlap.plan import Plan
 from hotlap.report.autocast import autocast_line
 from hotlap.trace.memory_schema import KINDS, Peak

@@ -1,4 +1,4 @@
-"""The memory of recipes: what the engine's own steps allocate, and what of the recipe's holds it."""
+"""The memory of recipes: what the engine's own steps allocate, and what of a recipe holds it."""
 
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """Regions of autocast are heard of, and have no effect while their gate is closed."""
 
-
 import pytest
 import torch
 

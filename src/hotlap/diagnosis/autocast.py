@@ -91,9 +91,7 @@ def find_autocast_effect(
     if is_recipe and not is_used:
         switched = plan.with_technique("autocast", dtype="bf16")
     try:
-        other = watch_memory(
-            lab, switched, seconds=seconds, autocast=change, progress=progress
-        )
+        other = watch_memory(lab, switched, seconds=seconds, autocast=change, progress=progress)
     except TrialError as error:
         return replace(effect, why_not=_first_line(error))
     effect = _compare(effect, seen.trace, other)

@@ -56,9 +56,7 @@ class Graph:
     tensors: list[torch.Tensor] = field(default_factory=list)
 
 
-def find_held(
-    frame: FrameType | None, others: Iterable[tuple[str, str, Any]] = ()
-) -> list[Held]:
+def find_held(frame: FrameType | None, others: Iterable[tuple[str, str, Any]] = ()) -> list[Held]:
     """Return what the variables of the user's running functions and modules lead to.
 
     Each object is named once, by the shortest way to it.

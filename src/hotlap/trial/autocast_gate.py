@@ -23,7 +23,8 @@ class AutocastGate:
 
     def install(self) -> None:
         """Follow the regions of this process from now on. To be called once per process."""
-        enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+        kind: Any = torch.autocast
+        enter, leave = kind.__enter__, kind.__exit__
 
         def __enter__(region: Any) -> Any:
             result = enter(region)
@@ -35,8 +36,8 @@ class AutocastGate:
             self._regions = [row for row in self._regions if row[0] is not region]
             return leave(region, *exc)
 
-        torch.autocast.__enter__ = __enter__
-        torch.autocast.__exit__ = __exit__
+        kind.__enter__ = __enter__
+        kind.__exit__ = __exit__
 
     def _region_begins(self, region: Any) -> None:
         kind = region.device
@@ -86,7 +87,7 @@ def is_changed_in(step: int, length: int) -> bool:
     return step // length % 2 == 1
 
 
-def enter_autocast(device: str) -> Callable[[], None]:
+def enter_autocast(device: str) -> Callable[[], object]:
     """Begin a region in bfloat16 on a device; return what ends it."""
     region = torch.autocast(device.partition(":")[0], dtype=torch.bfloat16)
     region.__enter__()

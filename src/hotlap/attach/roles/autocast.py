@@ -32,7 +32,7 @@ class Autocast(Part):
         self._turns = AutocastTurns(self.gate, change, options.get("autocast_turns", 0))
         self._is_added = change == ON
         self._watch = watch
-        self._entered: list[Callable[[], None]] = []
+        self._entered: list[Callable[[], object]] = []
         """End the regions of this trial's own that have begun."""
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -24,8 +24,8 @@ from hotlap.usercode import is_users
 _TOLD = 2
 """Steps whose time whoever waits is told."""
 _NOT_OBSERVED = (
-    "the first step was not observed: in it the engine also checks that the loss is a mean, because "
-    "steps are split into micro-batches"
+    "the first step was not observed: in it the engine also checks that the loss is a mean, "
+    "because steps are split into micro-batches"
 )
 
 

@@ -87,7 +87,7 @@ def test_a_script_that_fails_under_autocast_is_reported_all_the_same(tmp_path: P
     text = text.format("        model(inputs).detach().numpy()\n")
     found = diagnosed(tmp_path, text)
     assert found["memory"]["peak_bytes"] > 0
-    assert "exit" in found["memory"]["autocast"]["why_not"]
+    assert "the trial failed: TypeError" in found["memory"]["autocast"]["why_not"]
 
 
 @pytest.mark.slow

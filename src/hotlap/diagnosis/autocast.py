@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.diagnosis.time_plan import Clock
-from hotlap.errors import TrialError
+from hotlap.errors import HotlapError, TrialError
 from hotlap.lab.autocast import COUNTED, PhaseTimes, time_autocast
 from hotlap.lab.memory import MemoryObservation, watch_memory
 from hotlap.lab.trial import Lab
@@ -81,10 +81,12 @@ def find_autocast_effect(
     is_used = bool(seen.trace.autocast)
     change = _OFF if is_used else _ON
     effect = AutocastEffect(change, seen.trace.autocast or FORMAT)
+    if not seen.trace.formats:
+        return replace(effect, why_not="no operator of the plain run was observed")
     if is_used and seen.trace.autocast not in seen.trace.formats:
         return replace(effect, why_not=f"nothing under it is computed in {effect.format}")
     if clock.left < seen.seconds:
-        return replace(effect, why_not=_too_short(clock, seen.seconds))
+        return replace(effect, why_not=_too_short(clock, seen.seconds + seen.trace.setup_s))
     progress(f"the memory of the first steps with autocast switched {change}")
     is_recipe = lab.subject.kind == "recipe"
     switched = plan.without("autocast") if is_used else plan
@@ -92,8 +94,8 @@ def find_autocast_effect(
         switched = plan.with_technique("autocast", dtype="bf16")
     try:
         other = watch_memory(lab, switched, seconds=seconds, autocast=change, progress=progress)
-    except TrialError as error:
-        return replace(effect, why_not=_first_line(error))
+    except HotlapError as error:
+        return replace(effect, why_not=_why_failed(error))
     effect = _compare(effect, seen.trace, other)
     if effect.why_not:
         return effect
@@ -105,8 +107,8 @@ def find_autocast_effect(
     timed = plan if is_used else switched
     try:
         times = time_autocast(lab, timed, change, seconds=left_s, progress=progress)
-    except TrialError as error:
-        return replace(effect, why_not_timed=_first_line(error))
+    except HotlapError as error:
+        return replace(effect, why_not_timed=_why_failed(error))
     return replace(effect, times=times)
 
 
@@ -130,5 +132,9 @@ def _too_short(clock: Clock, missing_s: float) -> str:
     return f"the budget was used up: use --budget {total:.0f}s or more"
 
 
-def _first_line(error: TrialError) -> str:
+def _why_failed(error: HotlapError) -> str:
+    """Return in one line why a trial gave nothing; of a crash what it printed last."""
+    printed = error.output.strip().splitlines() if isinstance(error, TrialError) else []
+    if isinstance(error, TrialError) and error.reason == "crashed" and printed:
+        return f"the trial failed: {printed[-1]}"
     return str(error).splitlines()[0].rstrip(".:")

@@ -24,7 +24,9 @@ def diagnose(
     rule: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
-    memory: Annotated[bool, Parameter(help="Say where the memory goes instead.")] = False,
+    memory: Annotated[
+        bool, Parameter(help="Say where the memory goes, and what autocast does.")
+    ] = False,
     svg: Annotated[str | None, Parameter(help="File for the timeline of --memory.")] = None,
     json: JsonFlag = False,
 ) -> int:
@@ -32,7 +34,7 @@ def diagnose(
 
     The script runs unedited, on a copy-on-write view of your files, several times. A recipe, a file
     that imports hotlap and has a function `task`, is trained by hotlap's engine instead, under the
-    empty plan.
+    empty plan; with --memory, under the plan that `hotlap train` uses without --plan.
 
     Parameters
     ----------
@@ -76,12 +78,13 @@ def _diagnose_memory(
     from hotlap.report import jsonout
     from hotlap.report import memory as text
     from hotlap.report.terminal import page_console
+    from hotlap.techniques import EXACT_PLAN
 
     # Before anything starts: a measurement is not to be lost to a wrong path.
     if svg is not None and not Path(svg).absolute().parent.is_dir():
         raise UsageError(f"--svg {svg}: its folder was not found. Expected: a file in a folder.")
     if script.kind == "recipe":
-        say(f"`{script}` is a recipe: hotlap's engine trains it, as without --plan")
+        say(f"`{script}` is a recipe: hotlap's engine trains it under {EXACT_PLAN}")
     with lab_of(script, hide=hide) as lab:
         found = find_memory(lab, budget_s=budget, progress=say)
     if svg is not None:

@@ -1,5 +1,6 @@
 """What autocast does to memory and time, both ways, by trial."""
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hotlap.plan import Plan
 from hotlap.report.autocast import autocast_line
 from hotlap.trace.memory_schema import KINDS, Peak
 from hotlap.trace.schema import PHASES
-from tests.diagnosis.memory_runs import diagnosed, recipe, script
+from tests.diagnosis.memory_runs import BATCH, diagnosed, recipe, script
 
 TEXTS = {
     "a script without autocast": (script(autocast=False), False),
@@ -53,8 +54,10 @@ def test_activations_are_halved_whichever_way_it_is_switched(name: str, tmp_path
 @pytest.mark.slow
 def test_autocast_of_a_plan_is_taken_out_of_it(tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(recipe())
+    task = runpy.run_path(str(tmp_path / "recipe.py"))["task"]
     plan = Plan({"autocast": {"dtype": "bf16"}})
-    found = hotlap.diagnose_memory(tmp_path / "recipe.py", plan=plan)
+    found = hotlap.diagnose_memory(task, arguments={"batch_size": BATCH}, plan=plan)
+    assert found.is_recipe
     assert found.autocast is not None
     assert found.autocast.change == "off"
     assert found.autocast.as_it_is is not None and found.autocast.switched is not None

@@ -28,6 +28,7 @@ def _parts(session: Session) -> list[Part]:
         assert isinstance(session.plan, PlanInProcess)
         guard = Guard(session, session.plan)
         return [guard] if guard.has_work else []
+    from hotlap.attach.roles.autocast import Autocast
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
@@ -44,17 +45,18 @@ def _parts(session: Session) -> list[Part]:
     if session.config.role == "observe":
         stays = session.config.options.get("stays", False)
         then = (lambda watch: go_on_as_duel(session, watch)) if stays else None
-        return [Watch(session, Limits.from_options(session.config.options), then)]
+        watch = Watch(session, Limits.from_options(session.config.options), then)
+        # Nothing that is not asked for listens while steps are timed.
+        switches = session.config.options.get("autocast")
+        return [watch, Autocast(session, watch)] if switches else [watch]
     if session.config.role == "seeds":
         watch = Watch(session, Limits(steps=session.config.options["steps"]))
         return [watch, Losses(watch)]
     watch = Watch(session, Limits())
-    kinds = {
-        "verify": Verify,
-        "reference": Reference,
-        "own_place": AtOwnPlace,
-        "memory": WatchMemory,
-    }
+    if session.config.role == "memory":
+        autocast = Autocast(session, watch)
+        return [watch, autocast, WatchMemory(session, watch, autocast)]
+    kinds = {"verify": Verify, "reference": Reference, "own_place": AtOwnPlace}
     return [watch, kinds[session.config.role](session, watch)]
 
 

@@ -24,7 +24,9 @@ def diagnose(
     rule: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
-    memory: Annotated[bool, Parameter(help="Say where the memory goes instead.")] = False,
+    memory: Annotated[
+        bool, Parameter(help="Say where the memory goes, and what autocast does.")
+    ] = False,
     svg: Annotated[str | None, Parameter(help="File for the timeline of --memory.")] = None,
     snapshot: Annotated[
         str | None, Parameter(help="File for PyTorch's memory viewer; --memory on CUDA only.")
@@ -35,7 +37,7 @@ def diagnose(
 
     The script runs unedited, on a copy-on-write view of your files, several times. A recipe, a file
     that imports hotlap and has a function `task`, is trained by hotlap's engine instead, under the
-    empty plan.
+    empty plan; with --memory, under the plan that `hotlap train` uses without --plan.
 
     Parameters
     ----------
@@ -56,14 +58,14 @@ def diagnose(
     from hotlap.rules import registry
 
     script = script_or_recipe(target, python)
-    if script.kind == "recipe":
-        say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
     if snapshot is not None and not memory:
         raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
     if memory:
         return _diagnose_memory(script, budget, hide, svg, snapshot, json=json)
+    if script.kind == "recipe":
+        say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     registry(rule)
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
@@ -87,6 +89,7 @@ def _diagnose_memory(
     from hotlap.report import jsonout
     from hotlap.report import memory as text
     from hotlap.report.terminal import page_console
+    from hotlap.techniques import EXACT_PLAN
 
     # Before anything starts: a measurement is not to be lost to a wrong path.
     for name, path in (("svg", svg), ("snapshot", snapshot)):
@@ -99,6 +102,10 @@ def _diagnose_memory(
             f"--snapshot {snapshot}: no CUDA GPU was found on this host, and only CUDA memory has "
             "a snapshot. Remove --snapshot; --svg FILE draws the memory of a CPU."
         )
+    if svg is not None and not Path(svg).absolute().parent.is_dir():
+        raise UsageError(f"--svg {svg}: its folder was not found. Expected: a file in a folder.")
+    if script.kind == "recipe":
+        say(f"`{script}` is a recipe: hotlap's engine trains it under {EXACT_PLAN}")
     with lab_of(script, hide=hide) as lab:
         to = Path(snapshot).absolute() if snapshot is not None else None
         found = find_memory(lab, budget_s=budget, snapshot=to, progress=say)

@@ -6,18 +6,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hotlap.attach.entry import Script
+from hotlap.diagnosis.autocast import AutocastEffect, find_autocast_effect
 from hotlap.diagnosis.call import run_of
+from hotlap.diagnosis.time_plan import Clock
 from hotlap.errors import UsageError
 from hotlap.lab.call_arguments import check_call
 from hotlap.lab.memory import watch_memory
 from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
 from hotlap.rules.memory import MemoryFinding, find_all
 from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN
 from hotlap.trace.memory_schema import MemoryTrace
 
 _ROWS = 10
-_WATCH_SHARE = 0.5
+_WATCH_SHARE = 0.3
+_OF_THE_ENGINE = ("loop_variable", "gradients_in_forward")
+"""Rules whose remedy is an edit of the loop, which a recipe does not have."""
 
 
 @dataclass(frozen=True)
@@ -29,25 +34,32 @@ class Row:
     kind: str
     bytes: int
     count: int
+    is_older: bool = False
+    """Made before the window."""
 
 
 @dataclass(frozen=True)
 class MemoryDiagnosis:
-    """Where the memory of a script goes."""
+    """Where the memory of a script or a recipe goes."""
 
     script: str
     trace: MemoryTrace
     findings: tuple[MemoryFinding, ...]
     unprotected: tuple[str, ...] = ()
     is_recipe: bool = False
+    autocast: AutocastEffect | None = None
 
     def at_peak(self) -> list[Row]:
         """Return what was alive at the peak, by line and kind, the largest first."""
-        found: dict[tuple[str, str], list[int]] = {}
+        found: dict[tuple[str, str, bool], list[int]] = {}
         for number in self.trace.peak.blocks:
             block = self.trace.blocks[number]
-            found.setdefault((block.where, block.kind), []).append(block.bytes)
-        rows = [Row(*key, sum(sizes), len(sizes)) for key, sizes in found.items()]
+            key = (block.where, block.kind, block.step == 0)
+            found.setdefault(key, []).append(block.bytes)
+        rows = [
+            Row(where, kind, sum(sizes), len(sizes), is_older)
+            for (where, kind, is_older), sizes in found.items()
+        ]
         return sorted(rows, key=lambda row: -row.bytes)
 
     def growth_bytes_per_step(self) -> int:
@@ -77,6 +89,7 @@ class MemoryDiagnosis:
                 ],
                 "resident_bytes": list(trace.resident),
                 "device_peak": asdict(trace.device_peak) if trace.device_peak else None,
+                "autocast": self.autocast,
             },
             "unprotected": list(self.unprotected),
             "notes": list(trace.notes),
@@ -85,32 +98,43 @@ class MemoryDiagnosis:
 
 def find_memory(
     lab: Lab,
+    plan: Plan | None = None,
     *,
     budget_s: float = 60.0,
     snapshot: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryDiagnosis:
-    """Find out where the memory of the lab's script goes.
+    """Find out where the memory of the lab's script or recipe goes.
 
     Args:
         lab: an entered `Lab`.
-        budget_s: fewer steps are observed if they take more than half of it.
+        plan: of a recipe; what `hotlap train` uses without one if None. A script runs as it is.
+        budget_s: seconds that everything may take together. A start, and a step that has begun,
+            are not interrupted.
         snapshot: where the history of a CUDA device's allocator is written, for PyTorch's viewer.
         progress: called with a line now and then.
 
     Raises:
-        TrialError: the script crashed, hung, or never trained.
-        UsageError: it is a recipe.
+        TrialError: the script or recipe crashed, hung, or never trained.
     """
-    if lab.subject.kind == "recipe":
-        raise UsageError(
-            f"`{lab.subject}` is a recipe, whose memory is not observed yet. Expected: a training "
-            "script. Use `hotlap train RECIPE --estimate` for a recipe."
-        )
+    clock, seconds = Clock(budget_s), _WATCH_SHARE * budget_s
+    is_recipe = lab.subject.kind == "recipe"
+    plan = (EXACT_PLAN if plan is None else plan) if is_recipe else Plan()
     progress("observing the memory of the first steps, each slowed down")
-    trace = watch_memory(lab, seconds=_WATCH_SHARE * budget_s, snapshot=snapshot, progress=progress)
+    seen = watch_memory(lab, plan, seconds=seconds, snapshot=snapshot, progress=progress)
+    findings = [
+        finding
+        for finding in find_all(seen.trace)
+        if not (is_recipe and finding.rule in _OF_THE_ENGINE)
+    ]
+    effect = find_autocast_effect(lab, seen, plan, clock, seconds=seconds, progress=progress)
     return MemoryDiagnosis(
-        str(lab.subject), trace, tuple(find_all(trace)), unprotected=tuple(lab.unprotected)
+        str(lab.subject),
+        seen.trace,
+        tuple(findings),
+        unprotected=tuple(lab.unprotected),
+        is_recipe=is_recipe,
+        autocast=effect,
     )
 
 
@@ -119,30 +143,37 @@ def diagnose_memory(
     *,
     arguments: Mapping[str, Any] | Sequence[str] = (),
     budget: float = 60.0,
+    device: str | None = None,
+    plan: Plan | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryDiagnosis:
-    """Find out where the memory of a training script goes, and what takes it without need.
+    """Find out where the memory of a training script or a recipe goes.
 
-    Its first steps run in a process of their own, on a copy-on-write view of the files.
+    It says what takes memory without need, and what autocast does to memory and time. The first
+    steps run several times in processes of their own, on a copy-on-write view of the files.
 
     Args:
-        subject: the path of a script, which runs as it is.
-        arguments: its command line, as in `["--epochs", "10"]`.
-        budget: seconds; fewer steps are observed if they take more than half of it.
+        subject: the path of a script, which runs as it is, or the path or the function `task` of a
+            recipe, which hotlap's engine trains.
+        arguments: for a script its command line, as in `["--epochs", "10"]`; for a recipe what its
+            function is called with, by name.
+        budget: seconds that everything may take together.
+        device: of a recipe, as torch names it; the first accelerator if None, else the CPU.
+        plan: of a recipe; what `hotlap.train` uses without one if None.
         progress: called with a line now and then.
 
     Raises:
-        UsageError: what was given is no script.
-        TrialError: the script itself cannot be measured.
+        UsageError: what was given is neither, or the recipe is wrong.
+        TrialError: the plain script or recipe itself cannot be measured.
 
     >>> hotlap.diagnose_memory("train.py").findings        # doctest: +SKIP
     """
     check_call("hotlap.diagnose_memory", budget)
-    run: Any = run_of(subject, arguments, None)
-    if not isinstance(run, Script):
+    run: Any = run_of(subject, arguments, device)
+    if plan is not None and run.kind != "recipe":
         raise UsageError(
-            f"`{run}` is a recipe, whose memory is not observed yet. Expected: the path of a "
-            "training script. Use `hotlap train RECIPE --estimate` for a recipe."
+            f"plan={str(plan)!r} cannot be used with a script, which is observed as it is. Remove "
+            "`plan`."
         )
     with Lab(run) as lab:
-        return find_memory(lab, budget_s=budget, progress=progress)
+        return find_memory(lab, plan, budget_s=budget, progress=progress)

@@ -1,12 +1,16 @@
-"""Runs a script in the role `memory`, and returns what its first steps allocate."""
+"""Runs a subject in the role `memory`, and returns what its first steps allocate."""
 
 import shutil
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hotlap.lab.observing import LEAST_START_UP_S
 from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
 from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace
 
 _SLOWEST = 5.0
@@ -14,18 +18,33 @@ _SLOWEST = 5.0
 _LEAST_SILENCE_S = 60.0
 
 
+@dataclass(frozen=True)
+class MemoryObservation:
+    """A trace, and which techniques took effect in it."""
+
+    trace: MemoryTrace
+    techniques: Sequence[Mapping[str, str]]
+    """{name, state, why}, as the process itself proved it."""
+    seconds: float
+    """What the trial took, its start included."""
+
+
 def watch_memory(
     lab: Lab,
+    plan: Plan | None = None,
     *,
     seconds: float,
+    autocast: str = "",
     snapshot: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
-) -> MemoryTrace:
+) -> MemoryObservation:
     """Observe the memory of the first steps, in a process of its own.
 
     Args:
         lab: where the trial is held.
+        plan: what is applied to it.
         seconds: fewer steps are observed if they take longer.
+        autocast: what is done to autocast, see `hotlap.trial.autocast_gate`; nothing if empty.
         snapshot: where the history of the device's allocator is written; a note of the trace says
             why if it could not be.
         progress: told how long it takes, where a step is long.
@@ -33,15 +52,22 @@ def watch_memory(
     Raises:
         TrialError: it crashed, hung, or never trained.
     """
-    return lab.retry_if_address_in_use(lambda: _watch(lab, seconds, snapshot, progress))
+    options: dict[str, Any] = {"seconds": seconds, "autocast": autocast}
+    if snapshot is not None:
+        options["snapshot"] = True
+    return lab.retry_if_address_in_use(lambda: _watch(lab, plan, options, snapshot, progress))
 
 
 def _watch(
-    lab: Lab, seconds: float, snapshot: Path | None, progress: Callable[[str], None]
-) -> MemoryTrace:
+    lab: Lab,
+    plan: Plan | None,
+    options: Mapping[str, Any],
+    snapshot: Path | None,
+    progress: Callable[[str], None],
+) -> MemoryObservation:
+    seconds = options["seconds"]
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
-    wanted = {"snapshot": True} if snapshot is not None else {}
-    trial = lab.start("memory", None, folder=str(folder), seconds=seconds, **wanted)
+    trial = lab.start("memory", plan, folder=str(folder), **options)
     try:
         silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
         while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
@@ -54,7 +80,8 @@ def _watch(
         trial.check_exit()
         if snapshot is not None and (folder / SNAPSHOT).exists():
             shutil.copyfile(folder / SNAPSHOT, snapshot)
-        return MemoryTrace.read(folder)
+        took = time.monotonic() - trial.started
+        return MemoryObservation(MemoryTrace.read(folder), message["techniques"], took)
     finally:
         trial.kill()
         shutil.rmtree(folder)

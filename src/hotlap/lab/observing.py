@@ -50,6 +50,8 @@ def watch(
     naming_s: float = 0.0,
     steps: int | None = None,
     stays: bool = False,
+    autocast: str = "",
+    autocast_turns: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Observation:
     """Observe the script for whole epochs, as far as `seconds` reach.
@@ -62,6 +64,8 @@ def watch(
         naming_s: seconds of further steps in which lines are sampled.
         steps: steps that are timed at most, None for as many as `seconds` has.
         stays: leave the process of a script there, to be raced, see `Duel`.
+        autocast: what is done to autocast, see `hotlap.trial.autocast_gate`; nothing if empty.
+        autocast_turns: steps after which it is switched.
         progress: told how long it takes, where a step is long.
 
     Raises:
@@ -78,6 +82,7 @@ def watch(
             naming_s=naming_s,
             steps=_ANY_STEPS if steps is None else steps,
             stays=stays,
+            **({"autocast": autocast, "autocast_turns": autocast_turns} if autocast else {}),
         )
     )
     if trace.ended == "script":

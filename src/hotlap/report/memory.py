@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.diagnosis.memory import MemoryDiagnosis
+from hotlap.report.autocast import autocast_line
 from hotlap.report.printable import printable
 from hotlap.rules.memory.record import size
 from hotlap.trace.memory_schema import KINDS, MemoryTrace
@@ -46,7 +47,8 @@ def page(diagnosis: MemoryDiagnosis, console: Console) -> None:
     console.print(table)
     lines = Table(title="Alive at the peak", title_justify="left", box=None, show_header=False)
     for row in diagnosis.at_peak()[:_LINES]:
-        where = printable(row.where) or "(before the first step)"
+        outside = "(before the first step)" if row.is_older else "(outside your code)"
+        where = printable(row.where) or outside
         lines.add_row(f"{size(row.bytes):>12}", row.kind, where, f"{row.count} tensors")
     console.print()
     console.print(lines)
@@ -57,6 +59,8 @@ def page(diagnosis: MemoryDiagnosis, console: Console) -> None:
         )
     _device(trace, console)
     _findings(diagnosis, console)
+    if diagnosis.autocast is not None:
+        console.print(f"\n{printable(autocast_line(diagnosis.autocast))}")
     for note in trace.notes:
         console.print(f"Note: {printable(note)}.")
     if diagnosis.unprotected:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -56,14 +56,20 @@ class Graph:
     tensors: list[torch.Tensor] = field(default_factory=list)
 
 
-def find_held(frame: FrameType | None) -> list[Held]:
+def find_held(frame: FrameType | None, others: Iterable[tuple[str, str, Any]] = ()) -> list[Held]:
     """Return what the variables of the user's running functions and modules lead to.
 
     Each object is named once, by the shortest way to it.
+
+    Args:
+        frame: where the user's functions are looked for.
+        others: (name, file, object) of what else is followed.
     """
     found: list[Held] = []
     visited: set[int] = set()
-    queue: deque[tuple[str, str, Any, int]] = deque(_roots(frame))
+    queue: deque[tuple[str, str, Any, int]] = deque(
+        (*_roots(frame), *((name, file, value, 0) for name, file, value in others))
+    )
     while queue and len(visited) < _MOST_OBJECTS:
         name, file, value, depth = queue.popleft()
         if isinstance(value, _LEAVES) or id(value) in visited:

@@ -51,6 +51,8 @@ class MemoryLedger(TorchDispatchMode):
         self.step_ends: list[int] = []
         self.touched: dict[int, int] = {}
         """Entry of a watched gradient -> event at which an operator first used it."""
+        self.formats: set[str] = set()
+        """Of the tensors that operators gave, as in `bfloat16`."""
         self._alive: dict[int, tuple[int, Any]] = {}
         self._events = 0
         self._watched: set[int] = set()
@@ -99,6 +101,7 @@ class MemoryLedger(TorchDispatchMode):
         result = func(*args, **kwargs)
         for leaf in tensors(result):
             self.enter(leaf, func.overloadpacket.__name__)
+            self.formats.add(str(leaf.dtype).removeprefix("torch."))
         return result
 
     def enter(self, tensor: torch.Tensor, operator: str, kind: str = "temporaries") -> int:

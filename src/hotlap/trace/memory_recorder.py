@@ -5,12 +5,14 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
 import torch
 
+from hotlap.errors import RunError
 from hotlap.nested import tensors
 from hotlap.trace import frames
 from hotlap.trace.device_memory import DeviceMemory
@@ -31,6 +33,8 @@ from hotlap.trace.statements import line_that_assigns, line_that_grows, line_tha
 
 STEPS = 10
 """Steps that are observed."""
+LEAST_STEPS = 6
+"""Of them, where they take long."""
 _ANY = -1
 """Stands for the identity of whatever a name leads to."""
 _LEAST_GROWN = 3
@@ -46,6 +50,8 @@ class MemoryRecorder:
     Args:
         optimizers: gives the optimizers of the run.
         models: gives the models that are trained.
+        others: gives (name, file, object) of what grows although no variable of the user's code
+            leads to it; see `hotlap.trace.holders.find_held`.
         keeps_history: let the device's allocator record a history, for a snapshot.
     """
 
@@ -53,6 +59,7 @@ class MemoryRecorder:
         self,
         optimizers: Callable[[], Iterable[Any]],
         models: Callable[[], Iterable[Any]],
+        others: Callable[[], Iterable[tuple[str, str, Any]]] = tuple,
         *,
         keeps_history: bool = False,
     ) -> None:
@@ -61,7 +68,7 @@ class MemoryRecorder:
         self.steps = 0
         """Whole steps so far."""
         self.notes: list[str] = []
-        self._optimizers, self._models = optimizers, models
+        self._optimizers, self._models, self._others = optimizers, models, others
         self._begun = False
         self._first_forward = True
         self._iteration = 0
@@ -225,7 +232,7 @@ class MemoryRecorder:
 
     def _follow_growth(self, frame: FrameType | None) -> None:
         """Compare the sizes of the user's containers and graphs with those of earlier steps."""
-        held = find_held(frame)
+        held = find_held(frame, self._others())
         self._sizes.append(sizes_of_held(held))
         if len(self._sizes) <= _LEAST_GROWN:
             return
@@ -265,7 +272,8 @@ class MemoryRecorder:
         old = self.ledger.step - 2
         blocks = [n for n in self._numbers(seen) if 0 < self.ledger.entries[n].step <= old]
         line = line_that_grows(held.file, held.name)
-        where = f"{frames.shorten_path(held.file)}:{line}" if line else frames.location_of(frame)
+        file = frames.shorten_path(held.file)
+        where = f"{file}:{line}" if line else frames.location_of(frame) or file
         kind = "graph" if isinstance(value, torch.Tensor) else type(value).__name__
         removed = None
         if kind != "graph":
@@ -283,6 +291,13 @@ class MemoryRecorder:
             maxlen=getattr(value, "maxlen", None),
             removed=f"{frames.shorten_path(removed[0])}:{removed[1]}" if removed else "",
         )
+
+    def write_snapshot(self, path: Path) -> None:
+        """Write the allocator's history for PyTorch's viewer; a note says why if it cannot be."""
+        try:
+            self.device.write_snapshot(path)
+        except (RunError, OSError) as error:
+            self.notes.append(f"no snapshot was written: {error}")
 
     def trace(self, device: str, planned_steps: int | None) -> MemoryTrace:
         """Return what was observed, and observe no more."""
@@ -306,6 +321,7 @@ class MemoryRecorder:
             cache_calls=tuple(self._cache_calls),
             device_peak=self.device.peak(),
             has_snapshot=self.device.has_snapshot,
+            formats=tuple(sorted(self.ledger.formats)),
         )
 
 

@@ -3,7 +3,7 @@
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ KINDS: tuple[str, ...] = (
 )
 """What memory is for. `activations` were made in the forward and are alive when the backward
 begins; `retained` is what is still alive two steps after the one that made it; `other` is older
-than the window; everything else is `temporaries`."""
+than the window, or what hotlap keeps of a recipe's samples; everything else is `temporaries`."""
 
 WARM_UP = 2
 """First steps make optimizer states and caches: what grows only in them does not grow."""
@@ -220,6 +220,12 @@ class MemoryTrace:
     """None without CUDA."""
     has_snapshot: bool = False
     """The allocator's history was written beside the trace."""
+    formats: Sequence[str] = ()
+    """Of the tensors that operators gave, as in `bfloat16`."""
+    autocast: str = ""
+    """Format of the newest region of `torch.autocast`; empty if none was on."""
+    setup_s: float = 0.0
+    """From the process's start to the first batch of training."""
 
     @cached_property
     def events(self) -> tuple[tuple[int, int], ...]:
@@ -263,6 +269,18 @@ class MemoryTrace:
         for number in held:
             kinds[self.blocks[number].kind] += self.blocks[number].bytes
         return Peak(top, at, *self.position(at), kinds, held)
+
+    def first(self, steps: int) -> "MemoryTrace":
+        """Return the trace as it was after so many steps."""
+        if not 0 < steps < len(self.step_ends):
+            return self
+        end = self.step_ends[steps - 1]
+        blocks = tuple(
+            replace(block, freed=None if (block.freed or 0) >= end else block.freed)
+            for block in self.blocks
+            if block.made < end
+        )
+        return replace(self, steps=steps, blocks=blocks, step_ends=self.step_ends[:steps])
 
     @property
     def settled_at(self) -> int:

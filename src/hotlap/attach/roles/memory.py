@@ -1,19 +1,18 @@
 """Role `memory`: observes what a script's first steps allocate, and what holds it."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hotlap.attach.roles.autocast import Autocast
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.errors import RunError
 from hotlap.trace import event_kinds, frames
 from hotlap.trace.facts import device_of
-from hotlap.trace.memory_recorder import STEPS, MemoryRecorder
+from hotlap.trace.memory_recorder import LEAST_STEPS, STEPS, MemoryRecorder
 from hotlap.trace.memory_schema import SNAPSHOT
-
-_LEAST_STEPS = 6
 
 
 class WatchMemory(Part):
@@ -25,13 +24,14 @@ class WatchMemory(Part):
     Args:
         session: what it is a part of, after `watch`.
         watch: knows models and loaders.
+        autocast: knows in which format autocast computes.
     """
 
     wants_phases = True
     wants_events = True
 
-    def __init__(self, session: Session, watch: Watch) -> None:
-        self._session, self._watch = session, watch
+    def __init__(self, session: Session, watch: Watch, autocast: Autocast) -> None:
+        self._session, self._watch, self._autocast = session, watch, autocast
         watch.recorder.keeps_losses = False
         self._snapshot = session.config.options.get("snapshot", False)
         self._recorder = MemoryRecorder(
@@ -91,21 +91,20 @@ class WatchMemory(Part):
             return
         self._recorder.step_ends(frames.caller())
         is_late = time.monotonic() - self._began > self._seconds
-        if self._recorder.steps >= STEPS or (is_late and self._recorder.steps >= _LEAST_STEPS):
+        if self._recorder.steps >= STEPS or (is_late and self._recorder.steps >= LEAST_STEPS):
             self._session.stop()
 
     def report(self) -> dict[str, Any]:
         # What hotlap itself computes now is none of the script's.
         self._recorder.ledger.end()
         if self._snapshot:
-            self._write_snapshot()
+            self._recorder.write_snapshot(self._folder / SNAPSHOT)
         facts = self._watch.facts()
         trace = self._recorder.trace(device_of(self._watch.roots), facts.planned_steps)
-        trace.write(self._folder)
+        seen = replace(
+            trace,
+            autocast=self._autocast.gate.format,
+            setup_s=self._watch.recorder.setup_s,
+        )
+        seen.write(self._folder)
         return {}
-
-    def _write_snapshot(self) -> None:
-        try:
-            self._recorder.device.write_snapshot(self._folder / SNAPSHOT)
-        except (RunError, OSError) as error:
-            self._recorder.notes.append(f"no snapshot was written: {error}")

@@ -23,6 +23,7 @@ from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import getitem_of, optimizer_facts
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor, Trace
+from hotlap.trial.autocast_gate import AutocastGate, AutocastTurns
 from hotlap.usercode import imported_files
 
 _WHERE = "the recipe's task()"
@@ -33,7 +34,8 @@ def observe(trial: Trial) -> None:
 
     Then lines are sampled for a while, in further steps that are not timed.
 
-    Options: `folder`, where the trace is written, and those of `hotlap.trace.recorder.Limits`.
+    Options: `folder`, where the trace is written; `autocast` and `autocast_turns`, see
+    `hotlap.trial.autocast_gate`; and those of `hotlap.trace.recorder.Limits`.
     """
     options = trial.config.options
     recorder = Recorder(
@@ -52,6 +54,16 @@ def observe(trial: Trial) -> None:
     trace = watched.trace()
     store.write(trace, Path(options["folder"]))
     trial.report(built, steps=len(trace.steps), ended=ended, files=imported_files())
+
+
+def _turns_of(trial: Trial) -> AutocastTurns | None:
+    """Return what switches autocast in turns, None where nothing is to be switched."""
+    options = trial.config.options
+    if not options.get("autocast"):
+        return None
+    gate = AutocastGate()
+    gate.install()
+    return AutocastTurns(gate, options["autocast"], options["autocast_turns"])
 
 
 def _timed_loss(task: Task, clock: PhaseClock) -> Callable[[Any, Any], Any]:
@@ -87,6 +99,7 @@ class _Watched:
         self.clock = recorder.clock
         self.starts: list[int] = []
         self.threads = torch.get_num_threads()
+        self._turns = _turns_of(trial)
         # Before anything hangs hooks onto it.
         self.optimizer = optimizer_facts(built.optimizer, _WHERE)
 
@@ -149,6 +162,8 @@ class _Watched:
         for step in steps_of(self.built):
             self.recorder.count_step()
             self.recorder.mark_step()
+            if self._turns is not None:
+                self._turns.begin(self.recorder.steps)
             self.recorder.commit()
             self.recorder.note_loss(step.loss)
             if step.ends_epoch and self.built.held_out is not None:

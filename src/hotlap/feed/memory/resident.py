@@ -102,6 +102,11 @@ class ResidentRows:
         return self._held.bytes
 
     @property
+    def held(self) -> list[Any]:
+        """The tensors that hold whole samples, one row each."""
+        return list(getattr(self._held, "rows", None) or ())
+
+    @property
     def most_bytes(self) -> int:
         """Bytes held, while they were."""
         return self._held.most_bytes

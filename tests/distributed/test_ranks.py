@@ -138,10 +138,10 @@ time.sleep(60)
 def test_a_rank_that_dies_ends_the_others_with_its_last_words(
     fault: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotlap.distributed import launch as launching
+    from hotlap.distributed import processes
     from hotlap.errors import RunError
 
-    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     script = tmp_path / "waits.py"
     script.write_text(WAITS.format(fault=fault))
     with contextlib.redirect_stderr(io.StringIO()) as shown, pytest.raises(RunError) as error:
@@ -154,9 +154,9 @@ def test_a_rank_that_dies_ends_the_others_with_its_last_words(
 def test_what_another_rank_refuses_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotlap.distributed import launch as launching
+    from hotlap.distributed import processes
 
-    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     script = tmp_path / "refuses.py"
     script.write_text(WAITS.format(fault="print('the batch is empty'); sys.exit(2)"))
     with pytest.raises(UsageError, match=r"(?s)rank 1 ended with exit code 2.*the batch is empty"):

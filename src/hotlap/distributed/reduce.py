@@ -11,11 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from hotlap.distributed.ranks import ALONE, STORE, Ranks
+from hotlap.distributed import stacks
+from hotlap.distributed.absent import Meeting, name_ranks
+from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.errors import RunError, UsageError
-
-TIMEOUT_S = 300.0
-"""Seconds after which a rank that waits for another one gives up."""
 
 
 class Reduce:
@@ -88,10 +87,17 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
     except RuntimeError as error:
-        said = str(error).partition("This is typically")[0].strip()
+        said = " ".join(str(error).partition("This is typically")[0].split())
+        is_late = "timed out" in said.lower() or "timeout" in said.lower()
+        if is_late:
+            stacks.write_now("This rank has waited for another one in vain, here:")
+        meeting = _meetings[-1] if _meetings else None
+        who = name_ranks([] if meeting is None else meeting.not_waiting())
+        within = "" if meeting is None else f" within {meeting.timeout_s:g} s"
+        what = f"did not answer{within}" if is_late else "is gone"
         raise RunError(
-            f"another rank is gone, or did not answer in time ({said}). Check what that rank said "
-            "last, and resume from the last checkpoint."
+            f"{LOST}: {who} {what} ({said}). Check what that rank said last, and resume from the "
+            "last checkpoint."
         ) from error
 
 
@@ -127,27 +133,52 @@ def joined(
             f"this build of torch {torch.__version__} cannot train on {ranks.world} ranks: it has "
             f"no {'NCCL' if is_cuda else 'torch.distributed'}. Use another build, or one device."
         )
-    dist.init_process_group(
-        # Numbers that the host decides by go between hosts, not through the device.
-        "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-        store=_next_store(ranks, environ),
-        rank=ranks.rank,
-        world_size=ranks.world,
-        timeout=datetime.timedelta(seconds=timeout_s),
-    )
+    stacks.write_on_request(environ)
+    _join(Meeting(_next_store(ranks, environ), ranks, timeout_s), is_cuda)
     try:
         reduce = Reduce(ranks)
         yield reduce
         # A rank that ends its connections while another one still uses them may end that one.
         reduce.wait()
     finally:
+        _meetings.pop()
         dist.destroy_process_group()
+
+
+def _join(meeting: Meeting, is_cuda: bool) -> None:
+    """Make the process group of the ranks that meet.
+
+    Raises:
+        RunError: not all of them have come in time.
+    """
+    limit = datetime.timedelta(seconds=meeting.timeout_s)
+    meeting.store.set_timeout(limit)
+    meeting.arrive()
+    try:
+        dist.init_process_group(
+            # Numbers that the host decides by go between hosts, not through the device.
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=meeting.store,
+            rank=meeting.ranks.rank,
+            world_size=meeting.ranks.world,
+            timeout=limit,
+        )
+    except RuntimeError as error:
+        absent = meeting.never_arrived()
+        stacks.write_now("This rank has waited in vain for others to join, here:")
+        raise RunError(
+            f"{LOST}: {name_ranks(absent)} did not join within {meeting.timeout_s:g} s ({error}). "
+            "Check what that rank said last; a longer --rank-timeout lets it join later."
+        ) from error
+    _meetings.append(meeting)
 
 
 def _local(ranks: Ranks) -> tuple[int, int]:
     return ranks.local_rank, ranks.local_world
 
 
+_meetings: list[Meeting] = []
+"""Of the group that this process has joined, and of none that the caller's own code has made."""
 _stores: list[Any] = []
 """The store of this process, once it has joined a group, and one for each group."""
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+
 from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
@@ -161,7 +163,8 @@ def train(
 def _own_device(device: str | None, ranks: Ranks) -> str | None:
     """Return the device of one of several ranks: each has its own, where there are several."""
     if ranks.world > 1 and device in (None, "cuda") and device_of(device).kind == "cuda":
-        return f"cuda:{ranks.local_rank}"
+        # Slurm may show each task no device but its own.
+        return f"cuda:{ranks.local_rank if torch.cuda.device_count() > 1 else 0}"
     return device
 
 

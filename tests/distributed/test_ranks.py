@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from hotlap.engine.checks.same_on_ranks import check_model
 from hotlap.engine.checks.splitting import check_statistics
 from hotlap.errors import UsageError
 from tests.distributed.cases import tasks
-from tests.distributed.rank import outcome
+from tests.distributed.rank import OVERLAPS, outcome
 
 ROOT = Path(__file__).parents[2]
 RUNNER = (
@@ -29,10 +30,11 @@ RUNNER = (
 )
 
 
-def on_ranks(world: int) -> dict[str, Any]:
+def on_ranks(world: int, **variables: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, str(world)],
         cwd=ROOT,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=200,
@@ -87,6 +89,18 @@ def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(world: int, alo
         if "one rank" not in name and "ordinary" not in name and "fused" not in name:
             assert found[name]["weights"] == alone[name]["weights"], name
             assert found[name]["losses"] == alone[name]["losses"], name
+
+
+@pytest.mark.slow
+def test_sums_that_begin_during_the_backward_pass_change_no_bit(two: Any) -> None:
+    assert on_ranks(2, **{OVERLAPS: "1"}) == two
+
+
+@pytest.mark.slow
+def test_they_change_nothing_on_three_ranks_where_the_arithmetic_is_exact(alone: Any) -> None:
+    found = on_ranks(3, **{OVERLAPS: "1"})
+    assert found["accumulated"]["weights"] == alone["accumulated"]["weights"]
+    assert found["out of memory on one rank"]["weights"] == alone["sum and count"]["weights"]
 
 
 def test_who_started_a_rank_is_known() -> None:

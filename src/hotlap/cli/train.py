@@ -34,6 +34,9 @@ def train(
     rank_timeout: Annotated[
         str, Parameter(help="How long a rank waits for another one before it gives up.")
     ] = "5m",
+    rank_overlap: Annotated[
+        bool, Parameter(help="Sum gradients of ranks while the backward pass still runs.")
+    ] = False,
     run_dir: Annotated[
         str | None,
         Parameter(help="Folder of the run's checkpoints; without it, that of --resume, or none."),
@@ -161,6 +164,7 @@ def train(
                 keep=keep,
                 techniques=technique,
                 rank_timeout_s=ranks.timeout_s,
+                rank_overlap=rank_overlap,
                 progress=lambda epoch: say(text.line(epoch, task)),
                 notice=say,
                 stop=lambda: stopping.is_asked,

@@ -17,6 +17,33 @@ from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.errors import RunError, UsageError
 
 
+class PendingSum:
+    """A sum of tensors over all ranks that has begun.
+
+    Args:
+        tensors: of one dtype and device; they may be changed from now on.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        self._work: Any = None
+
+        def begin() -> None:
+            self._work = dist.all_reduce(self._flat, async_op=True)
+
+        _collective(begin)
+
+    def wait(self) -> None:
+        """Wait until it is done; on a device, until what is computed next may use it."""
+        _collective(self._work.wait)
+
+    def parts(self) -> list[torch.Tensor]:
+        """Return the sums, once they are done, in the shapes of the tensors."""
+        parts = self._flat.split([shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+
 class Reduce:
     """Adds up, over all ranks, and tells all of them the same. Every rank makes the same calls.
 
@@ -24,10 +51,11 @@ class Reduce:
 
     Args:
         ranks: which rank this process is; the process group was joined if there are others.
+        overlaps: gradients are summed while the backward pass still runs.
     """
 
-    def __init__(self, ranks: Ranks = ALONE) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: Ranks = ALONE, *, overlaps: bool = False) -> None:
+        self.ranks, self.overlaps = ranks, overlaps
         self.rank, self.world = ranks.rank, ranks.world
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -40,6 +68,10 @@ class Reduce:
             parts = flat.split([tensor.numel() for tensor in group])
             shaped = [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
             torch._foreach_copy_(group, shaped)  # pyright: ignore[reportPrivateImportUsage]
+
+    def begin_sum(self, tensors: Sequence[torch.Tensor]) -> PendingSum:
+        """Begin to add up tensors of one dtype and device; all ranks begin, in one order."""
+        return PendingSum(tensors)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return the sums of numbers, in float64."""
@@ -107,6 +139,7 @@ def joined(
     *,
     is_cuda: bool = False,
     timeout_s: float = TIMEOUT_S,
+    overlaps: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Reduce]:
     """Give the `Reduce` of this process while it is in a process group with the others.
@@ -117,6 +150,7 @@ def joined(
         ranks: which rank it is.
         is_cuda: each rank trains on a CUDA device.
         timeout_s: after which a rank that waits for another one gives up.
+        overlaps: see `Reduce`.
         environ: with the place where ranks find each other.
 
     Raises:
@@ -126,7 +160,8 @@ def joined(
         yield Reduce()
         return
     if dist.is_available() and dist.is_initialized():
-        yield Reduce(Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks)))
+        joined_ranks = Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks))
+        yield Reduce(joined_ranks, overlaps=overlaps)
         return
     if not dist.is_available() or not (dist.is_nccl_available() if is_cuda else True):
         raise UsageError(
@@ -136,7 +171,7 @@ def joined(
     stacks.write_on_request(environ)
     _join(Meeting(_next_store(ranks, environ), ranks, timeout_s), is_cuda)
     try:
-        reduce = Reduce(ranks)
+        reduce = Reduce(ranks, overlaps=overlaps)
         yield reduce
         # A rank that ends its connections while another one still uses them may end that one.
         reduce.wait()

@@ -50,6 +50,7 @@ def train(
     keep: int = 2,
     techniques: tuple[str, ...] = (),
     rank_timeout_s: float = TIMEOUT_S,
+    rank_overlap: bool = False,
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
@@ -83,6 +84,7 @@ def train(
         techniques: techniques from outside that the plan names, as `module:NAME`.
         rank_timeout_s: seconds after which one of several ranks that waits for another one gives
             up, and the run ends. What they wait for one rank with, such as saving, must take less.
+        rank_overlap: sum the gradients of several ranks while the backward pass still runs.
         progress: called after every epoch; of several ranks, by the first one.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
@@ -127,7 +129,9 @@ def train(
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
     is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
-    with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s) as reduce:
+    with joined(
+        ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap
+    ) as reduce:
         if reduce.rank:
             progress = notice = _say_nothing
         # The first rank saves for all: they hold the same.

@@ -51,7 +51,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
                     "way": name,
                     "ms/step": f"{step.median:.3f} ({step.low:.3f} to {step.high:.3f})",
                     f"x {BASE}": f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
-                    "pairs": ratio.n,
+                    "pairs": ratio.pairs,
                 }
             )
             result.figures[f"{accumulate}: {name}: x_{BASE}"] = ratio.median

@@ -14,7 +14,15 @@ from hotlap.distributed.absent import Meeting, name_ranks
 from hotlap.distributed.ranks import Ranks
 from hotlap.errors import UsageError
 from tests.distributed.cases import exact
-from tests.distributed.runs import are_gone, ended, ranks_of, saved_steps, started, wait_for, weights
+from tests.distributed.runs import (
+    are_gone,
+    ended,
+    ranks_of,
+    saved_steps,
+    started,
+    wait_for,
+    weights,
+)
 
 TIMEOUT_S = 4.0
 OPTIONS = ["--devices", "2", "--rank-timeout", f"{TIMEOUT_S:g}s"]

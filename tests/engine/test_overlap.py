@@ -45,7 +45,6 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
 
 
-
 def taken(reduce: Any, model: nn.Module, backward: Any) -> Overlap:
     found = Overlap(reduce)
     found.begin(list(model.parameters()))
@@ -100,7 +99,7 @@ def test_a_rank_that_fails_in_its_backward_pass_takes_part_in_every_sum(reduce: 
     found.begin(list(model.parameters()))
     with pytest.raises(torch.OutOfMemoryError), found.watching():
         backward()
-    assert 0 < len(reduce.begun)
+    assert len(reduce.begun) > 0
     found.begin_rest()
     failed, reduce.begun = reduce.begun, []
     taken(reduce, model, lambda: model(torch.randn(2, 3)).sum().backward())

@@ -32,9 +32,10 @@ class RankRequest:
     """As a duration is written."""
 
     def __post_init__(self) -> None:
+        from hotlap.cli.durations import parse_duration
         from hotlap.distributed.ranks import STORE, detect_ranks
 
-        del self.timeout_s
+        parse_duration(self.timeout, "--rank-timeout")
         if self.restarts < 0:
             raise UsageError(f"--restarts {self.restarts} is not valid. Expected: 0 or more.")
         if not self.restarts or STORE in os.environ:

@@ -1,4 +1,4 @@
-"""Which ranks others wait for in vain: each one that notices leaves a note where all can read it."""
+"""Which ranks others wait for in vain: each one that notices leaves a note for the others."""
 
 import threading
 import time

@@ -1,5 +1,4 @@
-"""Starts the ranks of a run on this machine, ends all of them if one ends, and starts them again.
-"""
+"""Starts the ranks of a run on this machine, ends all of them if one ends, and starts them again."""
 
 import contextlib
 import os
@@ -142,9 +141,7 @@ def _run_once(
                     STORE: str(Path(meeting) / "store"),
                 }
                 log = folder / f"rank-{number}.log"
-                ranks.append(
-                    processes.start(command, number, {**environ, **own}, log, again=again)
-                )
+                ranks.append(processes.start(command, number, {**environ, **own}, log, again=again))
                 signals.pass_to(ranks[-1].process.pid)
             loss = processes.wait(ranks)
         finally:

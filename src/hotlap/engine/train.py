@@ -111,7 +111,7 @@ def train(
     check_keep(keep)
     if not 0 < rank_timeout_s < 1e9:
         raise UsageError(
-            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: a number of seconds above 0."
+            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: seconds, more than 0."
         )
     if save_every is not None and folder is None and resume is None:
         raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
@@ -129,9 +129,7 @@ def train(
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
     is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
-    with joined(
-        ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap
-    ) as reduce:
+    with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
         if reduce.rank:
             progress = notice = _say_nothing
         # The first rank saves for all: they hold the same.

@@ -1,9 +1,9 @@
 """`Overlap`: sums of gradients over ranks that begin while the backward pass still runs.
 
 Gradients are summed in buckets, in the order in which a backward pass makes them. Every rank sums
-every bucket in the same order in every step, whatever happens to it: what it has no gradient of, as
-it did not use it or ran out of memory, it adds zeros for. So ranks never wait for a sum that another
-one does not take part in. The sums are used only if the ranks agree that the step went well.
+every bucket in the same order in every step, whatever happens to it: for gradients that it has not,
+as it did not use a weight or ran out of memory, it adds zeros. So no rank waits for a sum that
+another one does not take part in. Sums are used only if the ranks agree that the step went well.
 """
 
 from collections.abc import Iterator, Sequence

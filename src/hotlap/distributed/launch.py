@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this machine, ends all of them if one ends, and starts them again."""
+"""Starts the ranks of a run on this machine, ends all if one ends, and starts them again."""
 
 import contextlib
 import os

@@ -124,11 +124,12 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
         if is_late:
             stacks.write_now("This rank has waited for another one in vain, here:")
         meeting = _meetings[-1] if _meetings else None
-        who = name_ranks([] if meeting is None else meeting.not_waiting())
+        absent = [] if meeting is None else meeting.not_waiting()
         within = "" if meeting is None else f" within {meeting.timeout_s:g} s"
-        what = f"did not answer{within}" if is_late else "is gone"
+        gone = "are gone" if len(absent) > 1 else "is gone"
+        what = f"did not answer{within}" if is_late else gone
         raise RunError(
-            f"{LOST}: {who} {what} ({said}). Check what that rank said last, and resume from the "
+            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check what that rank said last, and resume from the "
             "last checkpoint."
         ) from error
 

@@ -129,8 +129,8 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
         gone = "are gone" if len(absent) > 1 else "is gone"
         what = f"did not answer{within}" if is_late else gone
         raise RunError(
-            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check what that rank said last, and resume from the "
-            "last checkpoint."
+            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check what it said last, and resume "
+            "from the last checkpoint."
         ) from error
 
 

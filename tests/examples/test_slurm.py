@@ -10,7 +10,7 @@ import pytest
 from tests.distributed.runs import saved_steps, weights
 
 ROOT = Path(__file__).parents[2]
-SBATCH = ROOT / "examples" / "slurm" / "train.sbatch"
+SBATCH = ROOT / "examples" / "slurm.sbatch"
 
 SRUN = """#!/bin/bash
 # Two tasks on one node, as Slurm would start them.

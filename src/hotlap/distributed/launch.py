@@ -1,9 +1,9 @@
 """Starts the ranks of a run on this machine, ends all if one ends, and starts them again."""
 
-import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -142,7 +142,7 @@ def _run_once(
                 }
                 log = folder / f"rank-{number}.log"
                 ranks.append(processes.start(command, number, {**environ, **own}, log, again=again))
-                signals.pass_to(ranks[-1].process.pid)
+                signals.pass_to(ranks[-1].process)
             loss = processes.wait(ranks)
         finally:
             signals.forget()
@@ -161,7 +161,7 @@ class _Signals:
     def __init__(self) -> None:
         self.asked: int | None = None
         """The first signal that came."""
-        self._pids: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
@@ -175,26 +175,21 @@ class _Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def pass_to(self, pid: int) -> None:
+    def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
         """Pass signals on to a process, one that came before it was started, too."""
-        self._pids.append(pid)
+        self._processes.append(process)
         if self.asked is not None:
-            _send(pid, self.asked)
+            process.send_signal(self.asked)
 
     def forget(self) -> None:
         """Pass signals on to no process that was given so far."""
-        self._pids.clear()
+        self._processes.clear()
 
     def _pass_on(self, number: int, frame: object) -> None:
         del frame
         self.asked = self.asked or number
-        for pid in self._pids:
-            _send(pid, number)
-
-
-def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+        for process in self._processes:
+            process.send_signal(number)
 
 
 def _describe(loss: Loss, folder: Path, timeout_s: float) -> str:
@@ -209,7 +204,7 @@ def _describe(loss: Loss, folder: Path, timeout_s: float) -> str:
     else:
         how = f"ended with exit code {code}"
     quoted = f" It said last:\n{said}\n" if said else ""
-    end = " The stacks of its threads are at the end of its log." if loss.is_hanging else ""
+    end = " The stacks of its threads are at the end of its log." if rank.has_stacks else ""
     return (
         f"rank {rank.number} {how}, so all ranks were ended.{quoted}{end} The logs of the ranks "
         f"are in '{folder}'."

@@ -38,6 +38,8 @@ class RankProcess:
     log: Path
     pump: threading.Thread
     """Copies what it says to its log."""
+    has_stacks: bool = False
+    """The stacks of its threads are in its log."""
 
     @property
     def is_running(self) -> bool:
@@ -145,7 +147,7 @@ def end(ranks: Sequence[RankProcess], loss: Loss | None = None) -> None:
     if is_hanging:
         for rank in ranks:
             if rank.is_running:
-                stacks.request(rank.process.pid, rank.log)
+                rank.has_stacks = stacks.request(rank.process.pid, rank.log)
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = [rank for rank in ranks if rank.is_running]
         for rank in left:

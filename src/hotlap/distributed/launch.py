@@ -107,15 +107,15 @@ def launch(
             if not loss.is_hanging and loss.rank.number == 0 and (code == 2 or code > 128):
                 # It has said what is wrong with the input, or which signal it ended on.
                 return code
-            words = _describe(loss, folder, timeout_s)
+            words = _describe(loss, timeout_s)
             if code == 2 and not loss.is_hanging:
-                raise UsageError(words)
+                raise UsageError(f"{words} Check what was given to it; its log is in '{folder}'.")
             if number == restarts or signals.asked is not None:
                 break
             notice(f"{words} Restart {number + 1} of {restarts}, from the last checkpoint, if any.")
     again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
     tried = f" It was restarted {number} times." if number else ""
-    raise RunError(f"{words}{tried}{again}")
+    raise RunError(f"{words}{tried} Check the logs of the ranks, in '{folder}'.{again}")
 
 
 def _run_once(
@@ -192,7 +192,7 @@ class _Signals:
             process.send_signal(number)
 
 
-def _describe(loss: Loss, folder: Path, timeout_s: float) -> str:
+def _describe(loss: Loss, timeout_s: float) -> str:
     rank, code = loss.rank, loss.rank.process.returncode
     said = "" if rank.number == 0 else rank.last_lines
     if loss.is_hanging:
@@ -205,7 +205,4 @@ def _describe(loss: Loss, folder: Path, timeout_s: float) -> str:
         how = f"ended with exit code {code}"
     quoted = f" It said last:\n{said}\n" if said else ""
     end = " The stacks of its threads are at the end of its log." if rank.has_stacks else ""
-    return (
-        f"rank {rank.number} {how}, so all ranks were ended.{quoted}{end} The logs of the ranks "
-        f"are in '{folder}'."
-    )
+    return f"rank {rank.number} {how}, so all ranks were ended.{quoted}{end}"

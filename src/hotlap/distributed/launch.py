@@ -109,13 +109,15 @@ def launch(
                 return code
             words = _describe(loss, timeout_s)
             if code == 2 and not loss.is_hanging:
-                raise UsageError(f"{words} Check what was given to it; its log is in '{folder}'.")
+                raise UsageError(f"{words}. Check what was given to it; its log is in '{folder}'.")
             if number == restarts or signals.asked is not None:
                 break
-            notice(f"{words} Restart {number + 1} of {restarts}, from the last checkpoint, if any.")
+            notice(
+                f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint, if any."
+            )
     again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
-    tried = f" It was restarted {number} times." if number else ""
-    raise RunError(f"{words}{tried} Check the logs of the ranks, in '{folder}'.{again}")
+    tried = f". It was restarted {number} times" if number else ""
+    raise RunError(f"{words}{tried}. Check the logs of the ranks, in '{folder}'.{again}")
 
 
 def _run_once(
@@ -203,6 +205,6 @@ def _describe(loss: Loss, timeout_s: float) -> str:
         how = f"was ended by {signal.Signals(-code).name}"
     else:
         how = f"ended with exit code {code}"
-    quoted = f" It said last:\n{said}\n" if said else ""
-    end = " The stacks of its threads are at the end of its log." if rank.has_stacks else ""
-    return f"rank {rank.number} {how}, so all ranks were ended.{quoted}{end}"
+    so = f". It said last:\n{said}\nAll ranks were ended" if said else ", so all ranks were ended"
+    end = "; the stacks of its threads are at the end of its log" if rank.has_stacks else ""
+    return f"rank {rank.number} {how}{so}{end}"

@@ -112,9 +112,7 @@ def launch(
                 raise UsageError(f"{words}. Check what was given to it; its log is in '{folder}'.")
             if number == restarts or signals.asked is not None:
                 break
-            notice(
-                f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint, if any."
-            )
+            notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")
     again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
     tried = f". It was restarted {number} times" if number else ""
     raise RunError(f"{words}{tried}. Check the logs of the ranks, in '{folder}'.{again}")
@@ -199,7 +197,8 @@ def _describe(loss: Loss, timeout_s: float) -> str:
     said = "" if rank.number == 0 else rank.last_lines
     if loss.is_hanging:
         why = "it was stopped by a signal" if loss.is_stopped else "it was still running"
-        how = f"did not answer within {timeout_s:g} s: {why}"
+        late = f"did not answer within {timeout_s:g} s"
+        how = f"{late if loss.is_late else 'left the others, and did not end'}: {why}"
         said = ""
     elif code < 0:
         how = f"was ended by {signal.Signals(-code).name}"

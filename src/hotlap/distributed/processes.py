@@ -26,6 +26,8 @@ _SHOWN = 12
 """Last lines of a rank's log that are shown."""
 _CONSEQUENCES = (LOST, "Connection closed", "Connection reset", "NCCL")
 """What a rank says that has lost another one."""
+_LATE = ("did not answer within", "did not join within", "Watchdog caught")
+"""What a rank says that has waited for another one in vain."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -66,6 +68,11 @@ class RankProcess:
         is_killed = self.process.returncode < 0 and self.process.returncode != -signal.SIGABRT
         return not is_killed and any(words in self.last_lines for words in _CONSEQUENCES)
 
+    @property
+    def has_waited(self) -> bool:
+        """True if it has died as another one did not answer in time."""
+        return self.has_lost_another and any(words in self.last_lines for words in _LATE)
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -74,7 +81,9 @@ class Loss:
     rank: RankProcess
     """The one to blame."""
     is_hanging: bool = False
-    """It was still running, and the others have waited for it in vain."""
+    """It was still running after the others had lost it."""
+    is_late: bool = False
+    """The others have waited for it in vain."""
     is_stopped: bool = False
     """A signal had stopped it."""
 
@@ -129,15 +138,16 @@ def wait(ranks: Sequence[RankProcess]) -> Loss | None:
         time.sleep(_POLL_S)
     died = [rank for rank in ranks if rank.has_died]
     # A rank that has lost another one may be seen to end before that one.
-    is_lost = all(rank.has_lost_another for rank in died)
-    deadline = time.monotonic() + (min(_HANGING_GRACE_S, GRACE_S) if is_lost else GRACE_S)
+    is_late = any(rank.has_waited for rank in died)
+    deadline = time.monotonic() + (min(_HANGING_GRACE_S, GRACE_S) if is_late else GRACE_S)
     while running and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         running = [rank for rank in running if rank.is_running]
     died = [rank for rank in ranks if rank.has_died]
     if running and all(rank.has_lost_another for rank in died):
         stopped = [rank for rank in running if stacks.is_stopped(rank.process.pid)]
-        return Loss((stopped or running)[0], is_hanging=True, is_stopped=bool(stopped))
+        late = any(rank.has_waited for rank in died)
+        return Loss((stopped or running)[0], True, is_late=late, is_stopped=bool(stopped))
     return Loss(min(died, key=lambda rank: (rank.has_lost_another, rank.number)))
 
 

@@ -69,6 +69,11 @@ class RankProcess:
         return not is_killed and any(words in self.last_lines for words in _CONSEQUENCES)
 
     @property
+    def is_without_fault(self) -> bool:
+        """True if it is certain that it died of another one: its log may quote what others say."""
+        return self.has_lost_another and any(words in self.last_lines for words in (LOST, *_LATE))
+
+    @property
     def has_waited(self) -> bool:
         """True if it has died as another one did not answer in time."""
         return self.has_lost_another and any(words in self.last_lines for words in _LATE)
@@ -144,7 +149,7 @@ def wait(ranks: Sequence[RankProcess]) -> Loss | None:
         time.sleep(_POLL_S)
         running = [rank for rank in running if rank.is_running]
     died = [rank for rank in ranks if rank.has_died]
-    if running and all(rank.has_lost_another for rank in died):
+    if running and all(rank.is_without_fault for rank in died):
         stopped = [rank for rank in running if stacks.is_stopped(rank.process.pid)]
         late = any(rank.has_waited for rank in died)
         return Loss((stopped or running)[0], True, is_late=late, is_stopped=bool(stopped))

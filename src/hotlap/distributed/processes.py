@@ -40,6 +40,8 @@ class RankProcess:
     log: Path
     pump: threading.Thread
     """Copies what it says to its log."""
+    offset: int = 0
+    """Bytes of the log that are of earlier starts."""
     has_stacks: bool = False
     """The stacks of its threads are in its log."""
 
@@ -56,10 +58,10 @@ class RankProcess:
         """What it said last."""
         self.pump.join(1.0)
         try:
-            lines = self.log.read_text(errors="replace").rstrip().splitlines()
+            own = self.log.read_bytes()[self.offset :]
         except OSError:
             return ""
-        return "\n".join(lines[-_SHOWN:])
+        return "\n".join(own.decode(errors="replace").rstrip().splitlines()[-_SHOWN:])
 
     @property
     def has_lost_another(self) -> bool:
@@ -100,6 +102,7 @@ def start(
     again. Of rank 0, standard output is this process's, and what it says is shown."""
     if not again:
         log.write_bytes(b"")
+    offset = log.stat().st_size
     process = subprocess.Popen(
         command,
         env={**environ, stacks.LOG: str(log)},
@@ -112,7 +115,7 @@ def start(
     stream = process.stderr if number == 0 else process.stdout
     pump = threading.Thread(target=_copy, args=(stream, log, number == 0), daemon=True)
     pump.start()
-    return RankProcess(number, process, log, pump)
+    return RankProcess(number, process, log, pump, offset)
 
 
 def _die_with_parent() -> None:

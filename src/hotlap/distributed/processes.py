@@ -105,7 +105,7 @@ def start(
     offset = log.stat().st_size
     process = subprocess.Popen(
         command,
-        env={**environ, stacks.LOG: str(log)},
+        env={**environ, stacks.LOG: str(log.absolute())},
         stdout=None if number == 0 else subprocess.PIPE,
         stderr=subprocess.PIPE if number == 0 else subprocess.STDOUT,
         # Ctrl-C reaches the ranks once, by this process.

@@ -186,6 +186,17 @@ def test_what_ranks_cannot_share_is_refused() -> None:
         check_statistics(tasks(0, 1)["mean"][0], normal, 8, 2)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+def test_no_thread_of_a_process_group_outlives_the_training() -> None:
+    runner = RUNNER.replace("tests.distributed.rank", "tests.distributed.group_threads")
+    done = subprocess.run(
+        [sys.executable, "-c", runner, "2"], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "while it trained: True left: []"
+
+
 def test_all_ranks_that_end_well_end_well(tmp_path: Path) -> None:
     script = tmp_path / "ends.py"
     script.write_text(f"import os; assert os.environ[{STORE!r}] and os.environ['RANK'] in '012'")

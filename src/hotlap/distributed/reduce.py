@@ -187,6 +187,11 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
     Raises:
         RunError: not all of them have come in time.
     """
+    # Its functions take the group of the moment as their default. Imported later, by an optimizer
+    # for one, it would hold the group until the interpreter has ended, and then a thread of gloo
+    # that lets go of a tensor aborts the process.
+    import torch.distributed.nn.functional  # noqa: F401
+
     limit = datetime.timedelta(seconds=meeting.timeout_s)
     meeting.store.set_timeout(limit)
     meeting.arrive()

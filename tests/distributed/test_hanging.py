@@ -43,12 +43,13 @@ def test_a_stopped_rank_ends_the_run_in_time_and_is_named(
     ranks = ranks_of(run)
     ranks[number].send_signal(signal.SIGSTOP)
     begun = time.monotonic()
-    code, said = ended(run)
+    # Ended, and reaped: a process that is dead and not reaped would count.
+    wait_for(lambda: are_gone(ranks))
     assert TIMEOUT_S - 1 < time.monotonic() - begun < TIMEOUT_S + 5
+    code, said = ended(run)
     assert code == 1
     words = f"rank {number} did not answer within 4 s: it was stopped by a signal"
     assert (said.count(words), said.count("did not answer")) == (1, 1), said
-    assert are_gone(ranks)
     for rank in (0, 1):
         assert re.search(r'File ".*", line \d+ in ', log_of(tmp_path, rank)), rank
     assert f"rank {number} did not answer within 4 s (" in log_of(tmp_path, 1 - number)

@@ -22,6 +22,7 @@ NAMES = {
     "memory": "what a step is predicted to hold and what it holds, and what each remedy does",
     "micro_batch": "the largest micro-batch that fits and the fastest one, against a grid",
     "gpu": "on a GPU: its tests, an MLP, GPT-2 124M, ceilings and each technique, in parts",
+    "ranks": "two ranks on this machine: hotlap's own against plain torch DDP, by hand",
     "flat": "one flat buffer for all parameters against many tensors, Adam",
     "denormals": "which operators this CPU computes more slowly on denormal numbers",
     "loaders": "`hotlap run` without a plan, on loaders with workers, samplers, augmentation",

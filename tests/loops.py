@@ -26,7 +26,8 @@ def build() -> nn.Module:
     if HABIT == "sparse":
         table = nn.Embedding(100_000, 64, sparse=True)
         return nn.Sequential(table, nn.Linear(64, 4))
-    return nn.Linear(8, 4)
+    model = nn.Linear(8, 4)
+    return nn.DataParallel(model) if HABIT == "wrapped" else model
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:

@@ -202,6 +202,19 @@ def test_a_slow_optimizer_with_sparse_gradients_is_the_cause() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("habit", ["wrapped", "counted"])
+def test_a_model_in_data_parallel_is_suspected_and_not_measured(habit: str) -> None:
+    found, _ = diagnosed("--budget", "5s", str(LOOPS), habit, "400")
+    rows = [row for row in found["suspects"] if row["rule"] == "data_parallel"]
+    assert len(rows) == (habit == "wrapped")
+    for row in rows:
+        assert row["where"].startswith("loops.py:")
+        assert "its cost on several devices was not measured" in row["evidence"]
+        assert "torchrun --nproc_per_node 2" in row["remedy"]
+    assert not [row for row in found["findings"] if row["rule"] == "data_parallel"]
+
+
+@pytest.mark.slow
 def test_steps_of_a_second_end_within_a_few_seconds_of_the_budget() -> None:
     begin = time.monotonic()
     found, _ = diagnosed("--budget", "20s", str(LOOPS), "slow", "90")

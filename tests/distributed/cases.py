@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import IterableDataset, TensorDataset
 
 import hotlap
@@ -44,6 +45,23 @@ class Forked(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         found = self.first(inputs)
         return found + self.other(inputs) if inputs[0, 0] > 0 else found
+
+
+class UsedTwice(nn.Module):
+    """Goes backward through one layer twice, by graphs within the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = lattice.model(), nn.Linear(2, 2)
+        with torch.no_grad():
+            self.shared.weight.copy_(torch.tensor([[0.5, -0.25], [0.25, 0.5]]))
+            self.shared.bias.zero_()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.first(inputs)
+        for _ in range(2):
+            found = checkpoint(self.shared, found, use_reentrant=True)
+        return found
 
 
 def network() -> nn.Module:
@@ -110,6 +128,7 @@ def tasks(rank: int, world: int) -> dict[str, tuple[hotlap.Task, Plan]]:
             exact(model=Forked, loss=lattice.sum_and_count, held_out=None, **split),
             plain,
         ),
+        "a layer that is used twice": (exact(model=UsedTwice, epochs=1, **split), plain),
         "out of memory on one rank": (exact(loss=short_of_memory(rank)), plain),
         "not finite on one rank": (exact(loss=not_finite(rank, world), epochs=2), plain),
         "fewer samples than a step": (exact(data=small), plain),

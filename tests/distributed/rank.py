@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 import hotlap
+from hotlap.engine.step import overlap
 from tests.distributed.cases import tasks
+
+OVERLAPS = "TESTS_RANK_OVERLAP"
+"""Variable: gradients are summed during the backward pass, in buckets of one or two tensors."""
 
 
 def outcome(task: hotlap.Task, plan: Any, **options: Any) -> dict[str, Any]:
@@ -28,8 +32,11 @@ def main() -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     only = sys.argv[1:]
+    overlaps = OVERLAPS in os.environ
+    if overlaps:
+        overlap.BUCKET_BYTES = overlap.FIRST_BUCKET_BYTES = 16
     found = {
-        name: outcome(*given)
+        name: outcome(*given, rank_overlap=overlaps)
         for name, given in tasks(rank, world).items()
         if not only or name in only
     }

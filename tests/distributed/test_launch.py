@@ -2,65 +2,16 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
-from safetensors.torch import load_file
 
-ROOT = Path(__file__).parents[2]
-TRAIN = [sys.executable, "-m", "hotlap", "train", "tests/distributed/recipe.py"]
-PATIENCE_S = 60.0
+from tests.distributed.runs import TRAIN, ended, ranks_of, started, wait_for, weights
 
 pytestmark = pytest.mark.slow
-
-
-def started(*options: str, command: Any = TRAIN) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [*command, *options],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(run: "subprocess.Popen[str]") -> tuple[int, str]:
-    _, said = run.communicate(timeout=PATIENCE_S)
-    return run.returncode, said
-
-
-def weights(run_dir: Path) -> dict[str, Any]:
-    newest = sorted((run_dir / "ckpt").glob("step-*"))[-1]
-    return {k: v.tolist() for k, v in load_file(newest / "model.safetensors").items()}
-
-
-def wait_for(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
-def ranks_of(run: "subprocess.Popen[str]") -> list[psutil.Process]:
-    return psutil.Process(run.pid).children()
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("alone")
-    code, said = ended(started("--run-dir", str(folder)))
-    assert code == 0, said
-    return weights(folder)
 
 
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), (2, 3)])

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from hotlap.engine.checks.same_on_ranks import check_model
 from hotlap.engine.checks.splitting import check_statistics
 from hotlap.errors import UsageError
 from tests.distributed.cases import tasks
-from tests.distributed.rank import outcome
+from tests.distributed.rank import OVERLAPS, outcome
 
 ROOT = Path(__file__).parents[2]
 RUNNER = (
@@ -29,10 +30,11 @@ RUNNER = (
 )
 
 
-def on_ranks(world: int) -> dict[str, Any]:
+def on_ranks(world: int, **variables: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, str(world)],
         cwd=ROOT,
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=200,
@@ -89,6 +91,18 @@ def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(world: int, alo
             assert found[name]["losses"] == alone[name]["losses"], name
 
 
+@pytest.mark.slow
+def test_sums_that_begin_during_the_backward_pass_change_no_bit(two: Any) -> None:
+    assert on_ranks(2, **{OVERLAPS: "1"}) == two
+
+
+@pytest.mark.slow
+def test_they_change_nothing_on_three_ranks_where_the_arithmetic_is_exact(alone: Any) -> None:
+    found = on_ranks(3, **{OVERLAPS: "1"})
+    assert found["accumulated"]["weights"] == alone["accumulated"]["weights"]
+    assert found["out of memory on one rank"]["weights"] == alone["sum and count"]["weights"]
+
+
 def test_who_started_a_rank_is_known() -> None:
     torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
@@ -138,10 +152,10 @@ time.sleep(60)
 def test_a_rank_that_dies_ends_the_others_with_its_last_words(
     fault: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotlap.distributed import launch as launching
+    from hotlap.distributed import processes
     from hotlap.errors import RunError
 
-    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     script = tmp_path / "waits.py"
     script.write_text(WAITS.format(fault=fault))
     with contextlib.redirect_stderr(io.StringIO()) as shown, pytest.raises(RunError) as error:
@@ -154,9 +168,9 @@ def test_a_rank_that_dies_ends_the_others_with_its_last_words(
 def test_what_another_rank_refuses_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hotlap.distributed import launch as launching
+    from hotlap.distributed import processes
 
-    monkeypatch.setattr(launching, "GRACE_S", 0.3)
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
     script = tmp_path / "refuses.py"
     script.write_text(WAITS.format(fault="print('the batch is empty'); sys.exit(2)"))
     with pytest.raises(UsageError, match=r"(?s)rank 1 ended with exit code 2.*the batch is empty"):
@@ -170,6 +184,17 @@ def test_what_ranks_cannot_share_is_refused() -> None:
     normal = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
     with pytest.raises(UsageError, match="shared by 2 ranks, and batch norm \\(1\\)"):
         check_statistics(tasks(0, 1)["mean"][0], normal, 8, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="names of threads are read from /proc")
+def test_no_thread_of_a_process_group_outlives_the_training() -> None:
+    runner = RUNNER.replace("tests.distributed.rank", "tests.distributed.group_threads")
+    done = subprocess.run(
+        [sys.executable, "-c", runner, "2"], cwd=ROOT, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "while it trained: True left: []"
 
 
 def test_all_ranks_that_end_well_end_well(tmp_path: Path) -> None:

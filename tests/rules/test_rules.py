@@ -102,6 +102,18 @@ def test_denormal_numbers_are_told_by_how_many_an_optimizer_keeps() -> None:
     assert named(trace(optimizer=0.1, denormals=66_379, device="cuda")) == []
 
 
+def test_a_model_that_one_process_spreads_over_devices_is_told_by_its_wrapper() -> None:
+    (found,) = rules.nominate(trace(data_parallel=4))
+    assert (found.rule, found.where) == ("data_parallel", ADAM.where)
+    assert "it has 4 devices" in found.evidence and found.at_most_ms == pytest.approx(10.0)
+    assert "--nproc_per_node 4" in found.by_hand and "--devices 4" in found.by_hand
+    for count, words in ((0, "it has no devices here"), (1, "it has one device here")):
+        (found,) = rules.nominate(trace(data_parallel=count))
+        assert words in found.evidence and "was not measured" in found.evidence
+        assert found.at_most_ms == 0.0
+    assert named(trace(data_parallel=None)) == []
+
+
 def test_every_rule_explains_itself() -> None:
     for rule in rules.registry().values():
         text = rule.page

@@ -2,7 +2,10 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+
+from hotlap.errors import UsageError
 
 
 def is_first_rank() -> bool:
@@ -12,28 +15,93 @@ def is_first_rank() -> bool:
     return detect_ranks(os.environ).rank == 0
 
 
-def launch_ranks(
-    tokens: tuple[str, ...], devices: int | None, device: str | None, run_dir: str | None
-) -> int | None:
-    """Run this command once for each device; return its exit code, None if this is all of it.
-
-    Args:
-        tokens: of the command line, behind `hotlap train`.
-        devices: as it was given; None for one.
-        device: as it was given.
-        run_dir: the logs of the ranks are kept in it.
+@dataclass(frozen=True)
+class RankRequest:
+    """What the command line asks for.
 
     Raises:
-        UsageError: there are not as many devices, or none were asked for.
-        RunError: a rank died.
+        UsageError: the options do not go together, or have values that are not allowed.
     """
-    from hotlap.distributed.launch import check_devices, launch
-    from hotlap.distributed.ranks import detect_ranks
 
-    if devices is None or detect_ranks(os.environ).world > 1:
-        return None
-    check_devices(devices, device)
-    if devices == 1:
-        return None
-    logs = None if run_dir is None else Path(run_dir) / "logs"
-    return launch([sys.executable, "-m", "hotlap", "train", *tokens], devices, logs=logs)
+    devices: int | None
+    device: str | None
+    run_dir: str | None
+    resume: str | None
+    restarts: int
+    timeout: str
+    """As a duration is written."""
+
+    def __post_init__(self) -> None:
+        from hotlap.cli.durations import parse_duration
+        from hotlap.distributed.ranks import STORE, detect_ranks
+
+        parse_duration(self.timeout, "--rank-timeout")
+        if self.restarts < 0:
+            raise UsageError(f"--restarts {self.restarts} is not valid. Expected: 0 or more.")
+        if not self.restarts or STORE in os.environ:
+            return
+        given = f"--restarts {self.restarts}"
+        if detect_ranks(os.environ).world > 1:
+            raise UsageError(
+                f"{given} needs ranks that hotlap has started, and another launcher has started "
+                "these. Use `torchrun --max-restarts N`, or Slurm's `sbatch --requeue`, with "
+                "--resume auto."
+            )
+        if self.run_dir is None:
+            raise UsageError(
+                f"{given} needs checkpoints to restart from. Pass --run-dir FOLDER, or remove "
+                "--restarts."
+            )
+        if self.resume not in (None, "auto"):
+            raise UsageError(
+                f"{given} restarts from what --run-dir holds, and --resume '{self.resume}' names "
+                "another place. Use --resume auto, or remove --restarts."
+            )
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds after which a rank that waits for another one gives up."""
+        from hotlap.cli.durations import parse_duration
+
+        return parse_duration(self.timeout, "--rank-timeout")
+
+    @property
+    def resumes_from(self) -> str | None:
+        """Where this process resumes from: `auto` once its ranks were restarted."""
+        from hotlap.distributed.ranks import RESTARTS
+
+        is_restarted = os.environ.get(RESTARTS, "0") != "0" and self.restarts > 0
+        return "auto" if is_restarted else self.resume
+
+    def launch(self, tokens: tuple[str, ...]) -> int | None:
+        """Run this command once for each device; return its exit code, None if this is all of it.
+
+        Args:
+            tokens: of the command line, behind `hotlap train`.
+
+        Raises:
+            UsageError: there are not as many devices, or none were asked for.
+            RunError: a rank died.
+        """
+        from hotlap.cli.starting import say
+        from hotlap.distributed import stacks
+        from hotlap.distributed.launch import check_devices, check_platform, launch
+        from hotlap.distributed.ranks import STORE, detect_ranks
+
+        stacks.write_on_request(os.environ)
+        if STORE in os.environ or detect_ranks(os.environ).world > 1:
+            return None
+        if self.devices is not None:
+            check_devices(self.devices, self.device)
+        count = self.devices or 1
+        if count == 1 and not self.restarts:
+            return None
+        check_platform()
+        return launch(
+            [sys.executable, "-m", "hotlap", "train", *tokens],
+            count,
+            logs=None if self.run_dir is None else Path(self.run_dir) / "logs",
+            timeout_s=self.timeout_s,
+            restarts=self.restarts,
+            notice=say,
+        )

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from hotlap.cli.command import Command
 from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.ranks import is_first_rank, launch_ranks
+from hotlap.cli.ranks import RankRequest, is_first_rank
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -25,6 +25,18 @@ def train(
         int | None,
         Parameter(help="Number of devices of this machine that train the model together."),
     ] = None,
+    restarts: Annotated[
+        int,
+        Parameter(
+            help="How often the run is restarted from its last checkpoint after a rank has died."
+        ),
+    ] = 0,
+    rank_timeout: Annotated[
+        str, Parameter(help="How long a rank waits for another one before it gives up.")
+    ] = "5m",
+    rank_overlap: Annotated[
+        bool, Parameter(help="Sum gradients of ranks while the backward pass still runs.")
+    ] = False,
     run_dir: Annotated[
         str | None,
         Parameter(help="Folder of the run's checkpoints; without it, that of --resume, or none."),
@@ -93,7 +105,10 @@ def train(
     one ends it at once.
 
     With --devices N, and in processes that torchrun or Slurm starts, several ranks train one model:
-    the steps, their samples and the checkpoints are those of one device.
+    the steps, their samples and the checkpoints are those of one device. A rank that does not
+    answer within --rank-timeout, as it hangs or was stopped, ends the run; saving a checkpoint,
+    for which ranks wait, must take less. With --restarts N (and --run-dir) all ranks are started
+    again from the last checkpoint after one has died, at most N times.
 
     Parameters
     ----------
@@ -114,7 +129,8 @@ def train(
 
     path = recipe_of(target)
     request = MicroBatchRequest(micro_batch, memory, again, estimate)
-    code = None if estimate else launch_ranks(target.typed, devices, device, run_dir)
+    ranks = RankRequest(devices, device, run_dir, resume, restarts, rank_timeout)
+    code = None if estimate else ranks.launch(target.typed)
     if code is not None:
         return code
     host, recipe = Host.detect(), RecipeRun(path=path, args=target.args, device=device)
@@ -139,7 +155,7 @@ def train(
                 split.plan,
                 device=device,
                 run_dir=run_dir,
-                resume=resume,
+                resume=ranks.resumes_from,
                 weights=weights,
                 continue_from=continue_from,
                 keys=keys,
@@ -147,6 +163,8 @@ def train(
                 save_every=save_every,
                 keep=keep,
                 techniques=technique,
+                rank_timeout_s=ranks.timeout_s,
+                rank_overlap=rank_overlap,
                 progress=lambda epoch: say(text.line(epoch, task)),
                 notice=say,
                 stop=lambda: stopping.is_asked,
@@ -218,6 +236,7 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
         "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
+        "hotlap train recipe.py --run-dir runs/5 --devices 2 --restarts 3 --resume auto",
         "hotlap train recipe.py --run-dir runs/6 --continue old.pth   # its optimizer, too",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
         "hotlap train recipe.py --micro-batch auto --memory 2GiB",

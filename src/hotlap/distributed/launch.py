@@ -1,39 +1,36 @@
-"""Starts the ranks of a run on this machine, and ends all of them if one ends."""
+"""Starts the ranks of a run on this machine, ends all if one ends, and starts them again."""
 
-import contextlib
-import ctypes
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from hotlap.distributed.ranks import STORE
+from hotlap.distributed import processes
+from hotlap.distributed.processes import Loss, RankProcess
+from hotlap.distributed.ranks import RESTARTS, STORE, TIMEOUT_S
 from hotlap.errors import RunError, UsageError
 
-GRACE_S = 3.0
-"""Seconds that the others have to end once a rank has died, and again after SIGTERM."""
 
-_POLL_S = 0.05
-_SHOWN = 12
-"""Last lines of a rank's log that are shown."""
-_CONSEQUENCES = ("another rank is gone", "Connection closed", "Connection reset", "NCCL")
-"""What a rank says that has lost another one."""
-_PR_SET_PDEATHSIG = 1
+def check_platform(name: str = os.name) -> None:
+    """Refuse a system that cannot start and end groups of processes.
 
+    Args:
+        name: of the system, as `os.name`.
 
-@dataclass
-class _Rank:
-    number: int
-    process: "subprocess.Popen[bytes]"
-    log: Path
-    pump: threading.Thread
+    Raises:
+        UsageError: it is one.
+    """
+    if name != "posix":
+        raise UsageError(
+            "--devices and --restarts start processes in sessions of their own, which this system "
+            "does not have. Use `torchrun --nproc_per_node N -m hotlap train RECIPE` with the "
+            "variable USE_LIBUV=0, or Linux (on Windows, WSL)."
+        )
 
 
 def check_devices(count: int, device: str | None) -> None:
@@ -66,6 +63,9 @@ def launch(
     *,
     logs: Path | None = None,
     cores: int | None = None,
+    timeout_s: float = TIMEOUT_S,
+    restarts: int = 0,
+    notice: Callable[[str], None] = lambda _: None,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
     """Run a command once for each rank, and return the exit code of the first one.
@@ -76,8 +76,12 @@ def launch(
     Args:
         command: program and arguments, the same for all.
         count: number of ranks.
-        logs: folder of `rank-N.log`; a temporary one if None.
+        logs: folder of `rank-N.log`; a temporary one if None, which is kept if a rank dies.
         cores: that the ranks share; those of the machine if None.
+        timeout_s: after which a rank gives up waiting for another one; for the message.
+        restarts: how often all ranks are started again after one has died. The variable
+            `RESTARTS` tells them how often they have been.
+        notice: called before each restart, with the reason, in words.
         environ: of the ranks, besides what tells them which one they are.
 
     Raises:
@@ -86,9 +90,47 @@ def launch(
     """
     folder = Path(tempfile.mkdtemp(prefix="hotlap-ranks-")) if logs is None else logs
     folder.mkdir(parents=True, exist_ok=True)
-    threads = max(1, (cores or os.cpu_count() or 1) // count)
-    with tempfile.TemporaryDirectory(prefix="hotlap-store-") as meeting, _passing_on() as passed:
-        ranks: list[_Rank] = []
+    shared = dict(environ)
+    if count > 1:
+        threads = max(1, (cores or os.cpu_count() or 1) // count)
+        shared.setdefault("OMP_NUM_THREADS", str(threads))
+    with _Signals() as signals:
+        for number in range(restarts + 1):
+            loss = _run_once(command, count, folder, {**shared, RESTARTS: str(number)}, signals)
+            if signals.asked is not None and _is_ended_by(loss, signals.asked):
+                return 128 + signals.asked
+            if loss is None:
+                if logs is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return 0
+            code = loss.rank.process.returncode
+            if not loss.is_hanging and loss.rank.number == 0 and (code == 2 or code > 128):
+                # It has said what is wrong with the input, or which signal it ended on.
+                return code
+            words = _describe(loss, timeout_s)
+            if code == 2 and not loss.is_hanging:
+                raise UsageError(f"{words}. Check what was given to it; its log is in '{folder}'.")
+            if number == restarts or signals.asked is not None:
+                break
+            notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")
+    again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
+    tried = f". It was restarted {number} times" if number else ""
+    raise RunError(f"{words}{tried}. Check the logs of the ranks, in '{folder}'.{again}")
+
+
+def _run_once(
+    command: Sequence[str],
+    count: int,
+    folder: Path,
+    environ: Mapping[str, str],
+    signals: "_Signals",
+) -> Loss | None:
+    """Start all ranks, wait for their end, and return what ended them early, if anything did."""
+    again = environ[RESTARTS] != "0"
+    ranks: list[RankProcess] = []
+    loss = None
+    # A new place to meet each time: in the old one are addresses of processes that are gone.
+    with tempfile.TemporaryDirectory(prefix="hotlap-store-") as meeting:
         try:
             for number in range(count):
                 own = {
@@ -97,138 +139,71 @@ def launch(
                     "LOCAL_RANK": str(number),
                     "LOCAL_WORLD_SIZE": str(count),
                     STORE: str(Path(meeting) / "store"),
-                    "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(threads)),
                 }
-                ranks.append(_start(command, number, {**environ, **own}, folder))
-                passed.append(ranks[-1].process)
-            first = _wait(ranks)
+                log = folder / f"rank-{number}.log"
+                ranks.append(processes.start(command, number, {**environ, **own}, log, again=again))
+                signals.pass_to(ranks[-1].process)
+            loss = processes.wait(ranks)
         finally:
-            _end(ranks)
-    if first is None:
-        return 0
-    code = first.process.returncode
-    if first.number == 0 and (code == 2 or code > 128):
-        # It has said what is wrong with the input, or which signal it ended on.
-        return code
-    words = _describe(first, folder)
-    if code == 2:
-        raise UsageError(words)
-    if logs is not None:
-        words += " Resume from the last checkpoint with --resume auto."
-    raise RunError(words)
+            signals.forget()
+            processes.end(ranks, loss)
+    return loss
 
 
-def _start(command: Sequence[str], number: int, environ: Mapping[str, str], folder: Path) -> _Rank:
-    log = folder / f"rank-{number}.log"
-    process = subprocess.Popen(
-        command,
-        env=dict(environ),
-        stdout=None if number == 0 else subprocess.PIPE,
-        stderr=subprocess.PIPE if number == 0 else subprocess.STDOUT,
-        # Ctrl-C reaches the ranks once, by this process.
-        start_new_session=True,
-        preexec_fn=_die_with_parent,
-    )
-    stream = process.stderr if number == 0 else process.stdout
-    pump = threading.Thread(target=_copy, args=(stream, log, number == 0), daemon=True)
-    pump.start()
-    return _Rank(number, process, log, pump)
+def _is_ended_by(loss: Loss | None, number: int) -> bool:
+    """True if a rank was ended by a signal that was passed on, before it could handle it."""
+    return loss is not None and loss.rank.process.returncode == -number
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+class _Signals:
+    """While entered, passes the signals that ask this process to end on to other processes."""
 
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        """The first signal that came."""
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._before: dict[int, Any] = {}
 
-def _copy(stream: IO[bytes] | None, log: Path, is_shown: bool) -> None:
-    assert stream is not None
-    with stream, log.open("wb", buffering=0) as kept:
-        for line in stream:
-            kept.write(line)
-            if is_shown and sys.stderr is not None:
-                sys.stderr.write(line.decode(errors="replace"))
-                sys.stderr.flush()
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._pass_on)
+        return self
 
-
-def _wait(ranks: Sequence[_Rank]) -> _Rank | None:
-    """Wait until all have ended, or one has died; return the one that is to blame."""
-    while True:
-        ended = [rank for rank in ranks if rank.process.poll() is not None]
-        died = [rank for rank in ended if rank.process.returncode != 0]
-        if died:
-            break
-        if len(ended) == len(ranks):
-            return None
-        time.sleep(_POLL_S)
-    # A rank that has lost another one may be seen to end before that one.
-    deadline = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline and any(rank.process.poll() is None for rank in ranks):
-        time.sleep(_POLL_S)
-    died = [rank for rank in ranks if rank.process.returncode not in (0, None)]
-    return min(died, key=_is_consequence)
-
-
-def _is_consequence(rank: _Rank) -> tuple[bool, int]:
-    rank.pump.join(1.0)
-    last = _last_lines(rank.log)
-    is_killed = rank.process.returncode < 0
-    return not is_killed and any(words in last for words in _CONSEQUENCES), rank.number
-
-
-def _end(ranks: Sequence[_Rank]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [rank for rank in ranks if rank.process.poll() is None]
-        for rank in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, number)
-                # A process that is stopped hears of nothing else.
-                os.killpg(rank.process.pid, signal.SIGCONT)
-        deadline = time.monotonic() + GRACE_S
-        while time.monotonic() < deadline and any(rank.process.poll() is None for rank in left):
-            time.sleep(_POLL_S)
-    for rank in ranks:
-        rank.pump.join(1.0)
-
-
-@contextlib.contextmanager
-def _passing_on() -> Any:
-    """Pass signals that ask this process to end on to the processes in the list that is given."""
-    processes: list[subprocess.Popen[bytes]] = []
-    before: dict[int, Any] = {}
-
-    def pass_on(number: int, frame: object) -> None:
-        del frame
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            if signal.getsignal(number) != signal.SIG_IGN:
-                before[number] = signal.signal(number, pass_on)
-    try:
-        yield processes
-    finally:
-        for number, handler in before.items():
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def pass_to(self, process: "subprocess.Popen[bytes]") -> None:
+        """Pass signals on to a process, one that came before it was started, too."""
+        self._processes.append(process)
+        if self.asked is not None:
+            process.send_signal(self.asked)
 
-def _last_lines(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").rstrip().splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-_SHOWN:])
+    def forget(self) -> None:
+        """Pass signals on to no process that was given so far."""
+        self._processes.clear()
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        del frame
+        self.asked = self.asked or number
+        for process in self._processes:
+            process.send_signal(number)
 
 
-def _describe(rank: _Rank, folder: Path) -> str:
-    code = rank.process.returncode
-    how = f"ended with exit code {code}"
-    if code < 0:
+def _describe(loss: Loss, timeout_s: float) -> str:
+    rank, code = loss.rank, loss.rank.process.returncode
+    said = "" if rank.number == 0 else rank.last_lines
+    if loss.is_hanging:
+        why = "it was stopped by a signal" if loss.is_stopped else "it was still running"
+        late = f"did not answer within {timeout_s:g} s"
+        how = f"{late if loss.is_late else 'left the others, and did not end'}: {why}"
+        said = ""
+    elif code < 0:
         how = f"was ended by {signal.Signals(-code).name}"
-    last = _last_lines(rank.log)
-    said = "" if rank.number == 0 or not last else f" It said last:\n{last}\n"
-    return (
-        f"rank {rank.number} {how}, so all ranks were ended.{said} The logs of the ranks are in "
-        f"'{folder}'."
-    )
+    else:
+        how = f"ended with exit code {code}"
+    so = f". It said last:\n{said}\nAll ranks were ended" if said else ", so all ranks were ended"
+    end = "; the stacks of its threads are at the end of its log" if rank.has_stacks else ""
+    return f"rank {rank.number} {how}{so}{end}"

@@ -7,6 +7,12 @@ from hotlap.errors import UsageError
 
 STORE = "HOTLAP_RANK_STORE"
 """Variable with the file in which ranks that `hotlap` started on one machine find each other."""
+RESTARTS = "HOTLAP_RANK_RESTARTS"
+"""Variable with how often the ranks that `hotlap` started have been started again."""
+LOST = "this rank lost contact"
+"""Words of a rank that ended as another one was gone, or did not answer."""
+TIMEOUT_S = 300.0
+"""Seconds after which a rank that waits for another one gives up."""
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")

@@ -11,11 +11,37 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
-from hotlap.distributed.ranks import ALONE, STORE, Ranks
+from hotlap.distributed import stacks
+from hotlap.distributed.absent import Meeting, name_ranks
+from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.errors import RunError, UsageError
 
-TIMEOUT_S = 300.0
-"""Seconds after which a rank that waits for another one gives up."""
+
+class PendingSum:
+    """A sum of tensors over all ranks that has begun.
+
+    Args:
+        tensors: of one dtype and device; they may be changed from now on.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._shapes = [tensor.shape for tensor in tensors]
+        self._flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        self._work: Any = None
+
+        def begin() -> None:
+            self._work = dist.all_reduce(self._flat, async_op=True)
+
+        _collective(begin)
+
+    def wait(self) -> None:
+        """Wait until it is done; on a device, until what is computed next may use it."""
+        _collective(self._work.wait)
+
+    def parts(self) -> list[torch.Tensor]:
+        """Return the sums, once they are done, in the shapes of the tensors."""
+        parts = self._flat.split([shape.numel() for shape in self._shapes])
+        return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
 class Reduce:
@@ -25,10 +51,11 @@ class Reduce:
 
     Args:
         ranks: which rank this process is; the process group was joined if there are others.
+        overlaps: gradients are summed while the backward pass still runs.
     """
 
-    def __init__(self, ranks: Ranks = ALONE) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: Ranks = ALONE, *, overlaps: bool = False) -> None:
+        self.ranks, self.overlaps = ranks, overlaps
         self.rank, self.world = ranks.rank, ranks.world
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -41,6 +68,10 @@ class Reduce:
             parts = flat.split([tensor.numel() for tensor in group])
             shaped = [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
             torch._foreach_copy_(group, shaped)  # pyright: ignore[reportPrivateImportUsage]
+
+    def begin_sum(self, tensors: Sequence[torch.Tensor]) -> PendingSum:
+        """Begin to add up tensors of one dtype and device; all ranks begin, in one order."""
+        return PendingSum(tensors)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return the sums of numbers, in float64."""
@@ -88,10 +119,18 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
     except RuntimeError as error:
-        said = str(error).partition("This is typically")[0].strip()
+        said = " ".join(str(error).partition("This is typically")[0].split())
+        is_late = "timed out" in said.lower() or "timeout" in said.lower()
+        if is_late:
+            stacks.write_now("This rank has waited for another one in vain, here:")
+        meeting = _meetings[-1] if _meetings else None
+        absent = [] if meeting is None else meeting.not_waiting()
+        within = "" if meeting is None else f" within {meeting.timeout_s:g} s"
+        gone = "are gone" if len(absent) > 1 else "is gone"
+        what = f"did not answer{within}" if is_late else gone
         raise RunError(
-            f"another rank is gone, or did not answer in time ({said}). Check what that rank said "
-            "last, and resume from the last checkpoint."
+            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check what it said last, and resume "
+            "from the last checkpoint."
         ) from error
 
 
@@ -101,6 +140,7 @@ def joined(
     *,
     is_cuda: bool = False,
     timeout_s: float = TIMEOUT_S,
+    overlaps: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Reduce]:
     """Give the `Reduce` of this process while it is in a process group with the others.
@@ -111,6 +151,7 @@ def joined(
         ranks: which rank it is.
         is_cuda: each rank trains on a CUDA device.
         timeout_s: after which a rank that waits for another one gives up.
+        overlaps: see `Reduce`.
         environ: with the place where ranks find each other.
 
     Raises:
@@ -120,34 +161,65 @@ def joined(
         yield Reduce()
         return
     if dist.is_available() and dist.is_initialized():
-        yield Reduce(Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks)))
+        joined_ranks = Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks))
+        yield Reduce(joined_ranks, overlaps=overlaps)
         return
     if not dist.is_available() or not (dist.is_nccl_available() if is_cuda else True):
         raise UsageError(
             f"this build of torch {torch.__version__} cannot train on {ranks.world} ranks: it has "
             f"no {'NCCL' if is_cuda else 'torch.distributed'}. Use another build, or one device."
         )
-    dist.init_process_group(
-        # Numbers that the host decides by go between hosts, not through the device.
-        "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-        store=_next_store(ranks, environ),
-        rank=ranks.rank,
-        world_size=ranks.world,
-        timeout=datetime.timedelta(seconds=timeout_s),
-    )
+    stacks.write_on_request(environ)
+    _join(Meeting(_next_store(ranks, environ), ranks, timeout_s), is_cuda)
     try:
-        reduce = Reduce(ranks)
+        reduce = Reduce(ranks, overlaps=overlaps)
         yield reduce
         # A rank that ends its connections while another one still uses them may end that one.
         reduce.wait()
     finally:
+        _meetings.pop()
         dist.destroy_process_group()
+
+
+def _join(meeting: Meeting, is_cuda: bool) -> None:
+    """Make the process group of the ranks that meet.
+
+    Raises:
+        RunError: not all of them have come in time.
+    """
+    # Its functions take the group of the moment as their default. Imported later, by an optimizer
+    # for one, it would hold the group until the interpreter has ended, and then a thread of gloo
+    # that lets go of a tensor aborts the process.
+    import torch.distributed.nn.functional  # noqa: F401
+
+    limit = datetime.timedelta(seconds=meeting.timeout_s)
+    meeting.store.set_timeout(limit)
+    meeting.arrive()
+    try:
+        dist.init_process_group(
+            # Numbers that the host decides by go between hosts, not through the device.
+            "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
+            store=meeting.store,
+            rank=meeting.ranks.rank,
+            world_size=meeting.ranks.world,
+            timeout=limit,
+        )
+    except RuntimeError as error:
+        absent = meeting.never_arrived()
+        stacks.write_now("This rank has waited in vain for others to join, here:")
+        raise RunError(
+            f"{LOST}: {name_ranks(absent)} did not join within {meeting.timeout_s:g} s ({error}). "
+            "Check what that rank said last; a longer --rank-timeout lets it join later."
+        ) from error
+    _meetings.append(meeting)
 
 
 def _local(ranks: Ranks) -> tuple[int, int]:
     return ranks.local_rank, ranks.local_world
 
 
+_meetings: list[Meeting] = []
+"""Of the group that this process has joined, and of none that the caller's own code has made."""
 _stores: list[Any] = []
 """The store of this process, once it has joined a group, and one for each group."""
 

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
+
 from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
-from hotlap.distributed.ranks import Ranks, detect_ranks
+from hotlap.distributed.ranks import TIMEOUT_S, Ranks, detect_ranks
 from hotlap.distributed.reduce import joined
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
@@ -47,6 +49,8 @@ def train(
     save_every: str | None = None,
     keep: int = 2,
     techniques: tuple[str, ...] = (),
+    rank_timeout_s: float = TIMEOUT_S,
+    rank_overlap: bool = False,
     progress: Callable[[EpochDone], None] = lambda _: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
@@ -78,6 +82,9 @@ def train(
             in any case.
         keep: how many steps are kept, the newest ones.
         techniques: techniques from outside that the plan names, as `module:NAME`.
+        rank_timeout_s: seconds after which one of several ranks that waits for another one gives
+            up, and the run ends. What they wait for one rank with, such as saving, must take less.
+        rank_overlap: sum the gradients of several ranks while the backward pass still runs.
         progress: called after every epoch; of several ranks, by the first one.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
@@ -91,6 +98,7 @@ def train(
             task, or the folder holds what this run's steps would be mixed with.
         MissingFile: there is nothing to resume from.
         CheckpointCorrupt: the step that is to be resumed is damaged, or no step of a run.
+        RunError: another rank is gone, or did not answer in time; steps that cannot be taken.
         StorageError: the last checkpoint could not be written. Of an earlier one that could not,
             `notice` says so, and the next one is tried.
     """
@@ -101,6 +109,10 @@ def train(
             check_path(Path(path))
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
+    if not 0 < rank_timeout_s < 1e9:
+        raise UsageError(
+            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: seconds, more than 0."
+        )
     if save_every is not None and folder is None and resume is None:
         raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
     _check_beginnings(resume, weights, continue_from, keys, epochs_done)
@@ -117,7 +129,7 @@ def train(
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
     is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
-    with joined(ranks, is_cuda=is_cuda) as reduce:
+    with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
         if reduce.rank:
             progress = notice = _say_nothing
         # The first rank saves for all: they hold the same.
@@ -153,7 +165,8 @@ def train(
 def _own_device(device: str | None, ranks: Ranks) -> str | None:
     """Return the device of one of several ranks: each has its own, where there are several."""
     if ranks.world > 1 and device in (None, "cuda") and device_of(device).kind == "cuda":
-        return f"cuda:{ranks.local_rank}"
+        # Slurm may show each task no device but its own.
+        return f"cuda:{ranks.local_rank if torch.cuda.device_count() > 1 else 0}"
     return device
 
 

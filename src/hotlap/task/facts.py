@@ -69,6 +69,8 @@ class TaskFacts:
     """The system's own work in a step, 0 if unknown."""
     denormals: int = 0
     """Elements of the optimizers' state on the CPU that were denormal in the end, about."""
+    data_parallel: int | None = None
+    """Devices of the torch.nn.DataParallel in the trained model, None without one."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from hotlap.task import LoaderFacts, OptimizerFacts
@@ -39,6 +40,15 @@ def device_of(roots: list[Any]) -> str:
         for parameter in root.parameters():
             return parameter.device.type
     return "cpu"
+
+
+def count_data_parallel(roots: list[Any]) -> int | None:
+    """Return the devices of the torch.nn.DataParallel in the trained modules, None without one."""
+    for root in roots:
+        for module in root.modules():
+            if isinstance(module, torch.nn.DataParallel):
+                return len(module.device_ids)
+    return None
 
 
 def count_steps_per_epoch(training: list[WatchedLoader], steps: int) -> int | None:

@@ -16,6 +16,7 @@ from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.facts import (
     WatchedLoader,
+    count_data_parallel,
     count_steps_per_epoch,
     device_of,
     loader_facts,
@@ -240,6 +241,7 @@ class Watch(Part):
             page_faults=page_faults,
             system_ms=system_ms,
             denormals=count_denormals(known_optimizers()),
+            data_parallel=count_data_parallel(self.roots),
         )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.reduce import Reduce
+from hotlap.engine.step.overlap import Overlap
 from hotlap.engine.step.passes import MicroBatches, Passes, trained_tensors
 from hotlap.errors import RunError
 from hotlap.feed.samples.order import derive_seed
@@ -19,9 +20,9 @@ from hotlap.feed.samples.order import derive_seed
 class RankSum:
     """Makes the gradients of a step on every rank.
 
-    Gradients are added up behind the last backward, not during it. So a parameter may be used by
-    some ranks only, a rank may have no sample of a short last step, and all ranks take a step again
-    if one of them ran out of memory.
+    A parameter may be used by some ranks only, a rank may have no sample of a short last step, and
+    all ranks take a step again if one of them ran out of memory. Gradients are added up behind the
+    last backward; with `reduce.overlaps` during it, see `Overlap`.
 
     Args:
         passes: of this rank's share.
@@ -32,6 +33,7 @@ class RankSum:
 
     def __init__(self, passes: Passes, optimizer: Any, reduce: Reduce, seed: int) -> None:
         self._passes, self._optimizer, self._reduce, self._seed = passes, optimizer, reduce, seed
+        self._overlap = Overlap(reduce) if reduce.overlaps else None
         self.samples = 0
         """Of the next step, over all ranks; told by who gives the step."""
         self.number = 0
@@ -45,14 +47,17 @@ class RankSum:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
         self._seed_draws()
         share, count, failed = None, None, ""
+        overlap = self._begin_overlap()
         try:
             if micros:
-                share, count = self._passes.accumulate(micros, self.samples)
+                share, count = self._accumulate(micros, overlap)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             # Not the error itself: it would hold what the attempt has allocated.
             failed = str(error) or "out of memory"
+        if overlap is not None:
+            overlap.begin_rest()
         trained = trained_tensors(self._optimizer)
         row = [
             0.0 if share is None else float(share),
@@ -61,11 +66,14 @@ class RankSum:
             float(share is not None and count is None),
             float(bool(failed)),
             float(self.vote()),
+            float(overlap is not None and overlap.is_stale),
         ]
-        total, counted, counts, means, failures, stops, *used = self._reduce.sum_numbers(
+        total, counted, counts, means, failures, stops, stale, *used = self._reduce.sum_numbers(
             [*row, *(float(tensor.grad is not None) for tensor in trained)]
         )
         self.is_stop_wanted = stops > 0
+        if overlap is not None:
+            overlap.wait()
         if failures:
             raise torch.OutOfMemoryError(failed or "another rank ran out of memory")
         if counts and means:
@@ -73,7 +81,10 @@ class RankSum:
                 f"loss() returned (sum, count) on {counts:.0f} ranks and a mean on {means:.0f}. "
                 "Return the same form for all micro-batches."
             )
-        self._reduce.sum_tensors(_gradients(trained, used))
+        summed = [tensor for tensor, ranks in zip(trained, used, strict=True) if ranks]
+        if overlap is not None and not stale:
+            summed = overlap.write(summed)
+        self._reduce.sum_tensors(_gradients(summed))
         dtype = torch.float32 if share is None else share.dtype
         loss = torch.tensor(total, dtype=dtype, device=trained[0].device)
         self._passes.items = None
@@ -82,6 +93,32 @@ class RankSum:
         self._passes.items = counted
         self._passes.divide(counted)
         return loss / counted
+
+    def _begin_overlap(self) -> Overlap | None:
+        """Return what sums during this step's last backward, None if that is not done."""
+        # What a technique does behind a backward may change gradients.
+        if self._overlap is None or self._passes.target.after_backward:
+            return None
+        self._overlap.begin(trained_tensors(self._optimizer))
+        return self._overlap
+
+    def _accumulate(self, micros: MicroBatches, overlap: Overlap | None) -> tuple[Any, Any]:
+        """Return what `Passes.accumulate` does, with sums that begin during the last backward."""
+        if overlap is None:
+            return self._passes.accumulate(micros, self.samples)
+        share, count = None, None
+        if len(micros) > 1:
+            share, count = self._passes.accumulate(micros[:-1], self.samples)
+        with overlap.watching():
+            more, counted = self._passes.accumulate(micros[-1:], self.samples)
+        if share is None:
+            return more, counted
+        if (count is None) != (counted is None):
+            raise RunError(
+                "loss() returned (sum, count) for some micro-batches of a step, and a mean for the "
+                "others. Return the same form for all."
+            )
+        return share + more, None if count is None else count + counted
 
     def _seed_draws(self) -> None:
         """Let ranks draw other numbers than the first one, the same in a run that was resumed."""
@@ -93,12 +130,11 @@ class RankSum:
             torch.cuda.manual_seed(seed)
 
 
-def _gradients(trained: list[torch.Tensor], used: list[float]) -> list[torch.Tensor]:
-    """Return the gradients that any rank has, zeros where this one has none."""
+def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients of tensors, zeros where this rank has none."""
     found = []
-    for tensor, ranks in zip(trained, used, strict=True):
-        if ranks:
-            if tensor.grad is None:
-                tensor.grad = torch.zeros_like(tensor)
-            found.append(tensor.grad)
+    for tensor in tensors:
+        if tensor.grad is None:
+            tensor.grad = torch.zeros_like(tensor)
+        found.append(tensor.grad)
     return found

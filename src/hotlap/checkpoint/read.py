@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,13 @@ import torch
 from safetensors.torch import load as load_tensors
 
 from hotlap.checkpoint.files import read_regular
+from hotlap.checkpoint.layout import SHARD, assemble, check_layout
 from hotlap.checkpoint.write import (
     MANIFEST,
     MANIFEST_LIMIT,
+    PLAIN_LIMIT,
     SCHEMA,
+    SHARDED,
     STATE,
     STEP,
     checksum,
@@ -25,7 +29,9 @@ from hotlap.checkpoint.write import (
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
 _FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
-_OURS = {f"{name}.safetensors" for name in ("model", "optimizer", "random", "buffers")}
+_OURS = re.compile(
+    r"(model|optimizer|random|buffers)(-\d{5}-of-\d{5})?\.safetensors", re.ASCII
+)
 """Files that a run may write; whatever else lies there is somebody's own."""
 
 
@@ -68,7 +74,7 @@ def find_newest(
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one committed step.
+    """Read one committed step, whole, whoever wrote its files.
 
     Raises:
         MissingFile: there is no such folder.
@@ -78,22 +84,39 @@ def read(path: Path) -> Checkpoint:
         raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
     manifest = _manifest(path)
     contents = {name: _content(path, name, about) for name, about in manifest["files"].items()}
-    tensors = {}
-    for name, content in contents.items():
-        if name.endswith(".safetensors"):
-            try:
-                tensors[name.removesuffix(".safetensors")] = load_tensors(content)
-            except Exception as error:
-                raise CheckpointCorrupt(
-                    f"'{path / name}' cannot be loaded: {error}. Use another checkpoint."
-                ) from error
     try:
-        state = json.loads(contents[STATE])
+        state = json.loads(contents.pop(STATE))
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(
             f"'{path / STATE}' cannot be loaded: {error}. Use another checkpoint."
         ) from error
+    tensors: dict[str, Mapping[str, torch.Tensor]] = {}
+    parts: dict[str, dict[str, Mapping[str, torch.Tensor]]] = {}
+    for name in [name for name in contents if name.endswith(".safetensors")]:
+        # What was loaded is not kept twice.
+        found = _load(path / name, contents.pop(name))
+        match = SHARD.fullmatch(name)
+        if match is None:
+            tensors[name.removesuffix(".safetensors")] = found
+        else:
+            parts.setdefault(match["group"], {})[name] = found
+    for group, files in parts.items():
+        try:
+            tensors[group] = assemble(manifest["tensors"][group], files)
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointCorrupt(
+                f"'{path}' cannot be put together: {error}. Use another checkpoint."
+            ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
+
+
+def _load(file: Path, content: bytes) -> dict[str, torch.Tensor]:
+    try:
+        return load_tensors(content)
+    except Exception as error:
+        raise CheckpointCorrupt(
+            f"'{file}' cannot be loaded: {error}. Use another checkpoint."
+        ) from error
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -102,30 +125,43 @@ def _manifest(path: Path) -> dict[str, Any]:
         if len(content) > MANIFEST_LIMIT:
             raise ValueError(f"larger than {MANIFEST_LIMIT} bytes")
         manifest = json.loads(content)
-        if manifest["schema"] != SCHEMA:
-            raise ValueError(f"schema {manifest['schema']} is not known, only {SCHEMA}")
+        if manifest["schema"] not in (SCHEMA, SHARDED):
+            known = f"{SCHEMA} and {SHARDED}"
+            raise ValueError(f"schema {manifest['schema']} is not known, only {known}")
+        if manifest["schema"] == SCHEMA and len(content) > PLAIN_LIMIT:
+            raise ValueError(f"larger than {PLAIN_LIMIT} bytes")
         if manifest["checksum"] != checksum(manifest):
             raise ValueError("its checksum does not match its contents")
-        if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
-            raise ValueError(f"it is the manifest of step {manifest['step']}")
-        if type(manifest["step"]) is not int or manifest["step"] < 0:
-            raise ValueError(f"step {manifest['step']!r} is not a number of steps")
-        if manifest.get("healthy", True) is not True:
-            raise ValueError("the weights were not finite when they were saved")
-        for name, about in manifest["files"].items():
-            if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:
-                raise ValueError(f"'{name}' is not a file of a checkpoint")
-            if type(about["bytes"]) is not int or about["bytes"] < 0:
-                raise ValueError(f"'{name}' has bytes={about['bytes']!r}")
-        lying = {each.name for each in path.iterdir()} & _OURS
-        for name in sorted(lying - set(manifest["files"])):
-            raise ValueError(f"it does not list '{name}', which is in its folder")
+        _check_manifest(path, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"it has no key {error}" if isinstance(error, KeyError) else error
         raise CheckpointCorrupt(
             f"'{path / MANIFEST}' is not usable: {why}. Use another checkpoint."
         ) from error
     return manifest
+
+
+def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
+        raise ValueError(f"it is the manifest of step {manifest['step']}")
+    if type(manifest["step"]) is not int or manifest["step"] < 0:
+        raise ValueError(f"step {manifest['step']!r} is not a number of steps")
+    if manifest.get("healthy", True) is not True:
+        raise ValueError("the weights were not finite when they were saved")
+    is_sharded, files = manifest["schema"] == SHARDED, manifest["files"]
+    for name, about in files.items():
+        is_file = _FILE.fullmatch(name) or (is_sharded and SHARD.fullmatch(name))
+        if not is_file or set(about) != {"bytes", "sha256"}:
+            raise ValueError(f"'{name}' is not a file of a checkpoint")
+        if type(about["bytes"]) is not int or about["bytes"] < 0:
+            raise ValueError(f"'{name}' has bytes={about['bytes']!r}")
+    lying = {each.name for each in path.iterdir() if _OURS.fullmatch(each.name)}
+    for name in sorted(lying - set(files)):
+        raise ValueError(f"it does not list '{name}', which is in its folder")
+    if is_sharded:
+        # What it says of a file's bytes counts once the file has that many.
+        sizes = {name: os.lstat(path / name).st_size for name in files}
+        check_layout(manifest["tensors"], sizes)
 
 
 def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:

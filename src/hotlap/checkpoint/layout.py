@@ -39,9 +39,7 @@ def shard_name(group: str, rank: int, world: int) -> str:
     return f"{group}-{rank + 1:05d}-of-{world:05d}.safetensors"
 
 
-def own_tensors(
-    tensors: Tensors, rank: int
-) -> dict[str, dict[str, torch.Tensor | Piece]]:
+def own_tensors(tensors: Tensors, rank: int) -> dict[str, dict[str, torch.Tensor | Piece]]:
     """Return what a rank writes: its parts, and the first rank also what is whole on all ranks."""
     return {
         group: {name: t for name, t in names.items() if rank == 0 or isinstance(t, Piece)}

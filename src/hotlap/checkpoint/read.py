@@ -29,9 +29,7 @@ from hotlap.checkpoint.write import (
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
 _FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
-_OURS = re.compile(
-    r"(model|optimizer|random|buffers)(-\d{5}-of-\d{5})?\.safetensors", re.ASCII
-)
+_OURS = re.compile(r"(model|optimizer|random|buffers)(-\d{5}-of-\d{5})?\.safetensors", re.ASCII)
 """Files that a run may write; whatever else lies there is somebody's own."""
 
 

@@ -3,6 +3,7 @@
 A part is a box in the index space of the whole tensor: where it begins, and its shape.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def _neighbors(boxes: Sequence[Box]) -> Iterable[tuple[Box, Box]]:
     """Give the pairs of boxes that share an index of the dimension that most of them differ in."""
     if not boxes or not boxes[0][0]:
         # Without dimensions, every box is the one element.
-        yield from zip(boxes, boxes[1:], strict=False)
+        yield from itertools.pairwise(boxes)
         return
     dimensions = range(len(boxes[0][0]))
     along = max(dimensions, key=lambda dimension: len({box[0][dimension] for box in boxes}))

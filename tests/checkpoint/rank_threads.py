@@ -11,7 +11,7 @@ from hotlap.checkpoint.shards import Piece, cut
 from hotlap.distributed.ranks import Ranks
 from hotlap.distributed.reduce import Reduce
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 20.0
 
 
 class ThreadReduce(Reduce):

@@ -172,6 +172,12 @@ def test_ranks_whose_parts_do_not_fit_are_told(other: Piece, words: str) -> None
         layout(first, {"model": {"w": other}})
 
 
+def test_a_dtype_that_no_file_can_hold_is_told() -> None:
+    each = Piece(torch.zeros(1, dtype=torch.complex128), (1,), (0,))
+    with pytest.raises(ValueError, match="'w' is torch.complex128, which a checkpoint cannot"):
+        layout({"model": {"w": each}})
+
+
 def test_what_is_whole_on_one_rank_and_a_part_on_another_is_told() -> None:
     with pytest.raises(ValueError, match=r"of 'w' the boxes .* overlap"):
         layout(

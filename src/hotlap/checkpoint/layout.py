@@ -25,9 +25,11 @@ SHARD = re.compile(r"(?P<group>[a-z_]{1,32})-(\d{5})-of-(?P<world>\d{5})\.safete
 """Name of the file of one rank."""
 _GROUP = re.compile(r"[a-z_]{1,32}", re.ASCII)
 _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+_EIGHT_BIT = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
+_NAMES = (*_FLOATS, *_EIGHT_BIT, *_INTEGERS, "complex64")
 _DTYPES: dict[str, torch.dtype] = {
-    str(dtype): dtype for dtype in (getattr(torch, n) for n in (*_FLOATS, *_INTEGERS, "complex64"))
+    str(dtype): dtype for name in _NAMES if (dtype := getattr(torch, name, None)) is not None
 }
 """By torch's own name: what safetensors can hold."""
 _MOST_DIMENSIONS = 64
@@ -47,9 +49,7 @@ def own_tensors(tensors: Tensors, rank: int) -> dict[str, dict[str, torch.Tensor
     }
 
 
-def describe(
-    tensors: Tensors,
-) -> dict[str, dict[str, list[Any]]]:
+def describe(tensors: Tensors) -> dict[str, dict[str, list[Any]]]:
     """Return what a rank writes as plain data, for `layout_of`: whether it is a part, dtype, whole
     shape, begin and own shape of each tensor."""
     found: dict[str, dict[str, list[Any]]] = {}
@@ -96,6 +96,8 @@ def layout_of(
                 tensor["pieces"].append({"file": file, "begin": begin, "shape": size})
     for names in layout.values():
         for name, tensor in names.items():
+            if tensor["dtype"] not in _DTYPES:
+                raise ValueError(f"'{name}' is {tensor['dtype']}, which a checkpoint cannot store")
             boxes = [(piece["begin"], piece["shape"]) for piece in tensor["pieces"]]
             _check_named(name, tensor["shape"], boxes)
     return layout
@@ -196,8 +198,12 @@ def assemble(
     Raises:
         ValueError: a file does not hold the parts that the layout says.
     """
+    wanted: dict[str, dict[str, Any]] = {file: {} for file in files}
+    for name, tensor in group.items():
+        for piece in tensor["pieces"]:
+            wanted[piece["file"]][name] = (tensor["dtype"], piece["shape"])
     for file, held in files.items():
-        _check_held(group, file, held)
+        _check_held(file, wanted[file], held)
     return {
         name: join(
             [
@@ -209,15 +215,7 @@ def assemble(
     }
 
 
-def _check_held(
-    group: Mapping[str, Mapping[str, Any]], file: str, held: Mapping[str, torch.Tensor]
-) -> None:
-    wanted = {
-        name: (tensor["dtype"], piece["shape"])
-        for name, tensor in group.items()
-        for piece in tensor["pieces"]
-        if piece["file"] == file
-    }
+def _check_held(file: str, wanted: Mapping[str, Any], held: Mapping[str, torch.Tensor]) -> None:
     found = {name: (str(each.dtype), [*each.shape]) for name, each in held.items()}
     for name in sorted({*wanted, *found}):
         if wanted.get(name) != found.get(name):

@@ -25,7 +25,7 @@ SHARD = re.compile(r"(?P<group>[a-z_]{1,32})-(\d{5})-of-(?P<world>\d{5})\.safete
 """Name of the file of one rank."""
 _GROUP = re.compile(r"[a-z_]{1,32}", re.ASCII)
 _FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_EIGHT_BIT = ("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+_EIGHT_BIT = ("float8_e4m3fnuz", "float8_e5m2fnuz")
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool")
 _NAMES = (*_FLOATS, *_EIGHT_BIT, *_INTEGERS, "complex64")
 _DTYPES: dict[str, torch.dtype] = {

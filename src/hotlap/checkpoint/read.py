@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 
-from hotlap.checkpoint.files import read_regular
+from hotlap.checkpoint.files import read_chunks, read_regular
 from hotlap.checkpoint.layout import SHARD, assemble, check_layout
 from hotlap.checkpoint.write import (
     MANIFEST,
@@ -78,10 +78,10 @@ def read(path: Path) -> Checkpoint:
         MissingFile: there is no such folder.
         CheckpointCorrupt: a file is missing or is not what the manifest says.
     """
-    if not path.is_dir():
-        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
-    manifest = _manifest(path)
-    contents = {name: _content(path, name, about) for name, about in manifest["files"].items()}
+    manifest = read_manifest(path)
+    contents = {
+        name: b"".join(read_proven(path, name, about)) for name, about in manifest["files"].items()
+    }
     try:
         state = json.loads(contents.pop(STATE))
     except (KeyError, ValueError, RecursionError) as error:
@@ -98,9 +98,9 @@ def read(path: Path) -> Checkpoint:
             tensors[name.removesuffix(".safetensors")] = found
         else:
             parts.setdefault(match["group"], {})[name] = found
-    for group, files in parts.items():
+    for group in list(parts):
         try:
-            tensors[group] = assemble(manifest["tensors"][group], files)
+            tensors[group] = assemble(manifest["tensors"][group], parts.pop(group))
         except (ValueError, RuntimeError) as error:
             raise CheckpointCorrupt(
                 f"'{path}' cannot be put together: {error}. Use another checkpoint."
@@ -117,7 +117,15 @@ def _load(file: Path, content: bytes) -> dict[str, torch.Tensor]:
         ) from error
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a step, once all that it says of files and parts could be true.
+
+    Raises:
+        MissingFile: there is no such folder.
+        CheckpointCorrupt: no run writes such a manifest.
+    """
+    if not path.is_dir():
+        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
     try:
         content = read_regular(path / MANIFEST, MANIFEST_LIMIT)
         if len(content) > MANIFEST_LIMIT:
@@ -162,12 +170,25 @@ def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
         check_layout(manifest["tensors"], sizes)
 
 
-def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
-    file = path / name
+def read_proven(path: Path, name: str, about: Mapping[str, Any]) -> Iterator[bytes]:
+    """Give a file of a step in chunks; what they are worth is known at the end.
+
+    Args:
+        path: the step's folder.
+        name: of the file.
+        about: what the manifest says of it.
+
+    Raises:
+        CheckpointCorrupt: it is not what the manifest says.
+    """
+    file, size, digest = path / name, 0, hashlib.sha256()
     try:
         # Never more than it should have: it may be growing.
-        content = read_regular(file, about["bytes"])
-        if len(content) != about["bytes"]:
+        for part in read_chunks(file, about["bytes"]):
+            size += len(part)
+            digest.update(part)
+            yield part
+        if size != about["bytes"]:
             raise CheckpointCorrupt(
                 f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}. "
                 "Use another checkpoint."
@@ -176,9 +197,8 @@ def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
         raise CheckpointCorrupt(
             f"'{file}' cannot be read: {error}. Use another checkpoint."
         ) from error
-    if hashlib.sha256(content).hexdigest() != about["sha256"]:
+    if digest.hexdigest() != about["sha256"]:
         raise CheckpointCorrupt(
             f"the SHA-256 of '{file}' is not the one in the manifest, so the file has "
             "changed. Use another checkpoint."
         )
-    return content

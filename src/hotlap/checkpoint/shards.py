@@ -31,7 +31,7 @@ class Piece:
     """Index of the box's first element in the whole tensor."""
 
     def __post_init__(self) -> None:
-        _check_box(self.shape, self.box)
+        check_box(self.shape, self.box)
 
     @property
     def box(self) -> Box:
@@ -45,7 +45,7 @@ def cut(whole: torch.Tensor, shape: Sequence[int], begin: Sequence[int]) -> Piec
     Raises:
         ValueError: the box does not lie within the tensor.
     """
-    _check_box(whole.shape, (begin, shape))
+    check_box(whole.shape, (begin, shape))
     index = tuple(slice(first, first + size) for first, size in zip(begin, shape, strict=True))
     local = whole[index].clone(memory_format=torch.contiguous_format)
     return Piece(local, tuple(whole.shape), tuple(begin))
@@ -77,7 +77,7 @@ def check_cover(shape: Sequence[int], boxes: Iterable[Box]) -> None:
     """
     found = []
     for box in boxes:
-        _check_box(shape, box)
+        check_box(shape, box)
         if math.prod(box[1]):
             found.append(box)
     for one, other in _neighbors(found):
@@ -109,7 +109,12 @@ def _overlap(one: Box, other: Box) -> bool:
     return all(a < b + other_size and b < a + size for a, size, b, other_size in ranges)
 
 
-def _check_box(shape: Sequence[int], box: Box) -> None:
+def check_box(shape: Sequence[int], box: Box) -> None:
+    """Raise unless a box lies within a tensor.
+
+    Raises:
+        ValueError: the message says which one is not.
+    """
     begin, size = box
     if not len(shape) == len(begin) == len(size):
         raise ValueError(f"the box {_words(box)} has not the dimensions of the shape {[*shape]}")

@@ -230,6 +230,12 @@ LIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a group without files": (lambda m: m["tensors"].update(x={}), "no file of the group 'x'"),
     "a group of a path": (lambda m: m["tensors"].update({"../x": {}}), "is not a group"),
     "a whole group": (lambda m: m["tensors"].update(random={}), "is not a group"),
+    "a file elsewhere": (
+        lambda m: m["files"].update(
+            {"model-00001-of-00002.safetensors/../../x": {"bytes": 0, "sha256": ""}}
+        ),
+        "is not a file of a checkpoint",
+    ),
     "plain": (lambda m: m.update(schema=1), "is not a file of a checkpoint"),
     "later": (lambda m: m.update(schema=3), "schema 3 is not known, only 1 and 2"),
 }

@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, Op]]:
 
 
 def record(folder: Path, save: Callable[[Path, int], None]) -> list[tuple[int, Op]]:
-    """Return saves of a run whose folder is not there yet: (steps that were returned, what next)."""
+    """Return saves into a folder that is not there yet: (steps that were returned, what next)."""
     recorder = Recorder(folder)
     ops: list[tuple[int, Op]] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -152,6 +152,7 @@ def test_a_step_has_its_name_once_it_is_whole(recorded: list[tuple[int, Op]]) ->
 
 @pytest.mark.slow
 def test_no_crash_loses_or_tears_a_step_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
     ops = record(tmp_path / "recorded", save_parts)
     known: dict[Any, Left] = {}
     assert violations(ops, tmp_path / "disk", known) == []

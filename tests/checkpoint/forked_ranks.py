@@ -178,7 +178,7 @@ def task(epochs: int) -> hotlap.Task:
     return exact(epochs=epochs, optimizer=lambda m: Remembering(m.parameters(), lr=1 / 64))
 
 
-def training(epochs: int) -> Work:
+def training(epochs: int, every: str = "1epoch") -> Work:
     """Return work that trains, where each rank holds a half of what a checkpoint has of it."""
 
     def work(folder: Path) -> Any:
@@ -189,8 +189,8 @@ def training(epochs: int) -> Work:
             return parts_of(tensors, ranks.rank, ranks.world), state
 
         saving.capture = capture
-        options: dict[str, Any] = {"device": "cpu", "save_every": "1epoch", "keep": 9}
-        run = folder.parent / "run"
+        options: dict[str, Any] = {"device": "cpu", "save_every": every, "keep": 9}
+        run = folder.parent / ("run" if every == "1epoch" else "timed")
         return hotlap.train(task(epochs), run_dir=run, resume="auto", **options).steps
 
     return work
@@ -202,7 +202,11 @@ CASES: dict[str, Callable[[], dict[str, Work]]] = {
         "no room": saving_twice(_no_room),
     },
     "kills": kills,
-    "training": lambda: {"first": training(2), "second": training(3)},
+    "training": lambda: {
+        "first": training(2),
+        "second": training(3),
+        "by the clock": training(3, "1s"),
+    },
 }
 
 

@@ -111,6 +111,8 @@ def test_a_run_that_ranks_saved_in_parts_is_resumed_by_any_number_of_ranks(tmp_p
     hotlap.train(task(3), run_dir=tmp_path / "copy", resume="auto", **options)
     newest = steps[-1].name
     check_alike(copy / newest, tmp_path / "alone" / "ckpt" / newest)
+    # Saved when the first rank's clock said so, and at the end.
+    check_alike(tmp_path / "timed" / "ckpt" / newest, tmp_path / "alone" / "ckpt" / newest)
     out = tmp_path / "weights.safetensors"
     export(task(3), tmp_path / "run", out)
     assert out.stat().st_size > 0

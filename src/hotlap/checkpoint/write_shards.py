@@ -142,7 +142,11 @@ def _together(commit: Commit, reduce: Reduce, work: Callable[[], Any]) -> list[A
         known = isinstance(error, OSError | StorageError)
         said["failed"] = str(error) if known else f"{type(error).__name__}: {error}"
     everything = reduce.gather(said)
-    failed = [f"rank {n}: {e['failed']}" for n, e in enumerate(everything) if "failed" in e]
+    failed = [
+        f"rank {number}: {each['failed'].removesuffix('.')}"
+        for number, each in enumerate(everything)
+        if "failed" in each
+    ]
     if failed:
         raise StorageError(
             f"the checkpoint of step {commit.step} could not be written to '{commit.root}' by "

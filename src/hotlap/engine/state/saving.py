@@ -32,8 +32,8 @@ CHECKPOINTS = "ckpt"
 class Saver:
     """Saves a run into its folder when it is due.
 
-    Of several ranks, each has one and makes the same calls. The first one's writes, and what ranks
-    hold only parts of all of them write.
+    Each of several ranks has one, and makes the same calls. The first rank writes, and holds the
+    lock of the folder; of what ranks hold in parts, each rank writes its own.
 
     Args:
         run_dir: the run's folder.
@@ -61,7 +61,7 @@ class Saver:
         self.unfit: set[str] = set()
         """Names of steps that prove themselves and could not be gone on from."""
         self.is_in_parts = False
-        """Some rank held parts when the run was saved."""
+        """True once any rank held parts when the run was saved; the same on all ranks."""
         self._lock = Lock(self.root)
         self._interval = Interval(every, self.reduce)
 
@@ -153,7 +153,8 @@ class Saver:
             must: False to say that it could not be saved, and go on: the next time is tried again.
 
         Raises:
-            StorageError: it could not be saved, and must.
+            StorageError: it could not be saved, and must. On all ranks, if they hold parts.
+            RunError: another rank is gone, or the parts of the ranks do not fit together.
         """
         tensors, state = self._capture(built, position, clock)
         if not self.is_in_parts and self.reduce.world > 1:
@@ -170,7 +171,7 @@ class Saver:
         self._interval.restart()
 
     def save_alone(self, built: BuiltRun, position: Position, clock: dict[str, Any]) -> None:
-        """Save the run as `save` does, where other ranks do something else.
+        """Save the run from this rank, while other ranks may be elsewhere.
 
         Raises:
             StorageError: it could not be saved, or other ranks hold parts of it.

@@ -1,13 +1,18 @@
 """After a crash at any moment there is a whole step; each sync is needed for that."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hotlap.checkpoint import files, litter, write
+from hotlap.checkpoint import files, litter, write, write_shards
+from hotlap.checkpoint.layout import describe, layout_of
 from hotlap.checkpoint.read import find_newest
+from hotlap.checkpoint.shards import Piece
+from hotlap.distributed.reduce import Reduce
+from tests.checkpoint.rank_threads import on_ranks
 from tests.checkpoint.recorded import Disk, Op, Recorder
 from tests.checkpoint.whole import is_whole
 
@@ -25,14 +30,31 @@ def save(root: Path, step: int) -> None:
     write.commit(root, step, tensors, {"step": step}, is_whole=is_whole, keep=1)
 
 
+def save_parts(root: Path, step: int) -> None:
+    """Save the same from two ranks, of which each holds half of the weight."""
+
+    def save(reduce: Reduce) -> Path:
+        held = {"model": {"weight": Piece(torch.full((1,), float(step)), (2,), (reduce.rank,))}}
+        layout = layout_of(reduce.gather(describe(held)))
+        made = write_shards.Commit(root, step, layout)
+        return write_shards.commit_shards(
+            made, held, {"step": step}, reduce, is_whole=is_whole, keep=1
+        )
+
+    assert on_ranks(2, save) == [root / write.step_name(step)] * 2
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, Op]]:
-    """Saves of a run whose folder is not there yet: (steps that were returned, what next)."""
-    folder = tmp_path_factory.mktemp("recorded")
+    return record(tmp_path_factory.mktemp("recorded"), save)
+
+
+def record(folder: Path, save: Callable[[Path, int], None]) -> list[tuple[int, Op]]:
+    """Return saves into a folder that is not there yet: (steps that were returned, what next)."""
     recorder = Recorder(folder)
     ops: list[tuple[int, Op]] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (files, litter, write):
+        for module in (files, litter, write, write_shards):
             patch.setattr(module, "os", recorder)
         patch.setattr(write, "delete", recorder.delete)
         for step in range(1, SAVES + 1):
@@ -126,3 +148,15 @@ def test_a_step_has_its_name_once_it_is_whole(recorded: list[tuple[int, Op]]) ->
             assert len(inside) == 4 and op[1] in seen, (op, seen)
         if op[0] == "fsync":
             seen.add(op[1])
+
+
+@pytest.mark.slow
+def test_no_crash_loses_or_tears_a_step_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "recorded").mkdir()
+    ops = record(tmp_path / "recorded", save_parts)
+    known: dict[Any, Left] = {}
+    assert violations(ops, tmp_path / "disk", known) == []
+    for what in ("-of-", "MANIFEST", "state.json"):
+        rest = [each for each in ops if each[1][0] != "fsync" or what not in each[1][1]]
+        assert len(rest) < len(ops)
+        assert violations(rest, tmp_path / "disk", known), what

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from hotlap.errors import UsageError
@@ -40,16 +41,24 @@ def read_regular(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be opened, or is no regular file.
     """
+    return b"".join(read_chunks(path, most))
+
+
+def read_chunks(path: Path, most: int) -> Iterator[bytes]:
+    """Give what `read_regular` returns, a chunk at a time.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
     # Only looked at before: to open some devices does something.
     _check_regular(os.lstat(path), path)
     descriptor = os.open(path, _READ)
     try:
         _check_regular(os.fstat(descriptor), path)
-        parts, left = [], most + 1
+        left = most + 1
         while left and (part := os.read(descriptor, min(left, _CHUNK))):
-            parts.append(part)
+            yield part
             left -= len(part)
-        return b"".join(parts)
     finally:
         os.close(descriptor)
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import torch
 from safetensors.torch import load as load_tensors
 
-from hotlap.checkpoint.files import read_regular
+from hotlap.checkpoint.files import read_chunks, read_regular
+from hotlap.checkpoint.layout import SHARD, assemble, check_layout
 from hotlap.checkpoint.write import (
     MANIFEST,
     MANIFEST_LIMIT,
+    PLAIN_LIMIT,
     SCHEMA,
+    SHARDED,
     STATE,
     STEP,
     checksum,
@@ -25,7 +29,7 @@ from hotlap.checkpoint.write import (
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
 _FILE = re.compile(r"[a-z_]{1,32}\.(safetensors|json)", re.ASCII)
-_OURS = {f"{name}.safetensors" for name in ("model", "optimizer", "random", "buffers")}
+_OURS = re.compile(r"(model|optimizer|random|buffers)(-\d{5}-of-\d{5})?\.safetensors", re.ASCII)
 """Files that a run may write; whatever else lies there is somebody's own."""
 
 
@@ -68,58 +72,73 @@ def find_newest(
 
 
 def read(path: Path) -> Checkpoint:
-    """Read one committed step.
+    """Read one committed step, whole, whoever wrote its files.
 
     Raises:
         MissingFile: there is no such folder.
         CheckpointCorrupt: a file is missing or is not what the manifest says.
     """
-    if not path.is_dir():
-        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
-    manifest = _manifest(path)
-    contents = {name: _content(path, name, about) for name, about in manifest["files"].items()}
-    tensors = {}
-    for name, content in contents.items():
-        if name.endswith(".safetensors"):
-            try:
-                tensors[name.removesuffix(".safetensors")] = load_tensors(content)
-            except Exception as error:
-                raise CheckpointCorrupt(
-                    f"'{path / name}' cannot be loaded: {error}. Use another checkpoint."
-                ) from error
+    manifest = read_manifest(path)
+    contents = {
+        name: b"".join(read_proven(path, name, about)) for name, about in manifest["files"].items()
+    }
     try:
-        state = json.loads(contents[STATE])
+        state = json.loads(contents.pop(STATE))
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(
             f"'{path / STATE}' cannot be loaded: {error}. Use another checkpoint."
         ) from error
+    tensors: dict[str, Mapping[str, torch.Tensor]] = {}
+    parts: dict[str, dict[str, Mapping[str, torch.Tensor]]] = {}
+    for name in [name for name in contents if name.endswith(".safetensors")]:
+        # What was loaded is not kept twice.
+        found = _load(path / name, contents.pop(name))
+        match = SHARD.fullmatch(name)
+        if match is None:
+            tensors[name.removesuffix(".safetensors")] = found
+        else:
+            parts.setdefault(match["group"], {})[name] = found
+    for group in list(parts):
+        try:
+            tensors[group] = assemble(manifest["tensors"][group], parts.pop(group))
+        except (ValueError, RuntimeError) as error:
+            raise CheckpointCorrupt(
+                f"'{path}' cannot be put together: {error}. Use another checkpoint."
+            ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _load(file: Path, content: bytes) -> dict[str, torch.Tensor]:
+    try:
+        return load_tensors(content)
+    except Exception as error:
+        raise CheckpointCorrupt(
+            f"'{file}' cannot be loaded: {error}. Use another checkpoint."
+        ) from error
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a step, once all that it says of files and parts could be true.
+
+    Raises:
+        MissingFile: there is no such folder.
+        CheckpointCorrupt: no run writes such a manifest.
+    """
+    if not path.is_dir():
+        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
     try:
         content = read_regular(path / MANIFEST, MANIFEST_LIMIT)
         if len(content) > MANIFEST_LIMIT:
             raise ValueError(f"larger than {MANIFEST_LIMIT} bytes")
         manifest = json.loads(content)
-        if manifest["schema"] != SCHEMA:
-            raise ValueError(f"schema {manifest['schema']} is not known, only {SCHEMA}")
+        if manifest["schema"] not in (SCHEMA, SHARDED):
+            known = f"{SCHEMA} and {SHARDED}"
+            raise ValueError(f"schema {manifest['schema']} is not known, only {known}")
+        if manifest["schema"] == SCHEMA and len(content) > PLAIN_LIMIT:
+            raise ValueError(f"larger than {PLAIN_LIMIT} bytes")
         if manifest["checksum"] != checksum(manifest):
             raise ValueError("its checksum does not match its contents")
-        if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
-            raise ValueError(f"it is the manifest of step {manifest['step']}")
-        if type(manifest["step"]) is not int or manifest["step"] < 0:
-            raise ValueError(f"step {manifest['step']!r} is not a number of steps")
-        if manifest.get("healthy", True) is not True:
-            raise ValueError("the weights were not finite when they were saved")
-        for name, about in manifest["files"].items():
-            if not _FILE.fullmatch(name) or set(about) != {"bytes", "sha256"}:
-                raise ValueError(f"'{name}' is not a file of a checkpoint")
-            if type(about["bytes"]) is not int or about["bytes"] < 0:
-                raise ValueError(f"'{name}' has bytes={about['bytes']!r}")
-        lying = {each.name for each in path.iterdir()} & _OURS
-        for name in sorted(lying - set(manifest["files"])):
-            raise ValueError(f"it does not list '{name}', which is in its folder")
+        _check_manifest(path, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"it has no key {error}" if isinstance(error, KeyError) else error
         raise CheckpointCorrupt(
@@ -128,12 +147,48 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
-    file = path / name
+def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    if STEP.fullmatch(path.name) and path.name != step_name(manifest["step"]):
+        raise ValueError(f"it is the manifest of step {manifest['step']}")
+    if type(manifest["step"]) is not int or manifest["step"] < 0:
+        raise ValueError(f"step {manifest['step']!r} is not a number of steps")
+    if manifest.get("healthy", True) is not True:
+        raise ValueError("the weights were not finite when they were saved")
+    is_sharded, files = manifest["schema"] == SHARDED, manifest["files"]
+    for name, about in files.items():
+        is_file = _FILE.fullmatch(name) or (is_sharded and SHARD.fullmatch(name))
+        if not is_file or set(about) != {"bytes", "sha256"}:
+            raise ValueError(f"'{name}' is not a file of a checkpoint")
+        if type(about["bytes"]) is not int or about["bytes"] < 0:
+            raise ValueError(f"'{name}' has bytes={about['bytes']!r}")
+    lying = {each.name for each in path.iterdir() if _OURS.fullmatch(each.name)}
+    for name in sorted(lying - set(files)):
+        raise ValueError(f"it does not list '{name}', which is in its folder")
+    if is_sharded:
+        # What it says of a file's bytes counts once the file has that many.
+        sizes = {name: os.lstat(path / name).st_size for name in files}
+        check_layout(manifest["tensors"], sizes)
+
+
+def read_proven(path: Path, name: str, about: Mapping[str, Any]) -> Iterator[bytes]:
+    """Give a file of a step in chunks; what they are worth is known at the end.
+
+    Args:
+        path: the step's folder.
+        name: of the file.
+        about: what the manifest says of it.
+
+    Raises:
+        CheckpointCorrupt: it is not what the manifest says.
+    """
+    file, size, digest = path / name, 0, hashlib.sha256()
     try:
         # Never more than it should have: it may be growing.
-        content = read_regular(file, about["bytes"])
-        if len(content) != about["bytes"]:
+        for part in read_chunks(file, about["bytes"]):
+            size += len(part)
+            digest.update(part)
+            yield part
+        if size != about["bytes"]:
             raise CheckpointCorrupt(
                 f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}. "
                 "Use another checkpoint."
@@ -142,9 +197,8 @@ def _content(path: Path, name: str, about: Mapping[str, Any]) -> bytes:
         raise CheckpointCorrupt(
             f"'{file}' cannot be read: {error}. Use another checkpoint."
         ) from error
-    if hashlib.sha256(content).hexdigest() != about["sha256"]:
+    if digest.hexdigest() != about["sha256"]:
         raise CheckpointCorrupt(
             f"the SHA-256 of '{file}' is not the one in the manifest, so the file has "
             "changed. Use another checkpoint."
         )
-    return content

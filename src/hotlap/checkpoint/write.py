@@ -18,11 +18,14 @@ from hotlap.errors import StorageError
 
 log = logging.getLogger("hotlap")
 
-SCHEMA = 1
+SCHEMA, SHARDED = 1, 2
+"""Of a step whose files hold whole tensors, and of one to which several ranks wrote their parts:
+older versions read the former, and refuse the latter."""
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 LATEST = "LATEST"
-MANIFEST_LIMIT = 1 << 20
+MANIFEST_LIMIT, PLAIN_LIMIT = 1 << 26, 1 << 20
+"""Bytes of any manifest, and of one that lists no parts."""
 STEP = re.compile(r"step-\d{12}", re.ASCII)
 
 
@@ -67,35 +70,32 @@ def commit(
     """
     final = root / step_name(step)
     contents = _contents(tensors, state)
-    files = {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in contents.items()
-    }
+    files = digests_of(contents)
     temporary = root / temporary_name(str(step))
     try:
         make_folder(root)
         clear_away(root, notice)
-        if _is_committed(final, files, is_whole):
+        if is_committed(final, files, is_whole):
             return final
         os.mkdir(temporary)
         _fill(temporary, step, contents, files, is_healthy)
         os.rename(temporary, final)
         sync_folder(root)
     except OSError as error:
-        _forget(temporary, notice)
+        forget(temporary, notice)
         raise StorageError(
             f"the checkpoint of step {step} could not be written to '{root}': {error}. Earlier "
             "checkpoints are unchanged. Free some space, or use another folder."
         ) from error
     except BaseException:
-        _forget(temporary, notice)
+        forget(temporary, notice)
         raise
-    _name_latest(final, notice)
-    _retire(final, keep, notice)
+    name_latest(final, notice)
+    retire(final, keep, notice)
     return final
 
 
-def _is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path], bool]) -> bool:
+def is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path], bool]) -> bool:
     """Return whether the step is there with the same content; move a damaged one aside.
 
     What is committed is never written to. What is damaged is no commit, and is written again by a
@@ -126,7 +126,7 @@ def not_a_step(path: Path) -> str:
     )
 
 
-def _forget(temporary: Path, notice: Callable[[str], None]) -> None:
+def forget(temporary: Path, notice: Callable[[str], None]) -> None:
     """Free the space that a save has taken which failed."""
     if os.path.lexists(temporary):
         try:
@@ -135,7 +135,7 @@ def _forget(temporary: Path, notice: Callable[[str], None]) -> None:
             notice(f"'{temporary}' is incomplete and cannot be deleted: {error}")
 
 
-def _name_latest(final: Path, notice: Callable[[str], None]) -> None:
+def name_latest(final: Path, notice: Callable[[str], None]) -> None:
     """Write the hint: what it says is never trusted, so that it fails is no failure of the save."""
     temporary = final.with_name(temporary_name("latest"))
     try:
@@ -143,7 +143,7 @@ def _name_latest(final: Path, notice: Callable[[str], None]) -> None:
         os.replace(temporary, final.with_name(LATEST))
         sync_folder(final.parent)
     except OSError as error:
-        _forget(temporary, notice)
+        forget(temporary, notice)
         notice(
             f"'{final}' was saved, but the hint '{final.with_name(LATEST)}' could not be written: "
             f"{error}"
@@ -154,12 +154,28 @@ def _contents(
     tensors: Mapping[str, Mapping[str, torch.Tensor]], state: Mapping[str, Any]
 ) -> dict[str, bytes]:
     contents = {
-        f"{name}.safetensors": save({k: _as_plain_tensor(v) for k, v in group.items()})
-        for name, group in tensors.items()
-        if group
+        f"{name}.safetensors": content_of(group) for name, group in tensors.items() if group
     }
-    contents[STATE] = json.dumps(state, sort_keys=True, allow_nan=False).encode()
+    contents[STATE] = state_content(state)
     return contents
+
+
+def content_of(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return what the file of some tensors holds."""
+    return save({name: _as_plain_tensor(tensor) for name, tensor in tensors.items()})
+
+
+def state_content(state: Mapping[str, Any]) -> bytes:
+    """Return what the file of the plain data holds."""
+    return json.dumps(state, sort_keys=True, allow_nan=False).encode()
+
+
+def digests_of(contents: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Return what a manifest says of files with these contents."""
+    return {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in contents.items()
+    }
 
 
 def _fill(
@@ -171,11 +187,20 @@ def _fill(
 ) -> None:
     for name, content in contents.items():
         write_new(folder / name, content)
-    manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
-    manifest |= {"torch": torch.__version__, "healthy": is_healthy}
-    manifest["checksum"] = checksum(manifest)
+    manifest = manifest_of(step, files, is_healthy)
     write_new(folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
     sync_folder(folder)
+
+
+def manifest_of(
+    step: int, files: Mapping[str, Any], is_healthy: bool, layout: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the manifest of a step; with the layout of its parts where ranks wrote such."""
+    manifest: dict[str, Any] = {"schema": SCHEMA, "step": step, "files": files}
+    manifest |= {"torch": torch.__version__, "healthy": is_healthy}
+    if layout is not None:
+        manifest |= {"schema": SHARDED, "tensors": layout}
+    return manifest | {"checksum": checksum(manifest)}
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
@@ -190,7 +215,7 @@ def _as_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def _retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
+def retire(newest: Path, keep: int, notice: Callable[[str], None]) -> None:
     """Delete the oldest steps, each hidden by one rename before anything in it goes.
 
     Steps beyond the newest were damaged and passed over: they take no place of whole ones.

@@ -94,7 +94,7 @@ def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: E
 
     A schedule that waits for the measure goes on from an earlier step.
     """
-    if saver is None or waits_for_measure(built):
+    if saver is None or saver.reduce.rank or waits_for_measure(built):
         return
     if is_disturbed(built.model):
         error.add_note(
@@ -103,7 +103,8 @@ def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: E
         )
         return
     try:
-        saver.save(built, step.after, EpochClock(built.hardware).to_json(), must=True)
+        # Other ranks may still be evaluating.
+        saver.save_alone(built, step.after, EpochClock(built.hardware).to_json())
     except StorageError as full:
         error.add_note(f"hotlap: the trained state could not be saved either: {full}")
     else:

@@ -24,7 +24,8 @@ from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
-from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
+from hotlap.engine.state.interval import Every
+from hotlap.engine.state.saving import Saver, check_keep, find, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
 from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.errors import UsageError
@@ -132,10 +133,7 @@ def train(
     with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
         if reduce.rank:
             progress = notice = _say_nothing
-        # The first rank saves for all: they hold the same.
-        saver = None
-        if folder is not None and reduce.rank == 0:
-            saver = Saver(folder, every, keep, notice)
+        saver = None if folder is None else Saver(folder, every, keep, notice, reduce)
         chosen = EXACT_PLAN if plan is None else plan
         beginning = None
         try:

@@ -2,82 +2,68 @@
 
 import logging
 import os
-import re
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotlap.checkpoint.files import check_path, make_folder, why_unwritable
+from hotlap.checkpoint.layout import Tensors, own_tensors
 from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
 from hotlap.checkpoint.read import Checkpoint, find_newest, read
+from hotlap.checkpoint.shards import Piece, holds_pieces, join, local_of
 from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed_steps, not_a_step, step_name
+from hotlap.checkpoint.write_shards import Commit, commit_shards
+from hotlap.distributed.reduce import Reduce
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.interval import Every, Interval
 from hotlap.engine.state.optimizer import trained_names
+from hotlap.engine.state.parts import agree_on_parts
 from hotlap.engine.state.validity import LISTED, check, is_usable, listing, not_finite
 from hotlap.errors import MissingFile, StorageError, UsageError
 
 log = logging.getLogger("hotlap")
 
 CHECKPOINTS = "ckpt"
-_EVERY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>|steps?|epochs?|s|m|h)", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600}
-
-
-@dataclass(frozen=True)
-class Every:
-    """How often something is done: one of the three."""
-
-    steps: int | None = None
-    epochs: int | None = None
-    seconds: float | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Every":
-        """Read `500`, `500steps`, `2epochs`, `30s`, `10m` or `1h`.
-
-        Raises:
-            UsageError: it is none of these.
-        """
-        match = _EVERY.fullmatch(text.replace(" ", ""))
-        if match is None:
-            raise UsageError(
-                f"'{text}' is not an interval. Expected: `500` or `500steps`, `2epochs`, `30s`, "
-                "`10m` or `1h`."
-            )
-        number, unit = int(match["number"]), match["unit"]
-        if unit in _SECONDS:
-            return cls(seconds=number * _SECONDS[unit])
-        return cls(epochs=number) if unit.startswith("epoch") else cls(steps=number)
 
 
 class Saver:
     """Saves a run into its folder when it is due.
+
+    Each of several ranks has one, and makes the same calls. The first rank writes, and holds the
+    lock of the folder; of what ranks hold in parts, each rank writes its own.
 
     Args:
         run_dir: the run's folder.
         every: how often; the end of the run is saved in any case.
         keep: how many steps to keep.
         notice: called, in words, with what went wrong and does not end the run.
+        reduce: the ranks; alone if None.
 
     Raises:
         UsageError: fewer than one is to be kept.
     """
 
     def __init__(
-        self, run_dir: Path, every: Every, keep: int, notice: Callable[[str], None] = log.warning
+        self,
+        run_dir: Path,
+        every: Every,
+        keep: int,
+        notice: Callable[[str], None] = log.warning,
+        reduce: Reduce | None = None,
     ) -> None:
         check_keep(keep)
+        self.reduce = Reduce() if reduce is None else reduce
         self.run_dir, self.root = run_dir, run_dir / CHECKPOINTS
-        self.every, self.keep, self.notice = every, keep, notice
+        self.keep, self.notice = keep, notice
         self.unfit: set[str] = set()
         """Names of steps that prove themselves and could not be gone on from."""
+        self.is_in_parts = False
+        """True once any rank held parts when the run was saved; the same on all ranks."""
         self._lock = Lock(self.root)
-        self._saved_at = time.monotonic()
+        self._interval = Interval(every, self.reduce)
 
     def open(self, *, makes: bool = True) -> None:
         """Take the run's folder for this process; a second call does nothing.
@@ -88,6 +74,8 @@ class Saver:
         Raises:
             UsageError: it cannot be written into, or another run saves into it.
         """
+        if self.reduce.rank:
+            return
         try:
             if makes:
                 make_folder(self.root)
@@ -117,6 +105,9 @@ class Saver:
             UsageError: it cannot be written into, another run saves into it, or it holds what
                 those of this run would be mixed with.
         """
+        self._interval.restart()
+        if self.reduce.rank:
+            return
         self.open()
         steps = committed_steps(self.root)
         if saved is not None and self.holds(saved):
@@ -137,7 +128,6 @@ class Saver:
             if STEP.fullmatch(path.name) and not path.is_dir():
                 raise UsageError(not_a_step(path))
         clear_away(self.root, self.notice)
-        self._saved_at = time.monotonic()
 
     def holds(self, saved: Checkpoint) -> bool:
         """True if that is one of the run's own steps."""
@@ -149,12 +139,7 @@ class Saver:
         """True if the run is to be saved at that position."""
         if is_last:
             return True
-        every = self.every
-        if every.steps is not None:
-            return position.step % every.steps == 0
-        if every.epochs is not None:
-            return ends_epoch and position.epoch % every.epochs == 0
-        return time.monotonic() - self._saved_at >= (every.seconds or 0)
+        return self._interval.is_due(position, ends_epoch=ends_epoch)
 
     def save(
         self, built: BuiltRun, position: Position, clock: dict[str, Any], *, must: bool
@@ -168,33 +153,89 @@ class Saver:
             must: False to say that it could not be saved, and go on: the next time is tried again.
 
         Raises:
-            StorageError: it could not be saved, and must.
+            StorageError: it could not be saved, and must. On all ranks, if they hold parts.
+            RunError: another rank is gone, or the parts of the ranks do not fit together.
         """
+        tensors, state = self._capture(built, position, clock)
+        if not self.is_in_parts and self.reduce.world > 1:
+            self.is_in_parts = any(self.reduce.gather(holds_pieces(tensors)))
+        try:
+            if self.is_in_parts:
+                self._save_parts(built, tensors, state, position)
+            elif self.reduce.rank == 0:
+                self._save_whole(built, tensors, state, position)
+        except StorageError as error:
+            if must:
+                raise
+            self.notice(f"{error} Training continues, and the next save is tried")
+        self._interval.restart()
+
+    def save_alone(self, built: BuiltRun, position: Position, clock: dict[str, Any]) -> None:
+        """Save the run from this rank, while other ranks may be elsewhere.
+
+        Raises:
+            StorageError: it could not be saved, or other ranks hold parts of it.
+        """
+        tensors, state = self._capture(built, position, clock)
+        if self.reduce.world > 1 and (self.is_in_parts or holds_pieces(tensors)):
+            raise StorageError(
+                f"{self.reduce.world} ranks hold parts of the state of step {position.step}, and "
+                f"rank {self.reduce.rank} cannot save it alone. Resume from the last checkpoint."
+            )
+        self._save_whole(built, tensors, state, position)
+
+    def _capture(
+        self, built: BuiltRun, position: Position, clock: dict[str, Any]
+    ) -> tuple[Tensors, dict[str, Any]]:
         tensors, state = capture(built, position)
-        state = {**state, "clock": clock, LISTED: listing(tensors)}
-        broken = not_finite(tensors["model"], trained_names(built))
-        broken = broken or not_finite(tensors["optimizer"], set())
+        return tensors, {**state, "clock": clock}
+
+    def _save_whole(
+        self, built: BuiltRun, tensors: Tensors, state: dict[str, Any], position: Position
+    ) -> None:
+        """Write everything from this process."""
+        # One process holds each tensor in one part.
+        whole = {
+            group: {name: join([t]) if isinstance(t, Piece) else t for name, t in names.items()}
+            for group, names in tensors.items()
+        }
+        broken = _not_finite(tensors, trained_names(built))
+        self._tell_broken(broken, position)
+        commit(
+            self.root,
+            position.step,
+            whole,
+            {**state, LISTED: listing(whole)},
+            is_whole=self._is_usable,
+            keep=self.keep,
+            is_healthy=broken is None,
+            notice=self.notice,
+        )
+
+    def _save_parts(
+        self, built: BuiltRun, tensors: Tensors, state: dict[str, Any], position: Position
+    ) -> None:
+        """Write what this rank holds, while the others do the same."""
+        broken = _not_finite(tensors, trained_names(built))
+        own = own_tensors(tensors, self.reduce.rank)
+        agreed = agree_on_parts(own, state, position.step, broken, self.reduce)
+        self._tell_broken(agreed.broken, position)
+        commit_shards(
+            Commit(self.root, position.step, agreed.layout, agreed.broken is None),
+            own,
+            agreed.state,
+            self.reduce,
+            is_whole=self._is_usable,
+            keep=self.keep,
+            notice=self.notice,
+        )
+
+    def _tell_broken(self, broken: str | None, position: Position) -> None:
         if broken is not None:
             self.notice(
                 f"'{broken}' is not finite after step {position.step}, so training cannot resume "
                 "from it. The step is saved for inspection, and the last finite one is kept"
             )
-        try:
-            commit(
-                self.root,
-                position.step,
-                tensors,
-                state,
-                is_whole=self._is_usable,
-                keep=self.keep,
-                is_healthy=broken is None,
-                notice=self.notice,
-            )
-        except StorageError as error:
-            if must:
-                raise
-            self.notice(f"{error} Training continues, and the next save is tried")
-        self._saved_at = time.monotonic()
 
     def step_folder(self, position: Position) -> Path:
         """Return the folder of the step at that position."""
@@ -202,6 +243,15 @@ class Saver:
 
     def _is_usable(self, path: Path) -> bool:
         return path.name not in self.unfit and is_usable(path)
+
+
+def _not_finite(tensors: Tensors, trained: set[str]) -> str | None:
+    """Return the first tensor of a rank that training cannot go on from, None if there is none."""
+    held = {
+        group: {name: local_of(each) for name, each in tensors[group].items()}
+        for group in ("model", "optimizer")
+    }
+    return not_finite(held["model"], trained) or not_finite(held["optimizer"], set())
 
 
 def run_folder(given: str | Path) -> Path:

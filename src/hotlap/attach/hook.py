@@ -78,16 +78,16 @@ def install(text: str) -> None:
     if is_trial and not said:
         _end()
     # In a trial the script's own process is the one that is measured.
-    passed_on = None if is_trial else config.address
+    is_passed_on = not is_trial and config.address is not None
 
     def start() -> None:
         from hotlap.attach.start import start as begin
 
-        if passed_on is not None:
-            children.pass_on(passed_on)
+        if is_passed_on:
+            children.pass_on(config)
         begin(config, channel)
 
-    if passed_on is not None:
-        children.pass_on_by_launcher(passed_on)
+    if is_passed_on:
+        children.pass_on_by_launcher(config)
         explain_at_exit()
     sys.meta_path.insert(0, _AfterTorch(start))

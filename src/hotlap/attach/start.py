@@ -58,10 +58,16 @@ def _parts(session: Session) -> list[Part]:
     return [watch, kinds[session.config.role](session, watch)]
 
 
-def start(config: Config, channel: Channel) -> None:
-    """Begin the session. A run that cannot begin goes on as the plain script, and says so."""
+def start(config: Config, channel: Channel, *, is_rank: bool = False) -> None:
+    """Begin the session. A run that cannot begin goes on as the plain script, and says so.
+
+    Args:
+        config: what the process was told.
+        channel: to whoever started it.
+        is_rank: the process is one of several ranks.
+    """
     try:
-        _start(config, channel)
+        _start(config, channel, is_rank)
     except Exception as error:
         seams.go_inert()
         channel.send("failed", error=str(error), traceback=traceback.format_exc())
@@ -70,7 +76,7 @@ def start(config: Config, channel: Channel) -> None:
         print(f"hotlap: the plan could not be applied, running plain: {error}", file=sys.stderr)  # noqa: T201
 
 
-def _start(config: Config, channel: Channel) -> None:
+def _start(config: Config, channel: Channel, is_rank: bool) -> None:
     # A script that logs to its own standard output must not find our lines there.
     log.propagate = False
     log.addHandler(logging.NullHandler())
@@ -88,7 +94,9 @@ def _start(config: Config, channel: Channel) -> None:
     if config.role == "duel":
         in_process = LiveTechniques(config.options["plans"], extra=config.techniques)
     else:
-        in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
+        in_process = PlanInProcess(
+            plan, extra=config.techniques, fill_ahead=config.fill_ahead, is_rank=is_rank
+        )
     session = Session(config, channel, in_process)
     session.play(*_parts(session))
     seams.install(session)

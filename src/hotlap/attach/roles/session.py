@@ -9,6 +9,7 @@ from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import Listener
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.on_ranks import rank_in_group
 from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
@@ -137,6 +138,7 @@ class Session(Listener):
         self.steps += 1
         if self.steps == 1:
             seams.stop_looking_for_roots()
+            self.channel.send("trains", rank=rank_in_group())
         for part in self.parts:
             part.step_done(optimizer)
 

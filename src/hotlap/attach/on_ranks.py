@@ -1,0 +1,46 @@
+"""What differs in a process that is one of several ranks of an unedited script."""
+
+import os
+from typing import Any
+
+from hotlap.techniques import Numerics, Technique
+
+
+def why_not(technique: Technique, options: Any) -> str | None:
+    """Return why a technique is not used on ranks of a script, None if it is."""
+    name, seam = technique.name, technique.seam_of(options)
+    if seam in ("model", "step"):
+        return (
+            f"`{name}` changes the model, and on ranks a wrapper (DistributedDataParallel) has "
+            f"planned for the model as it was. Run one process, or use a plan without `{name}`."
+        )
+    if not technique.on_ranks:
+        return f"`{name}` cannot be used on ranks. Use a plan without it."
+    if seam == "optimizer" and technique.numerics(options) is not Numerics.EXACT:
+        # One rank that refused it alone would drift away from the others, and nobody would see.
+        return (
+            f"`{name}` rounds otherwise with these options. Expected: an exact technique, because "
+            "all ranks must make the same update, bit for bit."
+        )
+    return None
+
+
+def rank_in_group() -> int | None:
+    """Return this process's number in its process group, None if it is in none."""
+    import torch
+
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank()
+
+
+def ranks_on_machine() -> int:
+    """Return how many ranks share this machine's memory, as far as can be told: 1 or more."""
+    import torch
+
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if said.isascii() and said.isdecimal():
+        return max(1, int(said))
+    # Of a group over several machines this is too many, and each rank takes less.
+    return 1 if rank_in_group() is None else torch.distributed.get_world_size()

@@ -1,10 +1,14 @@
 """What ranks say is merged, what they may not use is refused, and torchrun's words are read."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from hotlap.attach import on_ranks, rank_report
+from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.children import Child, ChildConfig, problem
 from hotlap.attach.entry import Script
 from hotlap.attach.launchers import Launched, launched
@@ -12,7 +16,8 @@ from hotlap.attach.plan_choice import plan_path
 from hotlap.cli.target import Target
 from hotlap.errors import UsageError
 from hotlap.feed.memory.place import HostPlace, no_room
-from hotlap.techniques import ORDER, get
+from hotlap.plan import Plan
+from hotlap.techniques import ORDER, FeedTarget, get
 from hotlap.trial.protocol import Config
 
 LAUNCHER = "a launcher"
@@ -142,3 +147,32 @@ def test_a_plan_for_ranks_has_a_file_of_its_own(tmp_path: Path) -> None:
     ranks = Script(module="torch.distributed.run", args=("sub/ddp.py",), cwd=str(tmp_path))
     assert plan_path(ranks) == tmp_path / "sub/ddp.ranks.plan.toml"
     assert plan_path(Script(path="ddp.py", cwd=str(tmp_path))) == tmp_path / "ddp.plan.toml"
+
+
+def test_a_rank_takes_its_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostPlace, "sharers", 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    loader = DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4)
+    PlanInProcess(Plan({"resident": {}})).iterator_wanted(loader)
+    assert HostPlace.sharers == 1
+    PlanInProcess(Plan({"resident": {}}), is_rank=True).iterator_wanted(loader)
+    assert HostPlace.sharers == 4
+
+
+def test_a_batch_that_was_completed_is_counted_as_such() -> None:
+    data = TensorDataset(torch.arange(8.0))
+    technique = get("resident")
+    target = FeedTarget(DataLoader(data, batch_size=4), size=8)
+    technique.apply(target, technique.options({}))
+    rows = target.notes["resident"]
+
+    def read(indices: Sequence[int]) -> list[torch.Tensor]:
+        return [torch.stack([data[index][0] for index in indices])]
+
+    # As a shuffled DistributedSampler deals a data set: other halves in each epoch.
+    for indices in ([0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 4]):
+        (batch,) = rows.bind(data, read)(indices)
+        assert batch.tolist() == [float(index) for index in indices]
+    assert (rows.served, rows.read_batches, rows.completed) == (2, 2, 1)
+    why = technique.proof(target, technique.options({})).why
+    assert why.endswith("2 read from the dataset (1 of both: only their missing samples)")

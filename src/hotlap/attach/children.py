@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,11 @@ _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 )
 _LAUNCHER_SCRIPTS = frozenset(("torchrun", "accelerate"))
+_ROLES = ("run", "observe", "race")
+_REFUSED = (
+    "the script trains on several ranks, where a plan cannot be proven yet. Use `hotlap run`, which "
+    "applies exact techniques to every rank, or `hotlap diagnose`."
+)
 _SITE = str(Path(__file__).parent / "site")
 _SPAWN = "torch.multiprocessing.spawn"
 _WORKERS = "torch.utils.data._utils.worker"
@@ -102,11 +107,12 @@ def pass_on_by_launcher(config: Config) -> None:
         os.environ.update(_environment(inside))
 
 
-def pass_on(config: Config) -> None:
+def pass_on(config: Config, session: Any) -> None:
     """Let what `multiprocessing` starts find the configuration; the script does not see it.
 
     Args:
         config: of this process.
+        session: of this process, None if it could not begin.
     """
     from multiprocessing.process import BaseProcess
 
@@ -114,7 +120,7 @@ def pass_on(config: Config) -> None:
 
     def start_with_config(self: Any) -> None:
         target = getattr(getattr(self, "_target", None), "__module__", "")
-        if target == _WORKERS:
+        if not _is_told(target, config, session):
             start(self)
             return
         with _in_environment(_environment(_told(self, target, config))):
@@ -122,6 +128,15 @@ def pass_on(config: Config) -> None:
 
     BaseProcess.start = start_with_config
     os.register_at_fork(after_in_child=_take_back)
+
+
+def _is_told(target: str, config: Config, session: Any) -> bool:
+    if target == _WORKERS:
+        return False
+    if config.role == "run":
+        return True
+    # In a trial one process is measured: the first rank, if this one does not train itself.
+    return target == _SPAWN and session is not None and session.leave_to_ranks()
 
 
 def _told(process: Any, target: str, config: Config) -> ChildConfig:
@@ -133,26 +148,32 @@ def _told(process: Any, target: str, config: Config) -> ChildConfig:
     return ChildConfig(replace(config, plan={}, techniques=()), "torch.multiprocessing")
 
 
-def attach(text: str) -> None:
+def attach(text: str, lost: Callable[[], None]) -> None:
     """In a child, once torch is there: connect, and begin a session as in the script's process.
 
     Args:
         text: a `ChildConfig`, as JSON.
+        lost: ends a trial that nobody hears any more.
     """
     from hotlap.attach.start import start
 
     inside = ChildConfig.from_text(text)
-    # Nobody may listen any more, and this is no reason to disturb a script.
-    channel = Channel.connect(inside.config.address)
+    config, is_trial = inside.config, inside.config.role != "run"
+    # Of a run nobody may listen any more, and this is no reason to disturb a script.
+    channel = Channel.connect(config.address, lost=lost if is_trial else None)
     os.register_at_fork(after_in_child=channel.close)
     rank = inside.rank
     if rank is None and os.environ.get("RANK", "").isdecimal():
         rank = int(os.environ["RANK"])
     channel.send("attached", by=inside.by, rank=rank, is_rank=inside.is_rank)
-    if inside.by == "a launcher":
+    if config.role not in _ROLES:
+        channel.send("refused", error=_REFUSED)
+    if is_trial and rank != 0:
+        config = replace(config, role="follow")
+    if inside.by == "a launcher" and not is_trial:
         # Of a process that torch starts, the script's own process prints the traceback.
         explain_at_exit()
-    start(inside.config, channel, is_rank=True)
+    start(config, channel, is_rank=inside.is_rank)
 
 
 def _environment(inside: ChildConfig) -> dict[str, str]:

@@ -16,7 +16,8 @@ def why_not(technique: Technique, options: Any) -> str | None:
         )
     if not technique.on_ranks:
         return f"`{name}` cannot be used on ranks. Use a plan without it."
-    if seam == "optimizer" and technique.numerics(options) is not Numerics.EXACT:
+    moves_bits = technique.numerics(options) not in (Numerics.EXACT, Numerics.CHANGES)
+    if seam == "optimizer" and moves_bits:
         # One rank that refused it alone would drift away from the others, and nobody would see.
         return (
             f"`{name}` rounds otherwise with these options. Expected: an exact technique, because "
@@ -35,12 +36,17 @@ def rank_in_group() -> int | None:
     return distributed.get_rank()
 
 
-def ranks_on_machine() -> int:
-    """Return how many ranks share this machine's memory, as far as can be told: 1 or more."""
+def ranks_in_group() -> int:
+    """Return how many processes are in this one's process group, 1 if it is in none."""
     import torch
 
+    return 1 if rank_in_group() is None else torch.distributed.get_world_size()
+
+
+def ranks_on_machine() -> int:
+    """Return how many ranks share this machine's memory, as far as can be told: 1 or more."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     if said.isascii() and said.isdecimal():
         return max(1, int(said))
     # Of a group over several machines this is too many, and each rank takes less.
-    return 1 if rank_in_group() is None else torch.distributed.get_world_size()
+    return ranks_in_group()

@@ -22,8 +22,10 @@ from hotlap.trial.protocol import EXIT_FAILED, Config
 log = logging.getLogger("hotlap")
 
 
-def _parts(session: Session) -> list[Part]:
+def _parts(session: Session, is_rank: bool) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
+    if session.config.role == "follow":
+        return []
     if session.config.role == "run":
         assert isinstance(session.plan, PlanInProcess)
         guard = Guard(session, session.plan)
@@ -42,7 +44,8 @@ def _parts(session: Session) -> list[Part]:
     if session.config.role == "race":
         return [TakeTurns(session)]
     if session.config.role == "observe":
-        stays = session.config.options.get("stays", False)
+        # Techniques would be switched in this rank alone.
+        stays = session.config.options.get("stays", False) and not is_rank
         then = (lambda watch: go_on_as_duel(session, watch)) if stays else None
         return [Watch(session, Limits.from_options(session.config.options), then)]
     if session.config.role == "seeds":
@@ -58,25 +61,29 @@ def _parts(session: Session) -> list[Part]:
     return [watch, kinds[session.config.role](session, watch)]
 
 
-def start(config: Config, channel: Channel, *, is_rank: bool = False) -> None:
+def start(config: Config, channel: Channel, *, is_rank: bool = False) -> Session | None:
     """Begin the session. A run that cannot begin goes on as the plain script, and says so.
 
     Args:
         config: what the process was told.
         channel: to whoever started it.
         is_rank: the process is one of several ranks.
+
+    Returns:
+        None if it could not begin.
     """
     try:
-        _start(config, channel, is_rank)
+        return _start(config, channel, is_rank)
     except Exception as error:
         seams.go_inert()
         channel.send("failed", error=str(error), traceback=traceback.format_exc())
         if config.role != "run":
             os._exit(EXIT_FAILED)
         print(f"hotlap: the plan could not be applied, running plain: {error}", file=sys.stderr)  # noqa: T201
+        return None
 
 
-def _start(config: Config, channel: Channel, is_rank: bool) -> None:
+def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
     # A script that logs to its own standard output must not find our lines there.
     log.propagate = False
     log.addHandler(logging.NullHandler())
@@ -98,11 +105,12 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> None:
             plan, extra=config.techniques, fill_ahead=config.fill_ahead, is_rank=is_rank
         )
     session = Session(config, channel, in_process)
-    session.play(*_parts(session))
+    session.play(*_parts(session, is_rank))
     seams.install(session)
     in_process.start()
     atexit.register(session.finish)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
+    return session
 
 
 def _seed(seed: int) -> None:

@@ -29,6 +29,9 @@ _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.2
 _NAMING_S = 1.0
 _NAMING_SHARE = 0.1
+_RANKS = (
+    "{} ranks train; the first one was measured. Where it waits for the others is in its backward"
+)
 _NOT_FATAL = ("ended_early", "timeout", "memory")
 """Reasons for which a race may fail although the script itself is sound."""
 
@@ -97,6 +100,8 @@ def diagnose(
     )
     try:
         trace, notes = _with_lines(subject, seen.trace)
+        if trace.facts.ranks > 1:
+            notes = (_RANKS.format(trace.facts.ranks), *notes)
         known = Diagnosis(
             str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
         )

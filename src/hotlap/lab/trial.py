@@ -201,6 +201,8 @@ class Trial:
         assert self._process.stdout is not None
         self._printed = TrialOutput(self._process.stdout)
         self._attached = False
+        self.has_ranks = False
+        """True if several processes train; what is heard of is the first of them."""
 
     @property
     def is_alive(self) -> bool:
@@ -242,6 +244,7 @@ class Trial:
             kind = message["kind"]
             if kind == "attached":
                 self._attached = True
+                self.has_ranks = self.has_ranks or message.get("is_rank", False)
             elif kind == "torch":
                 self.torch = message
             elif kind == "report":

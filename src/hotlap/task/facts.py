@@ -69,6 +69,8 @@ class TaskFacts:
     """The system's own work in a step, 0 if unknown."""
     denormals: int = 0
     """Elements of the optimizers' state on the CPU that were denormal in the end, about."""
+    ranks: int = 1
+    """Processes that train one model; what is known is of the first of them."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

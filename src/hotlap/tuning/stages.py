@@ -149,6 +149,12 @@ def _watch(tuner: Tuner) -> Observation:
         steps=tuner.most_steps,
         stays=not tuner.owns_step,
     )
+    if seen.trace.facts.ranks > 1:
+        raise UsageError(
+            f"`{tuner.lab.subject}` trains on {seen.trace.facts.ranks} ranks, where a plan cannot be "
+            "proven yet. Use `hotlap run`, which applies exact techniques to every rank, or "
+            "`hotlap diagnose`."
+        )
     tuner.kept.keep_files(seen.files)
     start_s, step_ms = seen.trace.setup_s, seen.trace.step_ms()["median"]
     tuner.progress(f"{tuner.plain} starts in {start_s:.1f} s; a step takes {step_ms:.2f} ms")

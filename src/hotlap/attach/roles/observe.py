@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.on_ranks import ranks_in_group
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
@@ -240,6 +241,7 @@ class Watch(Part):
             page_faults=page_faults,
             system_ms=system_ms,
             denormals=count_denormals(known_optimizers()),
+            ranks=ranks_in_group(),
         )
 
 

@@ -162,7 +162,19 @@ class Session(Listener):
         for part in self.parts:
             found |= part.report()
         techniques = self.plan.proofs() if found["steps"] else []
-        self.channel.send("report", ended=ended, techniques=techniques, **found)
+        # What is heard of a trial is its first rank.
+        kind = "followed" if self.config.role == "follow" else "report"
+        self.channel.send(kind, ended=ended, techniques=techniques, **found)
+
+    def leave_to_ranks(self) -> bool:
+        """Return True if ranks that are about to start train in place of this process.
+
+        In a trial they are measured then, and this process reports nothing any more.
+        """
+        if self.steps:
+            return False
+        self._finished = self._finished or self.config.role != "run"
+        return True
 
     def stop(self) -> None:
         """End this trial here and now: no clean-up of the script's may run, nothing is saved."""

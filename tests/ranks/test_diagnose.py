@@ -1,0 +1,45 @@
+"""`hotlap diagnose` with scripts that train on ranks: the first is measured, the others run along."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+DDP = str(Path(__file__).parent / "ddp.py")
+TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2", DDP)
+
+
+def spawning() -> tuple[str, ...]:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return (DDP, "--spawn", "2", "--port", str(taken.getsockname()[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["torchrun", "spawn"])
+@pytest.mark.parametrize("epochs", ["2", "1000"], ids=["to its end", "cut off"])
+def test_the_first_rank_is_measured_and_the_others_run_along(
+    how: str, epochs: str, hotlap: Call
+) -> None:
+    script = TORCHRUN if how == "torchrun" else spawning()
+    ended = hotlap(
+        "diagnose", "--json", "--budget", "20s", *script, "--epochs", epochs, timeout_s=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["notes"][0].startswith("2 ranks train; the first one was measured")
+    # 100 samples, 50 of them in each rank, 8 in a batch.
+    assert found["trace"]["facts"]["steps_per_epoch"] == 7
+    where = [each["where"] for each in (*found["findings"], *found["suspects"])]
+    assert any("ddp.py" in each for each in where) or epochs == "2"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("verify", "plain", "plain"), ("tune",)], ids=lambda x: x[0])
+def test_what_cannot_be_done_on_ranks_is_refused(command: tuple[str, ...], hotlap: Call) -> None:
+    ended = hotlap(*command, *TORCHRUN, "--epochs", "1000", timeout_s=240)
+    assert ended.returncode == 2, ended.stderr
+    assert "ranks, where a plan cannot be proven yet" in ended.stderr

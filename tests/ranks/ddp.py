@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os
+import time
 
 import torch
 from torch import distributed, nn
@@ -44,6 +45,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         for x, y in loader:
+            if rank == args.slow:
+                time.sleep(0.05)
             loss = nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
@@ -65,6 +68,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--own_foreach", type=int)
     parser.add_argument("--dies", type=int)
+    parser.add_argument("--slow", type=int)
     parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--port", default="12355")
     args = parser.parse_args()

@@ -38,6 +38,20 @@ def test_the_first_rank_is_measured_and_the_others_run_along(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("slow", ["1", "0"])
+def test_a_wait_for_a_slower_rank_is_named(slow: str, hotlap: Call) -> None:
+    script = (*TORCHRUN, "--epochs", "1000", "--slow", slow)
+    ended = hotlap("diagnose", "--json", "--budget", "15s", *script, timeout_s=240)
+    assert ended.returncode == 0, ended.stderr
+    named = {each["rule"]: each for each in json.loads(ended.stdout)["suspects"]}
+    if slow == "0":
+        # The negative control: the rank that is measured is the slow one, and waits for nobody.
+        assert "exposed_communication" not in named
+    else:
+        assert "ddp.py:" in named["exposed_communication"]["where"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("verify", "plain", "plain"), ("tune",)], ids=lambda x: x[0])
 def test_what_cannot_be_done_on_ranks_is_refused(command: tuple[str, ...], hotlap: Call) -> None:
     ended = hotlap(*command, *TORCHRUN, "--epochs", "1000", timeout_s=240)

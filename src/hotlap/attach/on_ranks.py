@@ -1,8 +1,10 @@
 """What differs in a process that is one of several ranks of an unedited script."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
+from hotlap.compat import find_optional
 from hotlap.techniques import Numerics, Technique
 
 
@@ -24,6 +26,35 @@ def why_not(technique: Technique, options: Any) -> str | None:
             "all ranks must make the same update, bit for bit."
         )
     return None
+
+
+def time_sums(module: Any) -> None:
+    """Let a `DistributedDataParallel` time each of its backwards, if it is one; for trials only."""
+    set_rate = _of_wrapper(module, "DistributedDataParallel._set_ddp_runtime_logging_sample_rate")
+    if set_rate is not None:
+        set_rate(module, 1)
+
+
+def exposed_ms(modules: Sequence[Any]) -> float:
+    """Return how long gradients are summed in a step when the backward is done, in ms.
+
+    Args:
+        modules: those that are trained; 0 if none of them is a `DistributedDataParallel`.
+    """
+    total_ns = 0
+    for module in modules:
+        read = _of_wrapper(module, "DistributedDataParallel._get_ddp_logging_data")
+        said = {} if read is None else read(module)
+        sums = int(said.get("avg_backward_comm_time", 0))
+        total_ns += max(0, sums - int(said.get("avg_backward_compute_comm_overlap_time", 0)))
+    return total_ns / 1e6
+
+
+def _of_wrapper(module: Any, name: str) -> Any:
+    """Return a method of the wrapper's, None if the module is none, or this torch lacks it."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return find_optional(name) if isinstance(module, DistributedDataParallel) else None
 
 
 def rank_in_group() -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.on_ranks import ranks_in_group
+from hotlap.attach.on_ranks import exposed_ms, ranks_in_group, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
@@ -130,6 +130,7 @@ class Watch(Part):
     def root_found(self, module: Any) -> None:
         if not self.roots:
             self.recorder.run_on(device_of([module]))
+        time_sums(module)
         self.roots.append(module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -242,6 +243,7 @@ class Watch(Part):
             system_ms=system_ms,
             denormals=count_denormals(known_optimizers()),
             ranks=ranks_in_group(),
+            exposed_ms=exposed_ms(self.roots),
         )
 
 

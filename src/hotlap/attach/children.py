@@ -23,10 +23,10 @@ _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 )
 _LAUNCHER_SCRIPTS = frozenset(("torchrun", "accelerate"))
-_ROLES = ("run", "observe", "race")
+_ROLES = ("run", "observe", "race", "verify")
 _REFUSED = (
-    "the script trains on several ranks, where a plan cannot be proven yet. Use `hotlap run`, which "
-    "applies exact techniques to every rank, or `hotlap diagnose`."
+    "the script trains on several ranks, where only plans that are exact can be proven, and memory "
+    "is not followed yet. Use a plan of exact techniques, or run one process."
 )
 _SITE = str(Path(__file__).parent / "site")
 _SPAWN = "torch.multiprocessing.spawn"
@@ -169,11 +169,23 @@ def attach(text: str, lost: Callable[[], None]) -> None:
     if config.role not in _ROLES:
         channel.send("refused", error=_REFUSED)
     if is_trial and rank != 0:
-        config = replace(config, role="follow")
+        config = _following(config, rank)
     if inside.by == "a launcher" and not is_trial:
         # Of a process that torch starts, the script's own process prints the traceback.
         explain_at_exit()
     start(config, channel, is_rank=inside.is_rank)
+
+
+def _following(config: Config, rank: int | None) -> Config:
+    """Return what a rank is told that is not measured: it runs along, and proves itself if asked."""
+    options = {**config.options, "follows": rank}
+    if config.role != "verify":
+        return replace(config, role="follow", options=options)
+    # Steps are kept whole, and gradients compared, of the first rank.
+    folder = Path(config.options["folder"]) / f"rank-{rank}"
+    folder.mkdir(exist_ok=True)
+    kept = {"samples": (), "gradients": None, "beside": None, "folder": str(folder)}
+    return replace(config, options={**options, **kept})
 
 
 def _environment(inside: ChildConfig) -> dict[str, str]:

@@ -203,6 +203,8 @@ class Trial:
         self._attached = False
         self.has_ranks = False
         """True if several processes train; what is heard of is the first of them."""
+        self.followed: dict[int, dict[str, Any]] = {}
+        """Reports of the other ranks, as far as they have come."""
 
     @property
     def is_alive(self) -> bool:
@@ -249,6 +251,8 @@ class Trial:
                 self.torch = message
             elif kind == "report":
                 self.report = message
+            elif kind == "followed":
+                self.followed[message["rank"]] = message
             elif kind == "refused":
                 self.kill()
                 raise UsageError(message["error"])

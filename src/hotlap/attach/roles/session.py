@@ -9,7 +9,7 @@ from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import Listener
 from hotlap.attach.live import LiveTechniques
-from hotlap.attach.on_ranks import rank_in_group
+from hotlap.attach.on_ranks import rank_in_group, ranks_in_group
 from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
@@ -163,7 +163,9 @@ class Session(Listener):
             found |= part.report()
         techniques = self.plan.proofs() if found["steps"] else []
         # What is heard of a trial is its first rank.
-        kind = "followed" if self.config.role == "follow" else "report"
+        rank = self.config.options.get("follows")
+        kind = "report" if rank is None else "followed"
+        found |= {"ranks": ranks_in_group(), "rank": rank}
         self.channel.send(kind, ended=ended, techniques=techniques, **found)
 
     def leave_to_ranks(self) -> bool:

@@ -79,7 +79,8 @@ KINDS = {
     ),
     "backend_missing": (
         "import torch.distributed as dist\n"
-        "dist.init_process_group('nccl', f'file://{os.path.abspath(\"met\")}', rank=0, world_size=1)",
+        "place = os.path.abspath('met')\n"
+        "dist.init_process_group('nccl', f'file://{place}', rank=0, world_size=1)",
         "gloo works on CPUs",
     ),
     "collective_timeout": (

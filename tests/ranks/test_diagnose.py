@@ -1,4 +1,4 @@
-"""`hotlap diagnose` with scripts that train on ranks: the first is measured, the others run along."""
+"""`hotlap diagnose` of scripts that train on ranks: the first is measured."""
 
 import json
 import socket

@@ -54,7 +54,12 @@ def test_a_plan_is_found_where_decoding_dominates(hotlap: Call, tmp_path: Path) 
 
 def test_records_of_ranks_are_equal_only_if_each_rank_is() -> None:
     first = {"weights": ["a", "b"], "losses": [1.0], "buffers": None, "start": {"0.w": ["x", True]}}
-    other = {"weights": ["c", "d"], "losses": [2.0], "buffers": ["e"], "start": {"0.w": ["y", True]}}
+    other = {
+        "weights": ["c", "d"],
+        "losses": [2.0],
+        "buffers": ["e"],
+        "start": {"0.w": ["y", True]},
+    }
     merged = merge_ranks(first, [other])
     assert merged["weights"] == ["a c", "b d"] and merged["ranks"] == 2
     assert merged["buffers"] is None and merged["losses"] == [1.0]
@@ -63,7 +68,7 @@ def test_records_of_ranks_are_equal_only_if_each_rank_is() -> None:
     assert merge_ranks(first, []) == first
 
 
-PLANTED = '''
+PLANTED = """
 import os
 from hotlap.techniques import Numerics, Proof, Technique
 
@@ -80,5 +85,5 @@ TECHNIQUE = Technique(
     name="doubled", seam="feed", apply=apply, numerics=lambda: Numerics.EXACT,
     proof=lambda target: Proof("applied", "it did"), on_ranks=True,
 )
-'''
+"""
 """A technique that claims to be exact, and changes what rank 1 reads."""

@@ -177,7 +177,7 @@ def attach(text: str, lost: Callable[[], None]) -> None:
 
 
 def _following(config: Config, rank: int | None) -> Config:
-    """Return what a rank is told that is not measured: it runs along, and proves itself if asked."""
+    """Return what a rank is told that is not measured: it runs along, or is followed too."""
     options = {**config.options, "follows": rank}
     if config.role != "verify":
         return replace(config, role="follow", options=options)

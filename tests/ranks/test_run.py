@@ -16,7 +16,7 @@ MODEL_PLAN = '[techniques.optimizer]\nimplementation = "fused"\n\n[techniques.ch
 
 def plainly(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *args], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *args], capture_output=True, text=True, timeout=240, check=False
     )
 
 
@@ -48,7 +48,7 @@ def plain() -> subprocess.CompletedProcess[str]:
 def test_ranks_of_torchrun_train_under_the_plan_and_learn_the_same(
     given: tuple[str, ...], plain: subprocess.CompletedProcess[str], hotlap: Call
 ) -> None:
-    ended = hotlap("run", *given, DDP)
+    ended = hotlap("run", *given, DDP, timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert lines(ended.stdout) == lines(plain.stdout)
     assert "hotlap: resident: applied in 2 of 2 ranks\n" in ended.stderr
@@ -62,7 +62,7 @@ def test_ranks_that_a_script_spawns_train_under_the_plan_and_learn_the_same(
 ) -> None:
     args = (DDP, "--spawn", "2", "--workers", workers)
     plain = plainly(*args, "--port", free_port())
-    ended = hotlap("run", *args, "--port", free_port())
+    ended = hotlap("run", *args, "--port", free_port(), timeout_s=240)
     assert (plain.returncode, ended.returncode) == (0, 0), ended.stderr
     assert len(lines(plain.stdout)) == 10
     assert lines(ended.stdout) == lines(plain.stdout)
@@ -76,7 +76,7 @@ def test_ranks_that_a_script_spawns_train_under_the_plan_and_learn_the_same(
 
 @pytest.mark.slow
 def test_what_one_rank_alone_refuses_is_named(hotlap: Call) -> None:
-    ended = hotlap("run", *TORCHRUN, DDP, "--own_foreach", "1")
+    ended = hotlap("run", *TORCHRUN, DDP, "--own_foreach", "1", timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert "hotlap: optimizer: applied in 1 of 2 ranks; rank 1: refused, " in ended.stderr
     assert "hotlap: resident: applied in 2 of 2 ranks\n" in ended.stderr
@@ -87,7 +87,7 @@ def test_what_changes_the_model_or_rounds_is_refused_on_ranks(
     plain: subprocess.CompletedProcess[str], hotlap: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "fast.toml").write_text(MODEL_PLAN)
-    ended = hotlap("run", "--plan", "fast.toml", *TORCHRUN, DDP)
+    ended = hotlap("run", "--plan", "fast.toml", *TORCHRUN, DDP, timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert "hotlap: channels_last: refused in 2 of 2 ranks: " in ended.stderr
     assert "hotlap: optimizer: refused in 2 of 2 ranks: " in ended.stderr
@@ -97,11 +97,10 @@ def test_what_changes_the_model_or_rounds_is_refused_on_ranks(
 @pytest.mark.slow
 def test_a_rank_that_dies_ends_the_run_as_without_hotlap(hotlap: Call) -> None:
     args = (DDP, "--dies", "1")
-    plain, ended = plain_torchrun(*args), hotlap("run", *TORCHRUN, *args)
+    plain, ended = plain_torchrun(*args), hotlap("run", *TORCHRUN, *args, timeout_s=240)
     assert ended.returncode == plain.returncode == 1
     assert "this rank was told to die" in ended.stderr
-    # It is not said of ranks that were ended that nothing is known of them.
-    assert "did not say" not in ended.stderr
+    assert "no rank reports" not in ended.stderr
 
 
 @pytest.mark.slow
@@ -110,10 +109,12 @@ def test_a_backend_without_its_devices_is_explained(hotlap: Call) -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has the devices")
-    ended = hotlap("run", *TORCHRUN, DDP, "--backend", "nccl")
+    ended = hotlap("run", *TORCHRUN, DDP, "--backend", "nccl", timeout_s=240)
     assert ended.returncode == plain_torchrun(DDP, "--backend", "nccl").returncode == 1
     assert "hotlap: backend_missing: " in ended.stderr
-    spawned = hotlap("run", DDP, "--backend", "nccl", "--spawn", "2", "--port", free_port())
+    spawned = hotlap(
+        "run", DDP, "--backend", "nccl", "--spawn", "2", "--port", free_port(), timeout_s=240
+    )
     assert spawned.returncode == 1
     assert spawned.stderr.count("hotlap: backend_missing: ") == 1
 
@@ -121,13 +122,13 @@ def test_a_backend_without_its_devices_is_explained(hotlap: Call) -> None:
 @pytest.mark.slow
 def test_ranks_without_a_step_are_not_said_to_have_a_plan(hotlap: Call, tmp_path: Path) -> None:
     (tmp_path / "idle.py").write_text("import torch\n")
-    ended = hotlap("run", *TORCHRUN, "idle.py")
+    ended = hotlap("run", *TORCHRUN, "idle.py", timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert "took a step of a torch optimizer, so the plan was not applied" in ended.stderr
     assert "ranks\n" not in ended.stderr
 
 
 def test_a_script_that_torchrun_would_not_find_is_named(hotlap: Call) -> None:
-    ended = hotlap("run", *TORCHRUN, "nowhere.py")
+    ended = hotlap("run", *TORCHRUN, "nowhere.py", timeout_s=240)
     assert ended.returncode == 2
     assert "'nowhere.py' was not found" in ended.stderr

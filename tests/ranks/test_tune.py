@@ -18,7 +18,9 @@ RESIDENT = "[techniques.resident]\n"
 @pytest.mark.slow
 def test_a_plan_is_proven_on_every_rank(hotlap: Call, tmp_path: Path) -> None:
     (tmp_path / "fast.toml").write_text(RESIDENT)
-    ended = hotlap("verify", "--json", "plain", "fast.toml", *TORCHRUN, "--epochs", "30")
+    ended = hotlap(
+        "verify", "--json", "plain", "fast.toml", *TORCHRUN, "--epochs", "30", timeout_s=240
+    )
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout)["verdict"]
     assert verdict["tier"] == "exact"
@@ -34,7 +36,7 @@ def test_what_differs_on_another_rank_than_the_first_is_no_proof(
     (tmp_path / "planted.toml").write_text("[techniques.doubled]\n")
     ended = hotlap(
         "verify", "--json", "--technique", "planted:TECHNIQUE", "plain", "planted.toml", *TORCHRUN,
-        "--epochs", "30", PYTHONPATH=str(tmp_path),
+        "--epochs", "30", timeout_s=240, PYTHONPATH=str(tmp_path),
     )  # fmt: skip
     verdict = json.loads(ended.stdout)["verdict"]
     assert verdict["tier"] == "changed", ended.stderr

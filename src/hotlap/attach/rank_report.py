@@ -13,17 +13,18 @@ def lines(children: Sequence[Child], exit_code: int) -> list[str]:
 
     Args:
         children: all that were heard.
-        exit_code: the script's; a rank that was ended with the others says nothing.
+        exit_code: the script's; where it failed, nobody need know why no rank reports.
     """
     ranks = _ranks(children)
-    heard = [rank for rank in ranks if rank.steps is not None and rank.failure is None]
-    names = list(dict.fromkeys(row["name"] for rank in heard for row in rank.techniques))
-    found = [_line(name, heard, len(ranks)) for name in names]
-    for rank in ranks:
-        if rank.failure is not None:
-            found.append(f"{_name(rank)}: the plan was not applied: {rank.failure}")
-        elif rank.steps is None and exit_code == 0:
-            found.append(f"{_name(rank)} did not say at its end which techniques took effect")
+    names = list(dict.fromkeys(row["name"] for rank in ranks for row in rank.techniques))
+    found = [_line(name, ranks) for name in names]
+    found += [
+        f"{_name(rank)}: the plan was not applied: {rank.failure}"
+        for rank in ranks
+        if rank.failure is not None
+    ]
+    if ranks and not found and exit_code == 0:
+        found.append("it is not known which techniques took effect: no rank reports at its end")
     return found
 
 
@@ -37,20 +38,26 @@ def _ranks(children: Sequence[Child]) -> list[Child]:
     ]
 
 
-def _line(name: str, heard: Sequence[Child], count: int) -> str:
-    rows = [(rank, row) for rank in heard for row in rank.techniques if row["name"] == name]
-    states = {row["state"] for _, row in rows}
-    if len(rows) == count and len(states) == 1:
-        (state,) = states
-        why = "" if state == "applied" else f": {rows[0][1]['why']}"
-        return f"{name}: {state} in {count} of {count} ranks{why}"
-    applied = sum(row["state"] == "applied" for _, row in rows)
-    others = [(rank, row) for rank, row in rows if row["state"] != "applied"]
-    shown = "".join(
-        f"; {_name(rank)}: {row['state']}, {row['why']}" for rank, row in others[:_SHOWN]
-    )
+def _line(name: str, ranks: Sequence[Child]) -> str:
+    proofs = [_proof(name, rank) for rank in ranks]
+    count, (state, why) = len(ranks), proofs[0]
+    if all(each == state for each, _ in proofs):
+        return f"{name}: {state} in {count} of {count} ranks" + (
+            "" if state == "applied" else f": {why}"
+        )
+    others = [(rank, *proof) for rank, proof in zip(ranks, proofs, strict=True)]
+    others = [row for row in others if row[1] != "applied"]
+    shown = "".join(f"; {_name(rank)}: {state}, {why}" for rank, state, why in others[:_SHOWN])
     more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-    return f"{name}: applied in {applied} of {count} ranks{shown}{more}"
+    return f"{name}: applied in {count - len(others)} of {count} ranks{shown}{more}"
+
+
+def _proof(name: str, rank: Child) -> tuple[str, str]:
+    """Return the state of a technique in a rank, and why."""
+    for row in rank.techniques:
+        if row["name"] == name:
+            return row["state"], row["why"]
+    return "unknown", "it did not report at its end"
 
 
 def _name(rank: Child) -> str:

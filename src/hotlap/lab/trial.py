@@ -35,7 +35,13 @@ _CUT = (
     "closed hotlap's socket: it closes file descriptors that it did not open (`os.closerange`, as "
     "daemons do). Remove that call, or close only the script's own descriptors"
 )
-_LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+_LOOPBACK_ONLY = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TP_SOCKET_IFNAME": "lo",
+    # torchrun's: it would tell its ranks the machine's own name.
+    "PET_LOCAL_ADDR": "127.0.0.1",
+}
 """Environment in a network of its own, where the script's own choice is not there."""
 _EXIT_S = 10.0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.rank_records import merge_ranks
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
@@ -89,3 +90,18 @@ TECHNIQUE = Technique(
 )
 """
 """A technique that claims to be exact, and changes what rank 1 reads."""
+
+
+def test_whom_the_others_wait_for_is_named() -> None:
+    ranks = Ranks()
+    ranks.hear({"kind": "attached"})
+    assert not ranks.are_there and ranks.whom_they_wait_for() == ""
+    for rank in (0, 1):
+        ranks.hear({"kind": "attached", "is_rank": True, "rank": rank})
+    ranks.hear({"kind": "trains", "rank": 0})
+    assert ranks.are_there
+    assert ranks.whom_they_wait_for() == ". No optimizer step was seen on rank 1"
+    ranks.hear({"kind": "trains", "rank": 1})
+    assert ranks.whom_they_wait_for() == ""
+    ranks.hear({"kind": "followed", "rank": 1, "steps": 7})
+    assert "Rank 1 ended after 7 steps" in ranks.whom_they_wait_for()

@@ -152,7 +152,7 @@ def _observe(
             raise trial.exit_error()
         trial.check_exit()
         trace = replace(store.read(folder), ended=message["ended"])
-        is_there = stays and trace.ended != "script" and not trial.has_ranks
+        is_there = stays and trace.ended != "script" and not trial.ranks.are_there
         return message, trace, trial if is_there else None
     finally:
         if not is_there:

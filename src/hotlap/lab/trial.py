@@ -18,6 +18,7 @@ from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words, signal_of
+from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
 from hotlap.lab.trial_output import TrialOutput
@@ -207,10 +208,7 @@ class Trial:
         assert self._process.stdout is not None
         self._printed = TrialOutput(self._process.stdout)
         self._attached = False
-        self.has_ranks = False
-        """True if several processes train; what is heard of is the first of them."""
-        self.followed: dict[int, dict[str, Any]] = {}
-        """Reports of the other ranks, as far as they have come."""
+        self.ranks = Ranks()
 
     @property
     def is_alive(self) -> bool:
@@ -245,20 +243,19 @@ class Trial:
                     "takes no optimizer step. Run it alone to check; if it needs more time, set a "
                     "larger --budget"
                 )
+                words += self.ranks.whom_they_wait_for()
                 raise self._error(words, "timeout") from None
             if heard is None:
                 raise self.exit_error()
             _, message = heard
             kind = message["kind"]
+            self.ranks.hear(message)
             if kind == "attached":
                 self._attached = True
-                self.has_ranks = self.has_ranks or message.get("is_rank", False)
             elif kind == "torch":
                 self.torch = message
             elif kind == "report":
                 self.report = message
-            elif kind == "followed":
-                self.followed[message["rank"]] = message
             elif kind == "refused":
                 self.kill()
                 raise UsageError(message["error"])

@@ -51,7 +51,7 @@ def _run_once(
             trial.send("go")
         if message["steps"] == 0:
             raise trial.exit_error()
-        if trial.has_ranks and "record" in message:
+        if trial.ranks.are_there and "record" in message:
             others = _other_ranks(trial, message["ranks"])
             message["record"] = merge_ranks(message["record"], others)
         trial.check_exit()
@@ -66,10 +66,10 @@ def _other_ranks(trial: Trial, ranks: int) -> list[dict[str, Any]]:
     Raises:
         TrialError: one of them does not come to its report.
     """
-    while missing := sorted({*range(1, ranks)} - trial.followed.keys()):
+    while missing := sorted({*range(1, ranks)} - trial.ranks.followed.keys()):
         try:
             trial.message(["followed"], _RANK_S)
         except TrialError as error:
             words = f"rank {missing[0]} of {ranks} did not take as many steps as the first: {error}"
             raise TrialError(words, reason=error.reason, output=error.output) from error
-    return [trial.followed[rank]["record"] for rank in sorted(trial.followed)]
+    return [trial.ranks.followed[rank]["record"] for rank in sorted(trial.ranks.followed)]

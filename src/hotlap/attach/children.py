@@ -120,7 +120,7 @@ def pass_on(config: Config, session: Any) -> None:
 
     def start_with_config(self: Any) -> None:
         target = getattr(getattr(self, "_target", None), "__module__", "")
-        if not _is_told(target, config, session):
+        if not _is_told(self, target, config, session):
             start(self)
             return
         with _in_environment(_environment(_told(self, target, config))):
@@ -130,13 +130,18 @@ def pass_on(config: Config, session: Any) -> None:
     os.register_at_fork(after_in_child=_take_back)
 
 
-def _is_told(target: str, config: Config, session: Any) -> bool:
+def _is_told(process: Any, target: str, config: Config, session: Any) -> bool:
     if target == _WORKERS:
         return False
     if config.role == "run":
         return True
-    # In a trial one process is measured: the first rank, if this one does not train itself.
-    return target == _SPAWN and session is not None and session.leave_to_ranks()
+    # In a trial one process is measured: the first rank, if this one does not train itself. A
+    # forked one cannot be told.
+    from multiprocessing import get_start_method
+
+    is_forked = (process._start_method or get_start_method()) == "fork"
+    is_rank = target == _SPAWN and not is_forked
+    return is_rank and session is not None and session.leave_to_ranks()
 
 
 def _told(process: Any, target: str, config: Config) -> ChildConfig:

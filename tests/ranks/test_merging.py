@@ -149,6 +149,8 @@ def test_torchrun_is_the_module_of_the_same_python(
 def test_a_plan_for_ranks_has_a_file_of_its_own(tmp_path: Path) -> None:
     ranks = Script(module="torch.distributed.run", args=("sub/ddp.py",), cwd=str(tmp_path))
     assert plan_path(ranks) == tmp_path / "sub/ddp.ranks.plan.toml"
+    ranks = Script(module="torch.distributed.run", args=("-m", "pkg.ddp"), cwd=str(tmp_path))
+    assert plan_path(ranks) == tmp_path / "pkg.ddp.ranks.plan.toml"
     assert plan_path(Script(path="ddp.py", cwd=str(tmp_path))) == tmp_path / "ddp.plan.toml"
 
 

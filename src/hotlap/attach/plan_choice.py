@@ -39,7 +39,8 @@ def plan_path(script: Started) -> Path:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
     if script.module == TORCHRUN and (started := launched(script.args)) is not None:
         # What is faster in one process need not be on ranks.
-        return script.folder / Path(started.name).with_suffix(".ranks.plan.toml")
+        stem = Path(started.name).with_suffix("") if started.is_script else started.name
+        return script.folder / f"{stem}.ranks.plan.toml"
     return script.folder / f"{script.module}.plan.toml"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.on_ranks import exposed_ms, ranks_in_group, time_sums
+from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
@@ -242,7 +242,7 @@ class Watch(Part):
             page_faults=page_faults,
             system_ms=system_ms,
             denormals=count_denormals(known_optimizers()),
-            ranks=ranks_in_group(),
+            ranks=self._session.ranks,
             exposed_ms=exposed_ms(self.roots),
         )
 

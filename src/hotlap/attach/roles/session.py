@@ -50,6 +50,8 @@ class Session(Listener):
         self.plan = plan
         self.steps = 0
         """Steps of all optimizers."""
+        self.ranks = 1
+        """Processes that train one model, as seen at the first step."""
         self.parts: Sequence[Part] = ()
         self.wants_roots = plan.wants("model")
         self._pid = os.getpid()
@@ -138,6 +140,8 @@ class Session(Listener):
         self.steps += 1
         if self.steps == 1:
             seams.stop_looking_for_roots()
+            # A script that ends well has taken its process group down by then.
+            self.ranks = ranks_in_group()
             self.channel.send("trains", rank=rank_in_group())
         for part in self.parts:
             part.step_done(optimizer)
@@ -165,7 +169,7 @@ class Session(Listener):
         # What is heard of a trial is its first rank.
         rank = self.config.options.get("follows")
         kind = "report" if rank is None else "followed"
-        found |= {"ranks": ranks_in_group(), "rank": rank}
+        found |= {"ranks": self.ranks, "rank": rank}
         self.channel.send(kind, ended=ended, techniques=techniques, **found)
 
     def leave_to_ranks(self) -> bool:

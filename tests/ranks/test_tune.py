@@ -1,6 +1,7 @@
 """`hotlap tune` and `verify` with scripts that train on ranks: each rank is raced, and proven."""
 
 import json
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +17,23 @@ TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2", DDP)
 RESIDENT = "[techniques.resident]\n"
 
 
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return str(taken.getsockname()[1])
+
+
 @pytest.mark.slow
-def test_a_plan_is_proven_on_every_rank(hotlap: Call, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["torchrun", "spawn"])
+def test_a_plan_is_proven_on_every_rank(how: str, hotlap: Call, tmp_path: Path) -> None:
     (tmp_path / "fast.toml").write_text(RESIDENT)
+    script = TORCHRUN if how == "torchrun" else (DDP, "--spawn", "2", "--port", free_port())
     ended = hotlap(
-        "verify", "--json", "plain", "fast.toml", *TORCHRUN, "--epochs", "30", timeout_s=240
-    )
+        "verify", "--json", "--steps", "64", "plain", "fast.toml", *script, "--epochs", "30",
+        timeout_s=240,
+    )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     verdict = json.loads(ended.stdout)["verdict"]
-    assert verdict["tier"] == "exact"
+    assert verdict["tier"] == "exact", verdict
     assert "in each of 2 ranks" in verdict["evidence"]
 
 
@@ -36,8 +45,8 @@ def test_what_differs_on_another_rank_than_the_first_is_no_proof(
     (tmp_path / "planted.py").write_text(PLANTED)
     (tmp_path / "planted.toml").write_text("[techniques.doubled]\n")
     ended = hotlap(
-        "verify", "--json", "--technique", "planted:TECHNIQUE", "plain", "planted.toml", *TORCHRUN,
-        "--epochs", "30", timeout_s=240, PYTHONPATH=str(tmp_path),
+        "verify", "--json", "--technique", "planted:TECHNIQUE", "--steps", "64", "plain",
+        "planted.toml", *TORCHRUN, "--epochs", "30", timeout_s=240, PYTHONPATH=str(tmp_path),
     )  # fmt: skip
     verdict = json.loads(ended.stdout)["verdict"]
     assert verdict["tier"] == "changed", ended.stderr

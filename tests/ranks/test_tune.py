@@ -41,7 +41,7 @@ def test_a_plan_is_proven_on_every_rank(how: str, hotlap: Call, tmp_path: Path) 
 def test_what_differs_on_another_rank_than_the_first_is_no_proof(
     hotlap: Call, tmp_path: Path
 ) -> None:
-    # The technique multiplies the batches of rank 1 alone; its own weights follow those of rank 0.
+    # The batches of rank 1 alone are multiplied: those of the first rank are the plain run's.
     (tmp_path / "planted.py").write_text(PLANTED)
     (tmp_path / "planted.toml").write_text("[techniques.doubled]\n")
     ended = hotlap(
@@ -50,6 +50,8 @@ def test_what_differs_on_another_rank_than_the_first_is_no_proof(
     )  # fmt: skip
     verdict = json.loads(ended.stdout)["verdict"]
     assert verdict["tier"] == "changed", ended.stderr
+    failed = [check["name"] for check in verdict["checks"] if check["state"] == "failed"]
+    assert "batches" in failed
 
 
 @pytest.mark.slow

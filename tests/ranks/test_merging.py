@@ -14,10 +14,13 @@ from hotlap.attach.entry import Script
 from hotlap.attach.launchers import Launched, launched
 from hotlap.attach.plan_choice import plan_path
 from hotlap.cli.target import Target
+from hotlap.diagnosis.stragglers import find_straggler
 from hotlap.errors import UsageError
 from hotlap.feed.memory.place import HostPlace, no_room
 from hotlap.plan import Plan
 from hotlap.techniques import ORDER, FeedTarget, get
+from hotlap.task import TaskFacts
+from hotlap.trace.schema import PHASES, Anchor, Trace
 from hotlap.trial.protocol import Config
 
 LAUNCHER = "a launcher"
@@ -181,3 +184,24 @@ def test_a_batch_that_was_completed_is_counted_as_such() -> None:
     assert (rows.served, rows.read_batches, rows.completed) == (2, 2, 1)
     why = technique.proof(target, technique.options({})).why
     assert why.endswith("2 read from the dataset (1 of both: only their missing samples)")
+
+
+def paces(**more: float) -> dict[int, dict[str, object]]:
+    phases = {"data": 2.0, "h2d": 0.0, "forward": 4.0, "backward": 4.0, "optimizer": 0.0} | more
+    return {1: {"phases": {"other": 0.0} | phases, "exposed_ms": 0.0}}
+
+
+def test_the_slowest_rank_is_named_by_its_own_work() -> None:
+    facts = TaskFacts(ranks=2, exposed_ms=3.0)
+    # 10 ms a step, of which the first rank waits 3 ms at the end of its backward.
+    row = {"data": 2.0, "forward": 4.0, "backward": 4.0}
+    steps = [tuple(row.get(name, 0.0) for name in PHASES)] * 9
+    trace = Trace(steps, [0], facts, Anchor("optimizer.step", "high", {}), 1.0)
+    said = str(find_straggler(trace, paces()))
+    assert said.startswith("rank 1 is the slowest: its own work takes 10.00 ms a step")
+    assert "of the others 7.00 ms" in said and "backward: 4.00 instead of 1.00 ms" in said
+    said = str(find_straggler(trace, paces(data=5.0, backward=1.0)))
+    assert "is in data: 5.00 instead of 2.00 ms" in said
+    assert find_straggler(trace, paces(backward=1.5)) is None
+    assert find_straggler(trace, {}) is None
+    assert str(find_straggler(trace, paces(backward=0.0, data=0.0))).startswith("rank 0 is")

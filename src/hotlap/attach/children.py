@@ -185,6 +185,7 @@ def _following(config: Config, rank: int | None) -> Config:
     """Return what a rank is told that is not measured: it runs along, or is followed too."""
     options = {**config.options, "follows": rank}
     if config.role != "verify":
+        options["is_watched"] = config.role == "observe"
         return replace(config, role="follow", options=options)
     # Steps are kept whole, and gradients compared, of the first rank.
     folder = Path(config.options["folder"]) / f"rank-{rank}"

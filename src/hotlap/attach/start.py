@@ -24,7 +24,7 @@ log = logging.getLogger("hotlap")
 
 def _parts(session: Session, is_rank: bool) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
-    if session.config.role == "follow":
+    if session.config.role == "follow" and not session.config.options.get("is_watched"):
         return []
     if session.config.role == "run":
         assert isinstance(session.plan, PlanInProcess)
@@ -34,11 +34,15 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
+    from hotlap.attach.roles.pace import Pace
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
     from hotlap.attach.roles.verify import Verify
     from hotlap.trace.recorder import Limits
 
+    if session.config.role == "follow":
+        watch = Watch(session, Limits())
+        return [watch, Pace(session, watch)]
     if isinstance(session.plan, LiveTechniques):
         return [Duel(session, session.plan, session.config.options["age"])]
     if session.config.role == "race":

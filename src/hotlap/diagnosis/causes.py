@@ -7,6 +7,7 @@ from typing import Any
 from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, suspect, trials_of_race
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.live_trials import race_live
+from hotlap.diagnosis.stragglers import notes_on_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
@@ -29,9 +30,6 @@ _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.2
 _NAMING_S = 1.0
 _NAMING_SHARE = 0.1
-_RANKS = (
-    "{} ranks train; the first one was measured. Where it waits for the others is in its backward"
-)
 _NOT_FATAL = ("ended_early", "timeout", "memory")
 """Reasons for which a race may fail although the script itself is sound."""
 
@@ -101,7 +99,7 @@ def diagnose(
     try:
         trace, notes = _with_lines(subject, seen.trace)
         if trace.facts.ranks > 1:
-            notes = (_RANKS.format(trace.facts.ranks), *notes)
+            notes = (*notes_on_ranks(trace, seen.paces), *notes)
         known = Diagnosis(
             str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
         )

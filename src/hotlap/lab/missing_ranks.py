@@ -12,6 +12,8 @@ class Ranks:
         """True if several processes train; what is heard of is the first of them."""
         self.followed: dict[int, dict[str, Any]] = {}
         """Reports of the other ranks, as far as they have come."""
+        self.paces: dict[int, dict[str, Any]] = {}
+        """Of the other ranks of a watched run: `phases` of a mean step, and `exposed_ms`."""
         self._idle: set[int] = set()
 
     def hear(self, message: Mapping[str, Any]) -> None:
@@ -22,6 +24,8 @@ class Ranks:
             self._idle |= {rank} - {None}
         elif kind == "trains":
             self._idle.discard(rank)
+        elif kind == "pace":
+            self.paces[message["rank"]] = dict(message)
         elif kind == "followed":
             self.followed[message["rank"]] = dict(message)
 

@@ -18,8 +18,8 @@ from hotlap.diagnosis.stragglers import find_straggler
 from hotlap.errors import UsageError
 from hotlap.feed.memory.place import HostPlace, no_room
 from hotlap.plan import Plan
-from hotlap.techniques import ORDER, FeedTarget, get
 from hotlap.task import TaskFacts
+from hotlap.techniques import ORDER, FeedTarget, get
 from hotlap.trace.schema import PHASES, Anchor, Trace
 from hotlap.trial.protocol import Config
 
@@ -187,7 +187,7 @@ def test_a_batch_that_was_completed_is_counted_as_such() -> None:
 
 
 def paces(**more: float) -> dict[int, dict[str, object]]:
-    phases = {"data": 2.0, "h2d": 0.0, "forward": 4.0, "backward": 4.0, "optimizer": 0.0} | more
+    phases = {"data": 2.0, "forward": 4.0, "backward": 4.0, "optimizer": 0.0} | more
     return {1: {"phases": {"other": 0.0} | phases, "exposed_ms": 0.0}}
 
 

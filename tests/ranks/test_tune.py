@@ -14,7 +14,7 @@ from hotlap.lab.rank_records import merge_ranks
 Call = Callable[..., subprocess.CompletedProcess[str]]
 DDP = str(Path(__file__).parent / "ddp.py")
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2", DDP)
-RESIDENT = "[techniques.resident]\n"
+RESIDENT = "schema = 1\n\n[techniques.resident]\n"
 
 
 def free_port() -> str:
@@ -43,7 +43,7 @@ def test_what_differs_on_another_rank_than_the_first_is_no_proof(
 ) -> None:
     # The batches of rank 1 alone are multiplied: those of the first rank are the plain run's.
     (tmp_path / "planted.py").write_text(PLANTED)
-    (tmp_path / "planted.toml").write_text("[techniques.doubled]\n")
+    (tmp_path / "planted.toml").write_text("schema = 1\n\n[techniques.doubled]\n")
     ended = hotlap(
         "verify", "--json", "--technique", "planted:TECHNIQUE", "--steps", "64", "plain",
         "planted.toml", *TORCHRUN, "--epochs", "30", timeout_s=240, PYTHONPATH=str(tmp_path),

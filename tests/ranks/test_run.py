@@ -11,7 +11,13 @@ import pytest
 Call = Callable[..., subprocess.CompletedProcess[str]]
 DDP = str(Path(__file__).parent / "ddp.py")
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2")
-MODEL_PLAN = 'schema = 1\n\n[techniques.optimizer]\nimplementation = "fused"\n\n[techniques.channels_last]\n'
+MODEL_PLAN = """schema = 1
+
+[techniques.optimizer]
+implementation = "fused"
+
+[techniques.channels_last]
+"""
 
 
 def plainly(*args: str) -> subprocess.CompletedProcess[str]:

@@ -35,8 +35,8 @@ class PlanInProcess:
         fill_ahead: bool = False,
         is_rank: bool = False,
     ) -> None:
-        limits = {"why_not": on_ranks.why_not} if is_rank else {}
-        self._applied = Applied(plan, extra, **limits)
+        why_not = on_ranks.why_not if is_rank else None
+        self._applied = Applied(plan, extra, why_not=why_not)
         self._is_rank = is_rank
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.

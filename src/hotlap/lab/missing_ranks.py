@@ -14,14 +14,14 @@ class Ranks:
         """Reports of the other ranks, as far as they have come."""
         self.paces: dict[int, dict[str, Any]] = {}
         """Of the other ranks of a watched run: `phases` of a mean step, and `exposed_ms`."""
-        self._idle: set[int] = set()
+        self._idle: set[Any] = set()
 
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take in a message of any process."""
         kind, rank = message["kind"], message.get("rank")
         if kind == "attached" and message.get("is_rank"):
             self.are_there = True
-            self._idle |= {rank} - {None}
+            self._idle.add(rank)
         elif kind == "trains":
             self._idle.discard(rank)
         elif kind == "pace":

@@ -19,7 +19,8 @@ class Applied:
         plan: what to apply; checked before.
         extra: techniques from outside, as `module:NAME`.
         on_ranks: the process is one of several ranks.
-        why_not: returns why a technique with its options is not applied here, None if it is.
+        why_not: returns why a technique with its options is not applied here, None if it is;
+            all are if None.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Applied:
         extra: tuple[str, ...] = (),
         *,
         on_ranks: bool = False,
-        why_not: Callable[[Technique, Any], str | None] = lambda *_: None,
+        why_not: Callable[[Technique, Any], str | None] | None = None,
     ) -> None:
         self._on_ranks, self._why_not = on_ranks, why_not
         self.chosen = techniques_of(plan, extra)
@@ -68,7 +69,7 @@ class Applied:
                     f"`{technique.name}` cannot be used on several devices yet. Use one device, or "
                     "a plan without it."
                 )
-            why = self._why_not(technique, options)
+            why = None if self._why_not is None else self._why_not(technique, options)
             if why is not None:
                 raise Refusal(why)
             technique.apply(target, options)

@@ -54,6 +54,8 @@ def test_a_rank_that_says_nothing_does_not_count_as_applied() -> None:
     )
     (line,) = rank_report.lines([silent], 0)
     assert line.startswith("it is not known which techniques took effect")
+    # Under an empty plan there is nothing to be said.
+    assert rank_report.lines([rank(0, techniques=[])], 0) == []
     # Ranks are ended with the one that died.
     assert rank_report.lines([silent], 1) == []
     failed = rank(1, failure="it broke", techniques=[])

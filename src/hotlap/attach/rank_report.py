@@ -23,7 +23,7 @@ def lines(children: Sequence[Child], exit_code: int) -> list[str]:
         for rank in ranks
         if rank.failure is not None
     ]
-    if ranks and not found and exit_code == 0:
+    if ranks and exit_code == 0 and all(rank.steps is None for rank in ranks):
         found.append("it is not known which techniques took effect: no rank reports at its end")
     return found
 

@@ -22,7 +22,9 @@ WORTH_SAYING = 0.1
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the backward, if the sums that follow it take a share of the step."""
-    mean, exposed = trace.step_ms()["mean"], trace.facts.exposed_ms
+    mean = trace.step_ms()["mean"]
+    # The wrapper's mean holds the first steps, too.
+    exposed = min(trace.facts.exposed_ms, trace.phase_means()["backward"])
     if trace.facts.ranks == 1 or exposed < WORTH_SAYING * mean:
         return []
     backwards = [event.where for event in trace.events if event.kind == BACKWARD]

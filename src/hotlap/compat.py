@@ -67,6 +67,11 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_open_zipfile_writer_file"),
     PrivateName("torch.serialization", "_open_zipfile_writer_buffer"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # What a watched rank says of sums of gradients.
+    PrivateName("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data"),
+    PrivateName(
+        "torch.nn.parallel", "DistributedDataParallel._set_ddp_runtime_logging_sample_rate"
+    ),
 )
 """Names without which one technique does less, or refuses, or an event is not told; nothing else
 changes."""

@@ -77,6 +77,12 @@ KINDS = {
         "dist.TCPStore('127.0.0.1', taken.getsockname()[1], 1, True)",
         "",
     ),
+    "backend_missing": (
+        "import torch.distributed as dist\n"
+        "place = os.path.abspath('met')\n"
+        "dist.init_process_group('nccl', f'file://{place}', rank=0, world_size=1)",
+        "gloo works on CPUs",
+    ),
     "collective_timeout": (
         "import datetime, torch.distributed as dist, torch.multiprocessing as mp\n"
         "wait = datetime.timedelta(seconds=3)\n"

@@ -228,6 +228,16 @@ ELSEWHERE = [
         "1 of 2 ranks came.",
     ),
     (
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "backend_missing",
+        "This torch was built without NCCL",
+    ),
+    (
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "backend_missing",
+        "NCCL needs GPUs, and torch finds none",
+    ),
+    (
         "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
         "dtype_mismatch",
         "One is float64, the other float32.",

@@ -8,7 +8,8 @@ import pytest
 from hotlap import rules
 from hotlap.plan import Plan
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
-from hotlap.trace.schema import Anchor, HotLine, Trace
+from hotlap.trace import event_kinds
+from hotlap.trace.schema import Anchor, Event, HotLine, Trace
 
 LOADER = LoaderFacts(
     dataset="train.Items",
@@ -118,3 +119,13 @@ def test_every_rule_explains_itself() -> None:
     for rule in rules.registry().values():
         text = rule.page
         assert "What it sees" in text and "What to do" in text
+
+
+def test_a_sum_of_gradients_that_nothing_overlaps_is_blamed_on_the_backward() -> None:
+    backward = Event(3, event_kinds.BACKWARD, "train.py:40")
+    given = replace(trace(ranks=2, exposed_ms=2.0), events=(backward,))
+    (found,) = rules.nominate(given)
+    assert (found.rule, found.where) == ("exposed_communication", "train.py:40")
+    assert "the first of 2 ranks waits 2.00 of 10.00 ms" in found.evidence
+    assert found.at_most_ms == 2.0 and found.remedies == ()
+    assert named(trace(ranks=2, exposed_ms=0.9)) == [] == named(trace(exposed_ms=2.0))

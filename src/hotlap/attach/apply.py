@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hotlap.attach import seams
+from hotlap.attach import on_ranks, seams
 from hotlap.device import switches
 from hotlap.errors import DIFFERS
+from hotlap.feed.memory.place import HostPlace
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, Numerics, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
@@ -23,12 +24,20 @@ class PlanInProcess:
         plan: what to apply; checked before.
         extra: techniques from outside, as `module:NAME`.
         fill_ahead: let the feed reach its steady state at once.
+        is_rank: the process is one of several ranks.
     """
 
     def __init__(
-        self, plan: Plan, *, extra: tuple[str, ...] = (), fill_ahead: bool = False
+        self,
+        plan: Plan,
+        *,
+        extra: tuple[str, ...] = (),
+        fill_ahead: bool = False,
+        is_rank: bool = False,
     ) -> None:
-        self._applied = Applied(plan, extra)
+        why_not = on_ranks.why_not if is_rank else None
+        self._applied = Applied(plan, extra, why_not=why_not)
+        self._is_rank = is_rank
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
         self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(_drop_all)
@@ -58,6 +67,9 @@ class PlanInProcess:
             return None
         target = self._feed_target(loader)
         if target is None:
+            if self._is_rank:
+                # Asked late: a spawned rank learns how many there are from its process group.
+                HostPlace.sharers = on_ranks.ranks_on_machine()
             target = FeedTarget(loader, fill_ahead=self.fill_ahead, size=_size(loader.dataset))
             targets = self._feeds.get(loader.dataset)
             if targets is None:

@@ -1,21 +1,21 @@
-"""Child processes of a script that train: they report to hotlap, and no plan is applied to them.
+"""Child processes of a script: ranks train under its plan, all of them report to hotlap.
 
-The script's own process is attached to. A child that `torch.multiprocessing` or a launcher starts
-anew finds in its environment where to connect; it says who it is, when it takes its first optimizer
-step, and at its end how many it has taken.
+A rank is what a launcher or `torch.multiprocessing.spawn` starts. It finds in its environment what
+the script's own process was told, and is attached to in the same way.
 """
 
-import atexit
 import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotlap.attach.at_exit import explain_at_exit
 from hotlap.trial.channel import Channel
+from hotlap.trial.protocol import Config
 
 INSIDE = "HOTLAP_INSIDE"
 """Holds a `ChildConfig` as JSON; in the environment of what is started during a run."""
@@ -23,6 +23,11 @@ _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 )
 _LAUNCHER_SCRIPTS = frozenset(("torchrun", "accelerate"))
+_ROLES = ("run", "observe", "race", "verify")
+_REFUSED = (
+    "the script trains on several ranks, where only plans that are exact can be proven, and memory "
+    "is not followed yet. Use a plan of exact techniques, or run one process."
+)
 _SITE = str(Path(__file__).parent / "site")
 _SPAWN = "torch.multiprocessing.spawn"
 _WORKERS = "torch.utils.data._utils.worker"
@@ -32,13 +37,25 @@ _WORKERS = "torch.utils.data._utils.worker"
 class ChildConfig:
     """What a child is told."""
 
-    address: str
+    config: Config
+    """As for the script's own process; without a plan for a child that is no rank."""
     by: str
     """What starts it."""
+    is_rank: bool = False
     rank: int | None = None
     """Its number among those that are started together, None if the environment will say."""
     outside: tuple[str | None, str | None] | None = None
     """RANK and LOCAL_RANK of a launcher: whoever has them too is no rank that it has started."""
+
+    def to_text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({**asdict(self), "config": self.config.to_text()})
+
+    @classmethod
+    def from_text(cls, text: str) -> "ChildConfig":
+        """Read back what `to_text` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "config": Config.from_text(values["config"])})
 
 
 @dataclass
@@ -47,15 +64,27 @@ class Child:
 
     by: str
     rank: int | None
+    is_rank: bool = True
+    """False for a child that has no plan: it only says whether it trains."""
     trains: bool = False
     steps: int | None = None
     """Optimizer steps, None if it did not say at its end."""
+    techniques: list[dict[str, str]] = field(default_factory=list)
+    """{name, state, why}, as it has proven them itself."""
+    failure: str | None = None
+    """Why the plan was not applied to it, if it was not."""
 
     def hear(self, message: dict[str, Any]) -> None:
         """Take in what it says."""
-        self.trains = self.trains or message["kind"] == "trains"
-        if message["kind"] == "report":
-            self.steps = message["steps"]
+        kind = message["kind"]
+        if kind == "trains":
+            self.trains = True
+            # The number in its process group, which is what its own output calls it.
+            self.rank = self.rank if message["rank"] is None else message["rank"]
+        elif kind == "failed":
+            self.failure = message["error"]
+        elif kind == "report":
+            self.steps, self.techniques = message["steps"], message["techniques"]
 
 
 def is_launcher() -> bool:
@@ -66,69 +95,109 @@ def is_launcher() -> bool:
     return any(os.path.basename(word) in _LAUNCHER_SCRIPTS for word in words[:1])
 
 
-def pass_on_by_launcher(address: str) -> None:
-    """Let what this process starts find the address, if it is a launcher: it copies its own."""
+def pass_on_by_launcher(config: Config) -> None:
+    """Let what this process starts find the configuration, if it is a launcher: it copies its own.
+
+    Args:
+        config: of this process.
+    """
     if is_launcher():
         outside = os.environ.get("RANK"), os.environ.get("LOCAL_RANK")
-        os.environ.update(_environment(ChildConfig(address, "a launcher", outside=outside)))
+        inside = ChildConfig(config, "a launcher", is_rank=True, outside=outside)
+        os.environ.update(_environment(inside))
 
 
-def pass_on(address: str) -> None:
-    """Let processes that `multiprocessing` starts find the address; the script does not see it."""
+def pass_on(config: Config, session: Any) -> None:
+    """Let what `multiprocessing` starts find the configuration; the script does not see it.
+
+    Args:
+        config: of this process.
+        session: of this process, None if it could not begin.
+    """
     from multiprocessing.process import BaseProcess
 
     start = BaseProcess.start
 
-    def start_with_address(self: Any) -> None:
+    def start_with_config(self: Any) -> None:
         target = getattr(getattr(self, "_target", None), "__module__", "")
-        if target == _WORKERS:
+        if not _is_told(self, target, config, session):
             start(self)
             return
-        # torch's own function is called with the script's, and the number of the process.
-        rank = self._args[1] if target == _SPAWN else None
-        with _in_environment(_environment(ChildConfig(address, "torch.multiprocessing", rank))):
+        with _in_environment(_environment(_told(self, target, config))):
             start(self)
 
-    BaseProcess.start = start_with_address
+    BaseProcess.start = start_with_config
     os.register_at_fork(after_in_child=_take_back)
 
 
-def attach(text: str) -> None:
-    """In a child, once torch is there: connect, and tell of its optimizer steps.
+def _is_told(process: Any, target: str, config: Config, session: Any) -> bool:
+    if target == _WORKERS:
+        return False
+    if config.role == "run":
+        return True
+    # In a trial one process is measured: the first rank, if this one does not train itself. A
+    # forked one cannot be told.
+    from multiprocessing import get_start_method
+
+    is_forked = (process._start_method or get_start_method()) == "fork"
+    is_rank = target == _SPAWN and not is_forked
+    return is_rank and session is not None and session.leave_to_ranks()
+
+
+def _told(process: Any, target: str, config: Config) -> ChildConfig:
+    if target == _SPAWN:
+        # torch's own function is called with the script's, and the number of the process.
+        rank = process._args[1]
+        return ChildConfig(config, "torch.multiprocessing.spawn", is_rank=True, rank=rank)
+    # It may be anything, and only says whether it trains.
+    return ChildConfig(replace(config, plan={}, techniques=()), "torch.multiprocessing")
+
+
+def attach(text: str, lost: Callable[[], None]) -> None:
+    """In a child, once torch is there: connect, and begin a session as in the script's process.
 
     Args:
         text: a `ChildConfig`, as JSON.
+        lost: ends a trial that nobody hears any more.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from hotlap.attach.start import start
 
-    inside = ChildConfig(**json.loads(text))
-    # Nobody may listen any more, and this is no reason to disturb a script.
-    channel = Channel.connect(inside.address)
+    inside = ChildConfig.from_text(text)
+    config, is_trial = inside.config, inside.config.role != "run"
+    # Of a run nobody may listen any more, and this is no reason to disturb a script.
+    channel = Channel.connect(config.address, lost=lost if is_trial else None)
     os.register_at_fork(after_in_child=channel.close)
     rank = inside.rank
     if rank is None and os.environ.get("RANK", "").isdecimal():
         rank = int(os.environ["RANK"])
-    channel.send("attached", by=inside.by, rank=rank)
-    pid, steps = os.getpid(), 0
+    channel.send("attached", by=inside.by, rank=rank, is_rank=inside.is_rank)
+    if config.role not in _ROLES:
+        channel.send("refused", error=_REFUSED)
+    if is_trial and rank != 0:
+        config = _following(config, rank)
+    if inside.by == "a launcher" and not is_trial:
+        # Of a process that torch starts, the script's own process prints the traceback.
+        explain_at_exit()
+    start(config, channel, is_rank=inside.is_rank)
 
-    def step_ends(*_: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 1:
-            channel.send("trains")
 
-    def finish() -> None:
-        if os.getpid() == pid:
-            channel.send("report", steps=steps)
-
-    register_optimizer_step_post_hook(step_ends)
-    atexit.register(finish)
+def _following(config: Config, rank: int | None) -> Config:
+    """Return what a rank is told that is not measured: it runs along, or is followed too."""
+    options = {**config.options, "follows": rank}
+    if config.role != "verify":
+        options["is_watched"] = config.role == "observe"
+        return replace(config, role="follow", options=options)
+    # Steps are kept whole, and gradients compared, of the first rank.
+    folder = Path(config.options["folder"]) / f"rank-{rank}"
+    folder.mkdir(exist_ok=True)
+    kept = {"samples": (), "gradients": None, "beside": None, "folder": str(folder)}
+    return replace(config, options={**options, **kept})
 
 
 def _environment(inside: ChildConfig) -> dict[str, str]:
     before = os.environ.get("PYTHONPATH")
     return {
-        INSIDE: json.dumps(asdict(inside)),
+        INSIDE: inside.to_text(),
         "PYTHONPATH": os.pathsep.join([_SITE, *([before] if before else [])]),
         **({} if before is None else {"HOTLAP_PYTHONPATH": before}),
     }
@@ -160,26 +229,28 @@ def _take_back() -> None:
     _put.clear()
 
 
-def problem(steps: int | None, exit_code: int, heard: list[str]) -> str | None:
+def problem(steps: int | None, exit_code: int, heard: list[Child]) -> str | None:
     """Return why a plan was applied to nothing, or not to all that trained; None if it was.
 
     Args:
         steps: optimizer steps of the script's own process, None if it did not say.
         exit_code: the script's.
-        heard: what has started each child that trains.
+        heard: the children that train.
     """
-    if heard:
-        by = " and ".join(sorted(set(heard)))
-        many = f"{len(heard)} child processes train" if len(heard) > 1 else "a child process trains"
-        who = "they" if len(heard) > 1 else "it"
+    others = [child for child in heard if not child.is_rank]
+    if others:
+        by = " and ".join(sorted({child.by for child in others}))
+        many = f"{len(others)} child processes" if len(others) > 1 else "a child process"
+        verb, who = ("train", "they") if len(others) > 1 else ("trains", "it")
         rest = f"{who} ran without the plan" if steps else "the plan was not applied"
         return (
-            f"{many}, started by {by}: {rest}, because hotlap attaches only to the script's own "
-            "process. Launchers and child processes are not supported yet"
+            f"{many} {verb}, started by {by}: {rest}, because hotlap attaches to the script's own "
+            "process, to ranks of torchrun, and to processes of torch.multiprocessing.spawn"
         )
-    if steps == 0 and exit_code == 0:
+    if steps == 0 and exit_code == 0 and not heard:
         return (
-            "the script's own process took no torch optimizer step, so the plan was not applied. "
-            "hotlap attaches only to that process: others that it starts ran without the plan"
+            "no process that hotlap is attached to took a step of a torch optimizer, so the plan "
+            "was not applied. hotlap attaches to the script's own process, to ranks of torchrun, "
+            "and to processes of torch.multiprocessing.spawn"
         )
     return None

@@ -60,7 +60,7 @@ def install_in_child(text: str) -> None:
     Args:
         text: what the child is told, as JSON.
     """
-    sys.meta_path.insert(0, _AfterTorch(lambda: children.attach(text)))
+    sys.meta_path.insert(0, _AfterTorch(lambda: children.attach(text, lost=_end)))
 
 
 def install(text: str) -> None:
@@ -77,17 +77,19 @@ def install(text: str) -> None:
     said = channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
     if is_trial and not said:
         _end()
-    # In a trial the script's own process is the one that is measured.
-    passed_on = None if is_trial else config.address
 
     def start() -> None:
         from hotlap.attach.start import start as begin
 
-        if passed_on is not None:
-            children.pass_on(passed_on)
-        begin(config, channel)
+        session = begin(config, channel)
+        if config.address is not None:
+            children.pass_on(config, session)
 
-    if passed_on is not None:
-        children.pass_on_by_launcher(passed_on)
+    if config.address is not None:
+        children.pass_on_by_launcher(config)
+    if not is_trial:
         explain_at_exit()
+    elif children.is_launcher():
+        # Its first rank is what is measured.
+        return
     sys.meta_path.insert(0, _AfterTorch(start))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hotlap.attach.entry import is_off
+from hotlap.attach.launchers import TORCHRUN, launched
 from hotlap.attach.runner import exact_part
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
@@ -27,6 +28,8 @@ class Started(Protocol):
     @property
     def module(self) -> str | None: ...
     @property
+    def args(self) -> tuple[str, ...]: ...
+    @property
     def folder(self) -> Path: ...
 
 
@@ -34,6 +37,10 @@ def plan_path(script: Started) -> Path:
     """Return where the tuned plan of a script or recipe is kept."""
     if script.path is not None:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
+    if script.module == TORCHRUN and (started := launched(script.args)) is not None:
+        # What is faster in one process need not be on ranks.
+        stem = Path(started.name).with_suffix("") if started.is_script else started.name
+        return script.folder / f"{stem}.ranks.plan.toml"
     return script.folder / f"{script.module}.plan.toml"
 
 

@@ -81,11 +81,11 @@ class Outcome:
             return [f"the plan was not applied: {self.failure}"]
         if self.cut and self.steps is None:
             return [f"{_UNKNOWN} the script closed hotlap's socket (os.closerange, as daemons do)"]
-        if self.torch is None and self.exit_code == 0:
+        heard = [child for child in self.children if child.trains]
+        if self.torch is None and self.exit_code == 0 and not heard:
             return [f"`{script}` did not import torch in its own process: nothing was applied"]
         if self.torch is not None and self.steps is None and self.exit_code == 0:
             return [f"{_UNKNOWN} the script ended without Python's clean-up (os._exit)"]
-        heard = [child.by for child in self.children if child.trains]
         line = children_problem(self.steps, self.exit_code, heard)
         return [] if line is None else [line]
 
@@ -184,7 +184,7 @@ def _hear(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
         if number == 0:
             _hear_script(message, outcome)
         elif message["kind"] == "attached":
-            children[number] = Child(message["by"], message["rank"])
+            children[number] = Child(message["by"], message["rank"], message["is_rank"])
             outcome.children.append(children[number])
         else:
             children[number].hear(message)

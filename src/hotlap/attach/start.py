@@ -22,8 +22,10 @@ from hotlap.trial.protocol import EXIT_FAILED, Config
 log = logging.getLogger("hotlap")
 
 
-def _parts(session: Session) -> list[Part]:
+def _parts(session: Session, is_rank: bool) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
+    if session.config.role == "follow" and not session.config.options.get("is_watched"):
+        return []
     if session.config.role == "run":
         assert isinstance(session.plan, PlanInProcess)
         guard = Guard(session, session.plan)
@@ -33,17 +35,22 @@ def _parts(session: Session) -> list[Part]:
     from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
+    from hotlap.attach.roles.pace import Pace
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
     from hotlap.attach.roles.verify import Verify
     from hotlap.trace.recorder import Limits
 
+    if session.config.role == "follow":
+        watch = Watch(session, Limits())
+        return [watch, Pace(session, watch)]
     if isinstance(session.plan, LiveTechniques):
         return [Duel(session, session.plan, session.config.options["age"])]
     if session.config.role == "race":
         return [TakeTurns(session)]
     if session.config.role == "observe":
-        stays = session.config.options.get("stays", False)
+        # Techniques would be switched in this rank alone.
+        stays = session.config.options.get("stays", False) and not is_rank
         then = (lambda watch: go_on_as_duel(session, watch)) if stays else None
         watch = Watch(session, Limits.from_options(session.config.options), then)
         # Nothing that is not asked for listens while steps are timed.
@@ -60,19 +67,29 @@ def _parts(session: Session) -> list[Part]:
     return [watch, kinds[session.config.role](session, watch)]
 
 
-def start(config: Config, channel: Channel) -> None:
-    """Begin the session. A run that cannot begin goes on as the plain script, and says so."""
+def start(config: Config, channel: Channel, *, is_rank: bool = False) -> Session | None:
+    """Begin the session. A run that cannot begin goes on as the plain script, and says so.
+
+    Args:
+        config: what the process was told.
+        channel: to whoever started it.
+        is_rank: the process is one of several ranks.
+
+    Returns:
+        None if it could not begin.
+    """
     try:
-        _start(config, channel)
+        return _start(config, channel, is_rank)
     except Exception as error:
         seams.go_inert()
         channel.send("failed", error=str(error), traceback=traceback.format_exc())
         if config.role != "run":
             os._exit(EXIT_FAILED)
         print(f"hotlap: the plan could not be applied, running plain: {error}", file=sys.stderr)  # noqa: T201
+        return None
 
 
-def _start(config: Config, channel: Channel) -> None:
+def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
     # A script that logs to its own standard output must not find our lines there.
     log.propagate = False
     log.addHandler(logging.NullHandler())
@@ -90,13 +107,16 @@ def _start(config: Config, channel: Channel) -> None:
     if config.role == "duel":
         in_process = LiveTechniques(config.options["plans"], extra=config.techniques)
     else:
-        in_process = PlanInProcess(plan, extra=config.techniques, fill_ahead=config.fill_ahead)
+        in_process = PlanInProcess(
+            plan, extra=config.techniques, fill_ahead=config.fill_ahead, is_rank=is_rank
+        )
     session = Session(config, channel, in_process)
-    session.play(*_parts(session))
+    session.play(*_parts(session, is_rank))
     seams.install(session)
     in_process.start()
     atexit.register(session.finish)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
+    return session
 
 
 def _seed(seed: int) -> None:

@@ -36,6 +36,7 @@ def run(
     dry
         Say what would be done, and do nothing.
     """
+    from hotlap.attach import rank_report
     from hotlap.attach.plan_choice import choose
     from hotlap.attach.runner import run as run_script
     from hotlap.recipe_detection import is_recipe, trains_itself
@@ -59,6 +60,8 @@ def run(
     for row in outcome.techniques:
         if row["state"] != "applied":
             say(f"{row['name']}: {row['state']}, {printable(row['why'])}")
+    for line in rank_report.lines(outcome.children, outcome.exit_code):
+        say(line)
     for line in outcome.problems(script):
         say(line)
     return outcome.exit_code
@@ -79,6 +82,7 @@ COMMAND = Command(
         "hotlap run train.py --epochs 10",
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
+        "hotlap run torchrun --nproc_per_node 2 train.py",
         "hotlap run --synchronous train.py   # find the line of a device-side assert",
     ),
     exit_codes="the script's; 2 if the input is wrong: nothing was started.",

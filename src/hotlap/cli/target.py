@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hotlap.attach.launchers import TORCHRUN, launched
 from hotlap.errors import MissingFile, UsageError
 
 _FORMS = "the path of a Python script, or `-m MODULE`"
+_COMMAND = "torchrun"
 _SHOWN = 100
 """Letters of a path in a message."""
 
@@ -36,6 +38,9 @@ class Target:
         """
         if not tokens or not tokens[0]:
             raise UsageError(f"no SCRIPT was given. Expected: {_FORMS}.")
+        if tokens[0] == _COMMAND and not Path(_COMMAND).exists():
+            # Of the Python that runs it, not the first one on the PATH.
+            return cls(module=TORCHRUN, args=tuple(tokens[1:]))
         if tokens[0] != "-m":
             return cls(script=tokens[0], args=tuple(tokens[1:]))
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
@@ -60,6 +65,8 @@ class Target:
             _check_script(self.script)
         elif self.module is not None and own_interpreter:
             _check_module(self.module)
+        if self.module == TORCHRUN:
+            _check_launched(self.args)
         return self
 
     def __str__(self) -> str:
@@ -112,6 +119,18 @@ def split(
         else:
             own.append(token)
     return own, script
+
+
+def _check_launched(args: Sequence[str]) -> None:
+    started = launched(args)
+    if started is None and not {"-h", "--help"} & {*args}:
+        raise UsageError(
+            "torchrun was given no script. Expected: its options and then a script, as in "
+            "`torchrun --nproc_per_node 2 train.py`."
+        )
+    # Whether another word is a value of an option, only torchrun itself knows for sure.
+    if started is not None and started.is_script and started.name.endswith((".py", ".ipynb")):
+        _check_script(started.name)
 
 
 def _check_script(script: str) -> None:

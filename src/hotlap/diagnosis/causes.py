@@ -7,6 +7,7 @@ from typing import Any
 from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, suspect, trials_of_race
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.live_trials import race_live
+from hotlap.diagnosis.stragglers import notes_on_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
@@ -97,6 +98,8 @@ def diagnose(
     )
     try:
         trace, notes = _with_lines(subject, seen.trace)
+        if trace.facts.ranks > 1:
+            notes = (*notes_on_ranks(trace, seen.paces), *notes)
         known = Diagnosis(
             str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
         )

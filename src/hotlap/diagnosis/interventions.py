@@ -52,6 +52,7 @@ REPLAY = Technique(
     proof=_proof,
     candidates=lambda: (),
     live=Live(_switch_on, _switch_off),
+    on_ranks=True,
 )
 
 
@@ -105,6 +106,7 @@ FREE_STEP = Technique(
     proof=_proof_of_hiding,
     candidates=lambda: (),
     live=Live(_switch_on, _switch_off),
+    on_ranks=True,
 )
 """Shows what a step would take with an optimizer that costs nothing."""
 

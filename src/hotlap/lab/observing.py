@@ -3,8 +3,8 @@
 import itertools
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,6 +39,8 @@ class Observation:
     """The process, if it was to stay and has not ended: it waits, and can be raced."""
     files: tuple[str, ...] = ()
     """The user's files that the process had imported."""
+    paces: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Other ranks -> where their time goes; none if one process trains."""
 
 
 def watch(
@@ -88,7 +90,7 @@ def watch(
     if trace.ended == "script":
         trace = replace(trace, facts=_with_length(trace.facts, report["steps"]))
     files = tuple(str(lab.subject.folder / path) for path in report["files"])
-    return Observation(trace, report["techniques"], trial, files)
+    return Observation(trace, report["techniques"], trial, files, report["paces"])
 
 
 def _with_length(facts: TaskFacts, steps: int) -> TaskFacts:
@@ -157,7 +159,8 @@ def _observe(
             raise trial.exit_error()
         trial.check_exit()
         trace = replace(store.read(folder), ended=message["ended"])
-        is_there = stays and trace.ended != "script"
+        is_there = stays and trace.ended != "script" and not trial.ranks.are_there
+        message["paces"] = trial.ranks.paces
         return message, trace, trial if is_there else None
     finally:
         if not is_there:

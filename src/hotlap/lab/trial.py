@@ -18,6 +18,7 @@ from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
 from hotlap.lab.last_words import exit_in_words, last_words, signal_of
+from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
 from hotlap.lab.trial_output import TrialOutput
@@ -35,7 +36,13 @@ _CUT = (
     "closed hotlap's socket: it closes file descriptors that it did not open (`os.closerange`, as "
     "daemons do). Remove that call, or close only the script's own descriptors"
 )
-_LOOPBACK_ONLY = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+_LOOPBACK_ONLY = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TP_SOCKET_IFNAME": "lo",
+    # torchrun's: it would tell its ranks the machine's own name.
+    "PET_LOCAL_ADDR": "127.0.0.1",
+}
 """Environment in a network of its own, where the script's own choice is not there."""
 _EXIT_S = 10.0
 
@@ -201,6 +208,7 @@ class Trial:
         assert self._process.stdout is not None
         self._printed = TrialOutput(self._process.stdout)
         self._attached = False
+        self.ranks = Ranks()
 
     @property
     def is_alive(self) -> bool:
@@ -235,11 +243,13 @@ class Trial:
                     "takes no optimizer step. Run it alone to check; if it needs more time, set a "
                     "larger --budget"
                 )
+                words += self.ranks.whom_they_wait_for()
                 raise self._error(words, "timeout") from None
             if heard is None:
                 raise self.exit_error()
             _, message = heard
             kind = message["kind"]
+            self.ranks.hear(message)
             if kind == "attached":
                 self._attached = True
             elif kind == "torch":

@@ -3,9 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotlap.lab.trial import Lab
+from hotlap.errors import TrialError
+from hotlap.lab.rank_records import merge_ranks
+from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 from hotlap.trial.protocol import Role
+
+_RANK_S = 30.0
+"""Seconds in which every rank reports, once the first has."""
 
 
 def run_to_report(
@@ -46,7 +51,25 @@ def _run_once(
             trial.send("go")
         if message["steps"] == 0:
             raise trial.exit_error()
+        if trial.ranks.are_there and "record" in message:
+            others = _other_ranks(trial, message["ranks"])
+            message["record"] = merge_ranks(message["record"], others)
         trial.check_exit()
         return message
     finally:
         trial.kill()
+
+
+def _other_ranks(trial: Trial, ranks: int) -> list[dict[str, Any]]:
+    """Return the records of all ranks but the first, once the first has reported.
+
+    Raises:
+        TrialError: one of them does not come to its report.
+    """
+    while missing := sorted({*range(1, ranks)} - trial.ranks.followed.keys()):
+        try:
+            trial.message(["followed"], _RANK_S)
+        except TrialError as error:
+            words = f"rank {missing[0]} of {ranks} did not take as many steps as the first: {error}"
+            raise TrialError(words, reason=error.reason, output=error.output) from error
+    return [trial.ranks.followed[rank]["record"] for rank in sorted(trial.ranks.followed)]

@@ -346,6 +346,7 @@ def _bit_equal(plain: Record, other: Record, plain_repeats: str | None) -> Check
             return Check("bits", "failed", f"{words} differ from step {position + 1} on")
     count = len(plain["weights"])
     words = f"losses, weights and buffers bit-equal to the plain run's after each of {count} steps"
+    words += f", in each of {plain['ranks']} ranks" if "ranks" in plain else ""
     return Check("bits", "passed", words)
 
 

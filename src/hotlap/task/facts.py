@@ -71,6 +71,10 @@ class TaskFacts:
     """Elements of the optimizers' state on the CPU that were denormal in the end, about."""
     data_parallel: int | None = None
     """Devices of the torch.nn.DataParallel in the trained model, None without one."""
+    ranks: int = 1
+    """Processes that train one model; what is known is of the first of them."""
+    exposed_ms: float = 0.0
+    """Of a step: gradients are still summed over ranks when the backward is done, 0 if unknown."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,10 +19,19 @@ class Applied:
         plan: what to apply; checked before.
         extra: techniques from outside, as `module:NAME`.
         on_ranks: the process is one of several ranks.
+        why_not: returns why a technique with its options is not applied here, None if it is;
+            all are if None.
     """
 
-    def __init__(self, plan: Plan, extra: tuple[str, ...] = (), *, on_ranks: bool = False) -> None:
-        self._on_ranks = on_ranks
+    def __init__(
+        self,
+        plan: Plan,
+        extra: tuple[str, ...] = (),
+        *,
+        on_ranks: bool = False,
+        why_not: Callable[[Technique, Any], str | None] | None = None,
+    ) -> None:
+        self._on_ranks, self._why_not = on_ranks, why_not
         self.chosen = techniques_of(plan, extra)
         self._targets: dict[str, list[Any]] = {technique.name: [] for technique, _ in self.chosen}
         self._refused: dict[str, list[str]] = {technique.name: [] for technique, _ in self.chosen}
@@ -60,6 +69,9 @@ class Applied:
                     f"`{technique.name}` cannot be used on several devices yet. Use one device, or "
                     "a plan without it."
                 )
+            why = None if self._why_not is None else self._why_not(technique, options)
+            if why is not None:
+                raise Refusal(why)
             technique.apply(target, options)
             if switched is not None:
                 switched.take(target)

@@ -204,10 +204,12 @@ def proof(target: FeedTarget) -> Proof:
         return Proof("refused", rows.refused)
     if rows.served == 0:
         return Proof("no_effect", _why_none_was_served(rows))
+    # Counted on both sides.
+    both = f" ({rows.completed} of both: only their missing samples)" if rows.completed else ""
     return Proof(
         "applied",
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
-        f"{rows.place.name}, {rows.read_batches} read from the dataset",
+        f"{rows.place.name}, {rows.read_batches} read from the dataset{both}",
     )
 
 

@@ -176,6 +176,11 @@ class Recorder:
             self._hottest = self._lines.stop()
             self._lines = None
 
+    def means_ms(self) -> tuple[float, ...]:
+        """Return the ms of each phase in the mean step so far, the first one not counted."""
+        rows = self._rows[1:] or self._rows
+        return tuple(sum(column) / len(rows) / 1e6 for column in zip(*rows, strict=True))
+
     def trace(self, facts: TaskFacts, anchor: Anchor, epochs: Sequence[Sequence[int]]) -> Trace:
         """Return what was recorded, once it is closed.
 

@@ -29,6 +29,7 @@ Role = Literal[
     "fit",
     "pace",
     "memory",
+    "follow",
 ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.attach import on_ranks
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.plan.record import in_words
@@ -71,6 +72,8 @@ def nominate(
             is_engines = technique.engine_only or technique.seam_of(options) == "step"
             if is_engines and not own_step:
                 reason = "it acts on the engine's step: use it with `hotlap train RECIPE`"
+            if reason is None and facts.ranks > 1:
+                reason = on_ranks.why_not(technique, options)
             if reason is None and _RANKS.index(claims) > _RANKS.index(weakest):
                 reason = f"its numerics are `{claims}`, only `{weakest}` or better is accepted"
             if reason is None:

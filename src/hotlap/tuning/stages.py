@@ -15,7 +15,7 @@ from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import late_age
 from hotlap.plan import Plan
 from hotlap.plan.file import is_plan_file
-from hotlap.techniques import Technique, registry
+from hotlap.techniques import Numerics, Technique, registry
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations, find_promising, nominate
 from hotlap.tuning.concluding import conclude
@@ -163,6 +163,9 @@ def _watch(tuner: Tuner) -> Observation:
 def _tune(tuner: Tuner) -> Tuning:
     seen = _watch(tuner)
     facts, weakest = seen.trace.facts, WEAKEST[tuner.accept]
+    if facts.ranks > 1:
+        tuner.progress(f"{facts.ranks} ranks train: only exact techniques can be proven there")
+        weakest = Numerics.EXACT
     candidates, refused = nominate(
         facts,
         tuner.host,

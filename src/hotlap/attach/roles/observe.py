@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.task import TaskFacts
@@ -130,6 +131,7 @@ class Watch(Part):
     def root_found(self, module: Any) -> None:
         if not self.roots:
             self.recorder.run_on(device_of([module]))
+        time_sums(module)
         self.roots.append(module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -242,6 +244,8 @@ class Watch(Part):
             system_ms=system_ms,
             denormals=count_denormals(known_optimizers()),
             data_parallel=count_data_parallel(self.roots),
+            ranks=self._session.ranks,
+            exposed_ms=exposed_ms(self.roots),
         )
 
 

@@ -9,6 +9,7 @@ from hotlap.attach import seams
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.listener import Listener
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.on_ranks import rank_in_group, ranks_in_group
 from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, Config
@@ -49,6 +50,8 @@ class Session(Listener):
         self.plan = plan
         self.steps = 0
         """Steps of all optimizers."""
+        self.ranks = 1
+        """Processes that train one model, as seen at the first step."""
         self.parts: Sequence[Part] = ()
         self.wants_roots = plan.wants("model")
         self._pid = os.getpid()
@@ -137,6 +140,9 @@ class Session(Listener):
         self.steps += 1
         if self.steps == 1:
             seams.stop_looking_for_roots()
+            # A script that ends well has taken its process group down by then.
+            self.ranks = ranks_in_group()
+            self.channel.send("trains", rank=rank_in_group())
         for part in self.parts:
             part.step_done(optimizer)
 
@@ -160,7 +166,21 @@ class Session(Listener):
         for part in self.parts:
             found |= part.report()
         techniques = self.plan.proofs() if found["steps"] else []
-        self.channel.send("report", ended=ended, techniques=techniques, **found)
+        # What is heard of a trial is its first rank.
+        rank = self.config.options.get("follows")
+        kind = "report" if rank is None else "followed"
+        found |= {"ranks": self.ranks, "rank": rank}
+        self.channel.send(kind, ended=ended, techniques=techniques, **found)
+
+    def leave_to_ranks(self) -> bool:
+        """Return True if ranks that are about to start train in place of this process.
+
+        In a trial they are measured then, and this process reports nothing any more.
+        """
+        if self.steps:
+            return False
+        self._finished = self._finished or self.config.role != "run"
+        return True
 
     def stop(self) -> None:
         """End this trial here and now: no clean-up of the script's may run, nothing is saved."""

@@ -24,12 +24,15 @@ class Place(Protocol):
     """What `ResidentRows` asks of a memory."""
 
     name: str
-    share: str
-    """How much of what is free may be taken, in words."""
     gathers_ahead: bool
     """True if several small batches are gathered at once: a call costs more than their bytes."""
     otherwise: "Place | None"
     """The place to take if this one is too small."""
+
+    @property
+    def share(self) -> str:
+        """How much of what is free may be taken, in words."""
+        ...
 
     def free_bytes(self) -> int:
         """Return the bytes that may be taken."""
@@ -60,7 +63,9 @@ class HostPlace:
     """
 
     name = "the host's memory"
-    share = "half"
+    sharers = 1
+    """Processes of this machine that keep the same data, each for itself; of the class: it is the
+    same for all that this process keeps."""
     gathers_ahead = True
     otherwise: Place | None = None
 
@@ -68,10 +73,15 @@ class HostPlace:
         self._unwritten = 0
         self._since_look = 0
 
+    @property
+    def share(self) -> str:
+        """See `Place`."""
+        return "half" if self.sharers == 1 else f"1/{2 * self.sharers}"
+
     def free_bytes(self) -> int:
         """See `Place`."""
         self._unwritten = 0
-        return available_bytes() // 2
+        return available_bytes() // (2 * self.sharers)
 
     def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """See `Place`."""

@@ -77,6 +77,8 @@ class ResidentRows:
         self.served = 0
         """Batches served from memory."""
         self.read_batches = 0
+        self.completed = 0
+        """Batches of both: some of their samples were read, the others were held."""
         self.refused: str | None = None
         self.draws = False
         """True if that is so because reading a sample draws random numbers."""
@@ -188,7 +190,9 @@ class ResidentRows:
         if self.refused is not None:
             # The whole batch is read now, as a plain run would: with the same draws.
             rng.restore(states)
-        return self.refused is None
+            return False
+        self.completed += 1
+        return True
 
     def serve(self, dataset: Any, read: Read, order: torch.Tensor, batch: int) -> Iterator[Any]:
         """Give the batches of `order`, what is small in them gathered for several at once.

@@ -96,6 +96,12 @@ def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: E
     """
     if saver is None or waits_for_measure(built):
         return
+    if built.sharding is not None:
+        error.add_note(
+            "hotlap: evaluation raised this on one of several ranks that share what would be "
+            "saved, so this step is not saved; the last saved checkpoint is intact"
+        )
+        return
     if is_disturbed(built.model):
         error.add_note(
             "hotlap: evaluation raised this while the model's state was being restored, so this "

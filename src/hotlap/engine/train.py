@@ -18,6 +18,7 @@ from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.export.stored_weights import weights_of
+from hotlap.engine.memory.shares import describe, predict_of
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
@@ -139,8 +140,12 @@ def train(
             )
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
-            run = _Run(beginning, saver, progress, notice, stop, begun)
-            return run.train(weights, foreign)
+            run = _Run(beginning, saver, progress, notice, stop, begun, is_saved=folder is not None)
+            report = run.train(weights, foreign)
+            if beginning.built.sharding is not None:
+                # While all ranks are here: one that failed could not be waited for.
+                beginning.built.sharding.gather()
+            return report
         finally:
             try:
                 if beginning is not None:
@@ -210,6 +215,8 @@ class _Run:
         notice: Callable[[str], None],
         stop: Callable[[], bool],
         begun: float,
+        *,
+        is_saved: bool,
     ) -> None:
         self.built, self.saved = beginning.built, beginning.saved
         self.position = beginning.position
@@ -225,6 +232,8 @@ class _Run:
         self.clock = EpochClock(self.built.hardware)
         self.epochs: list[EpochDone] = []
         self.retries: Retries | None = None
+        self.gives_share = is_saved and self.built.sharding is not None
+        """What is saved is put together of what the ranks share: all of them take part."""
 
     def train(self, weights: str | Path | None, foreign: ForeignRun | None) -> TrainingReport:
         """Train, and return what that gave."""
@@ -240,9 +249,24 @@ class _Run:
             except Stopped:
                 return self._make_report(is_stopped=True)
         saver, saved = self.saver, self.saved
-        if saver is not None and not (saved is not None and saver.holds(saved)):
-            saver.save(self.built, self.position, self.clock.to_json(), must=True)
+        is_new = saver is not None and not (saved is not None and saver.holds(saved))
+        self._save_if(is_new, self.position, must=True)
         return self._make_report(held_out=held_out)
+
+    def _save_if(self, is_due: bool, position: Position, *, must: bool) -> None:
+        """Save the run if it is due, as the first rank says.
+
+        Args:
+            is_due: on this rank.
+            position: how far the run has come.
+            must: see `Saver.save`.
+        """
+        if self.gives_share:
+            is_due = self.built.reduce.most([float(is_due)])[0] > 0
+        if is_due and self.saver is not None:
+            self.saver.save(self.built, position, self.clock.to_json(), must=must)
+        elif is_due:
+            capture(self.built, position)
 
     def _prepare(self, weights: str | Path | None, foreign: ForeignRun | None) -> bool:
         """Do what is done before the first step; return whether nothing is left to train."""
@@ -258,8 +282,12 @@ class _Run:
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
             self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")
+        if built.sharding is not None and not is_finished:
+            held = predict_of(built)
+            if held is not None:
+                self.notice(f"sharding: {describe(held)}")
         # Last: nothing is written before everything that was given is known to be right.
-        if saver is not None:
+        if saver is not None or self.gives_share:
             # What cannot be saved is said now, not after an epoch.
             capture(built, self.position)
         if built.held_out is not None and not is_finished:
@@ -283,10 +311,10 @@ class _Run:
             )
             is_whole = not (step.ends_epoch or is_last) or self._end_epoch(step)
             is_stopped = not is_whole or (not is_last and self.stop())
-            if saver is not None and (
+            is_due = saver is not None and (
                 is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
-            ):
-                saver.save(built, step.after, self.clock.to_json(), must=is_last or is_stopped)
+            )
+            self._save_if(is_due, step.after, must=is_last or is_stopped)
             if is_stopped:
                 return True
         return False

@@ -44,15 +44,7 @@ class RankSum:
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
         self._seed_draws()
-        share, count, failed = None, None, ""
-        try:
-            if micros:
-                share, count = self._passes.accumulate(micros, self.samples)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            # Not the error itself: it would hold what the attempt has allocated.
-            failed = str(error) or "out of memory"
+        share, count, failed = self._go_through(micros)
         trained = trained_tensors(self._optimizer)
         row = [
             0.0 if share is None else float(share),
@@ -63,7 +55,7 @@ class RankSum:
             float(self.vote()),
         ]
         total, counted, counts, means, failures, stops, *used = self._reduce.sum_numbers(
-            [*row, *(float(tensor.grad is not None) for tensor in trained)]
+            [*row, *self._find_used(trained)]
         )
         self.is_stop_wanted = stops > 0
         if failures:
@@ -73,7 +65,7 @@ class RankSum:
                 f"loss() returned (sum, count) on {counts:.0f} ranks and a mean on {means:.0f}. "
                 "Return the same form for all micro-batches."
             )
-        self._reduce.sum_tensors(_gradients(trained, used))
+        self._add_up(trained, used)
         dtype = torch.float32 if share is None else share.dtype
         loss = torch.tensor(total, dtype=dtype, device=trained[0].device)
         self._passes.items = None
@@ -82,6 +74,31 @@ class RankSum:
         self._passes.items = counted
         self._passes.divide(counted)
         return loss / counted
+
+    def _go_through(self, micros: MicroBatches) -> tuple[Any, Any, str]:
+        """Return the share of the loss, its count, and how memory ran out if it did."""
+        try:
+            if micros:
+                return *self._passes.accumulate(micros, self.samples), ""
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            # Not the error itself: it would hold what the attempt has allocated.
+            return None, None, str(error) or "out of memory"
+        return None, None, ""
+
+    def _find_used(self, trained: list[torch.Tensor]) -> list[float]:
+        """Return for each tensor whether this rank has found a gradient for it."""
+        return [float(tensor.grad is not None) for tensor in trained]
+
+    def _add_up(self, trained: list[torch.Tensor], used: list[float]) -> None:
+        """Add up the gradients of all ranks.
+
+        Args:
+            trained: what is trained.
+            used: of each, how many ranks have found a gradient for it.
+        """
+        self._reduce.sum_tensors(_gradients(trained, used))
 
     def _seed_draws(self) -> None:
         """Let ranks draw other numbers than the first one, the same in a run that was resumed."""

@@ -144,6 +144,10 @@ def beside_the_model(model: Any, batch: Any) -> Any:
     return model[1](batch[0]).square().sum(), len(batch[0])
 
 
+def head_beside_the_model(model: Any, batch: Any) -> Any:
+    return model[2](batch[0]).square().sum(), len(batch[0])
+
+
 # Of micro-batches, what one process takes in turn several ranks take at once.
 _SPLIT = (
     {"batch_size": BATCH // 2, "accumulate": 2} if os.environ.get("WORLD_SIZE", "1") == "1" else {}
@@ -167,6 +171,7 @@ CASES: dict[str, Callable[[], hotlap.Task]] = {
     "short of memory": lambda: exact(loss=short_of_memory()),
     "a block that some ranks use": lambda: exact(model=Skipping),
     "beside the model": lambda: exact(loss=beside_the_model),
+    "a head beside the model": lambda: exact(loss=head_beside_the_model),
     "adafactor": lambda: exact(optimizer=lambda m: torch.optim.Adafactor(m.parameters())),
 }
 EXACT = (

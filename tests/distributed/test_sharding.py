@@ -156,6 +156,7 @@ def test_a_run_goes_on_at_another_level_and_with_other_ranks(
         ("short of memory", "step 3 ran out of memory on rank 1"),
         ("a block that some ranks use", "the forward pass came to"),
         ("beside the model", "called the module '1' without the model around it"),
+        ("a head beside the model", "used a parameter outside of a call of the model"),
         ("adafactor", "optimizer() returned Adafactor"),
     ],
 )
@@ -278,4 +279,60 @@ def test_blocks_are_those_that_repeat_or_are_named() -> None:
 
 def test_every_case_is_run_by_a_test() -> None:
     others = {"not finite on one rank", "short of memory", "a block that some ranks use"}
-    assert {*EXACT, *ORDINARY, *others, "beside the model", "adafactor"} == CASES.keys()
+    others |= {"beside the model", "a head beside the model", "adafactor"}
+    assert {*EXACT, *ORDINARY, *others} == CASES.keys()
+
+
+def test_what_a_rank_holds_is_predicted_by_level() -> None:
+    from hotlap.engine.memory.shares import Held, Sized, predict
+
+    # Two parameters, Adam: 8 bytes a number, and 4 for the count of steps. One is frozen.
+    sizes = [Sized((5, 3), 4, True, 8, 4), Sized((4,), 4, True, 8, 4), Sized((2,), 4, False, 0, 0)]
+    options = get("sharding").options
+    expected = {
+        (None, 0): Held(84, 76, 160),
+        ("optimizer", 0): Held(84, 76, 124),
+        ("optimizer", 1): Held(84, 76, 36),
+        # Shares of 3 and 2 of 5 rows, filled up to 3.
+        ("parameters", 0): Held(48, 44, 96),
+        ("parameters", 1): Held(48, 44, 72),
+    }
+    for (level, rank), held in expected.items():
+        chosen = None if level is None else options({"level": level})
+        assert predict(sizes, chosen, 2, rank) == held, (level, rank)
+    assert predict(sizes, options({"level": "parameters"}), 2) == Held(48, 44, 96)
+    hybrid = options({"level": "parameters", "replicas": 2})
+    assert predict(sizes, hybrid, 4, 2) == predict(sizes, options({"level": "parameters"}), 2, 0)
+
+
+@pytest.mark.slow
+def test_ranks_hold_what_was_predicted() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "sharding", "--quick", "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["figures"]["most off"] < 0.05
+    totals = [int(row["total measured"].replace(",", "")) for row in found["rows"]]
+    # Nothing shared; state; all of it: of four parts, two are state.
+    assert totals[1] == pytest.approx(0.75 * totals[0], rel=0.1)
+    assert totals[2] == pytest.approx(0.5 * totals[0], rel=0.1)
+    assert totals[3] == totals[2]
+    assert totals[4] == pytest.approx(0.25 * totals[0], rel=0.1)
+    assert totals[5] == totals[3]
+
+
+def test_an_estimate_says_what_each_rank_will_hold() -> None:
+    from hotlap.engine.memory.estimate import estimate
+
+    plan = Plan({"sharding": {"level": "parameters"}})
+    found = estimate(CASES["adam, clipped"](), plan, device="cpu", ranks=2, find_largest=False)
+    alone = estimate(CASES["adam, clipped"](), device="cpu", ranks=2, find_largest=False)
+    assert found.held is not None
+    assert alone.held is not None
+    assert found.held.total == pytest.approx(0.5 * alone.held.total, rel=0.02)
+    assert found.to_json()["held_bytes"]["gradients"] == found.held.gradients

@@ -62,12 +62,21 @@ class ShardedModel:
         reduce: the ranks.
         drops: whole parameters of a block are dropped after its forward pass.
         replicas: groups of ranks that hold all shares each.
+        is_narrow: whole parameters are in bfloat16, shares and sums of gradients in their own
+            format.
     """
 
     shares_parameters = True
 
     def __init__(
-        self, model: Any, blocks: Mapping[str, Any], reduce: Reduce, *, drops: bool, replicas: int
+        self,
+        model: Any,
+        blocks: Mapping[str, Any],
+        reduce: Reduce,
+        *,
+        drops: bool,
+        replicas: int,
+        is_narrow: bool,
     ) -> None:
         self._model, self._reduce = model, reduce
         self.updates = 0
@@ -83,13 +92,7 @@ class ShardedModel:
         """Each module, and the name and the parameter that it had there."""
         self._before = {module: (type(module), set(vars(module))) for module in model.modules()}
         self._is_whole = False
-        device = next(iter(model.parameters())).device.type
-        shape = (reduce.world,) if replicas == 1 else (replicas, reduce.world // replicas)
-        names = ("shard",) if replicas == 1 else ("replicate", "shard")
-        mesh = init_device_mesh(device, shape, mesh_dim_names=names)
-        for block in blocks.values():
-            fsdp.fully_shard(block, mesh=mesh, reshard_after_forward=drops)
-        fsdp.fully_shard(model, mesh=mesh, reshard_after_forward=None if drops else False)
+        _shard(model, blocks, self._make_mesh(replicas), drops=drops, is_narrow=is_narrow)
         self._shards = [each for each in model.modules() if isinstance(each, fsdp.FSDPModule)]
         for each in self._shards:
             # Each module divides by the number of ranks by itself: only sums have one normalizer.
@@ -101,6 +104,15 @@ class ShardedModel:
             parameter.data = parameter.data.new_empty(0)
         self._handles = [*self._note_gradients()]
         self.order = BlockOrder(model, blocks, reduce)
+
+    def _make_mesh(self, replicas: int) -> Any:
+        device, world = next(iter(self._model.parameters())).device, self._reduce.world
+        if device.type == "cuda":
+            # The mesh takes what is current.
+            torch.cuda.set_device(device)
+        shape = (world,) if replicas == 1 else (replicas, world // replicas)
+        names = ("shard",) if replicas == 1 else ("replicate", "shard")
+        return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
     @property
     def groups(self) -> int:
@@ -184,6 +196,20 @@ class ShardedModel:
             ]
             watch = partial(_watch_gradients, places, self.used, set())
             yield shard.register_forward_pre_hook(watch)
+
+
+def _shard(
+    model: Any, blocks: Mapping[str, Any], mesh: Any, *, drops: bool, is_narrow: bool
+) -> None:
+    inside = outside = fsdp.MixedPrecisionPolicy()
+    if is_narrow:
+        inside = fsdp.MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        outside = fsdp.MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32)
+    for block in blocks.values():
+        fsdp.fully_shard(block, mesh=mesh, reshard_after_forward=drops, mp_policy=inside)
+    # The rest is used last and first: torch keeps it where it is not told to.
+    keeps = None if drops else False
+    fsdp.fully_shard(model, mesh=mesh, reshard_after_forward=keeps, mp_policy=outside)
 
 
 def _watch_gradients(

@@ -16,7 +16,8 @@ When it hurts  speed, where everything fits: every step sends as many bytes as t
                `optimizer` only. Belief to correct: more ranks do not make the peak smaller without
                end, as activations and the largest block stay.
 Numerics       optimizer: exact, bit for bit what the ranks learn without it. gradients and
-               parameters: rounding, as sums and norms are added up in another order.
+               parameters: rounding, as sums and norms are added up in another order; with
+               `dtype="bf16"` precision.
 Measured       `python -m benchmarks sharding` prints predicted and measured bytes for each rank
 Source         Rajbhandari et al. 2020, arXiv 1910.02054 (ZeRO); Zhao et al. 2023, arXiv 2304.11277;
                torch.distributed.fsdp.fully_shard documentation.
@@ -70,16 +71,20 @@ class Options:
     one class in one `ModuleList` or `Sequential`."""
     least: int = 0
     """Parameters (numbers) from which a module is gathered by itself."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """Format in which parameters are gathered and used; shares, sums of gradients and the model's
+    output stay as they are."""
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ValueError(f"replicas={self.replicas} is not allowed. Expected: 1 or more.")
         if self.least < 0:
             raise ValueError(f"least={self.least} is not allowed. Expected: 0 or more.")
-        if self.level == "optimizer" and (self.replicas > 1 or self.wrap or self.least):
+        has_more = self.replicas > 1 or self.wrap or self.least or self.dtype != "fp32"
+        if self.level == "optimizer" and has_more:
             raise ValueError(
-                "replicas, wrap and least are not allowed with level='optimizer', which shares no "
-                "model. Expected: level='gradients' or 'parameters' with them."
+                "replicas, wrap, least and dtype are not allowed with level='optimizer', which "
+                "shares no model. Expected: level='gradients' or 'parameters' with them."
             )
 
 
@@ -89,6 +94,8 @@ def seam(options: Options) -> Seam:
 
 
 def numerics(options: Options) -> Numerics:
+    if options.dtype == "bf16":
+        return Numerics.PRECISION
     return Numerics.EXACT if options.level == "optimizer" else Numerics.ROUNDING
 
 
@@ -144,6 +151,7 @@ def _share_model(target: ModelTarget, options: Options) -> ModelTarget:
             target.reduce,
             drops=options.level == "parameters",
             replicas=options.replicas,
+            is_narrow=options.dtype == "bf16",
         )
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         # The model may be sharded in part: going on without the technique would train nonsense.

@@ -12,6 +12,7 @@ from hotlap import rng
 from hotlap.distributed.owners import deal
 from hotlap.distributed.shares import local_of
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.memory.rehearsal import make_model
 from hotlap.engine.state.fitting_optimizer import state_like
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
@@ -148,7 +149,7 @@ def predict_for(task: Task, plan: Plan, world: int) -> Held | None:
     states = rng.global_random_states()
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
-            model = task.model()
+            model = make_model(task)
             optimizer = task.optimizer(model)
     finally:
         rng.restore(states)

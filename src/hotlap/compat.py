@@ -62,6 +62,8 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_open_zipfile_writer_file"),
     PrivateName("torch.serialization", "_open_zipfile_writer_buffer"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # `sharding`, to hand back modules that can be sharded again.
+    PrivateName("torch.distributed._composable_state", "_module_state_mapping"),
 )
 """Names without which one technique does less, or refuses, or an event is not told; nothing else
 changes."""

@@ -215,6 +215,9 @@ def outcome(
 def main() -> None:
     torch.set_num_threads(1)
     found = [outcome(**given) for given in json.loads(sys.argv[1])]
+    errors = [each["error"] for each in found if "error" in each]
+    if errors:
+        sys.exit(errors[0])
     if int(os.environ.get("RANK", 0)) == 0:
         print(json.dumps(found))
 

@@ -12,6 +12,7 @@ import torch
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import init_device_mesh
 
+from hotlap.compat import find_optional
 from hotlap.distributed.block_order import BlockOrder
 from hotlap.distributed.reduce import Reduce
 from hotlap.distributed.shares import local_of, whole_of
@@ -165,6 +166,7 @@ class ShardedModel:
         self.order.remove()
         for handle in self._handles:
             handle.remove()
+        known = find_optional("_module_state_mapping") or {}
         for module, (kind, attributes) in self._before.items():
             for name in _HOOKS:
                 hooks = vars(module)[name]
@@ -174,6 +176,7 @@ class ShardedModel:
                 if name.startswith(("_fsdp", "_is_fsdp", "__composable")):
                     delattr(module, name)
             module.__class__ = kind
+            known.pop(module, None)
         for module, key, parameter in self._places:
             module._parameters[key] = parameter
 

@@ -18,15 +18,23 @@ from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.export.stored_weights import weights_of
-from hotlap.engine.memory.shares import describe, predict_of
+from hotlap.engine.memory.shares import announce
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
-from hotlap.engine.state.saving import Every, Saver, check_keep, find, run_folder, run_of
+from hotlap.engine.state.saving import (
+    Every,
+    Saver,
+    check_keep,
+    find,
+    name_newest,
+    run_folder,
+    run_of,
+)
 from hotlap.engine.state.weights import load_weights
 from hotlap.engine.training_report import EpochDone, TrainingReport
-from hotlap.errors import UsageError
+from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
@@ -146,6 +154,10 @@ def train(
                 # While all ranks are here: one that failed could not be waited for.
                 beginning.built.sharding.gather()
             return report
+        except RunError as error:
+            if reduce.world > 1:
+                name_newest(error, folder)
+            raise
         finally:
             try:
                 if beginning is not None:
@@ -254,13 +266,7 @@ class _Run:
         return self._make_report(held_out=held_out)
 
     def _save_if(self, is_due: bool, position: Position, *, must: bool) -> None:
-        """Save the run if it is due, as the first rank says.
-
-        Args:
-            is_due: on this rank.
-            position: how far the run has come.
-            must: see `Saver.save`.
-        """
+        """Save the run where it stands if it is due, as the first rank says."""
         if self.gives_share:
             is_due = self.built.reduce.most([float(is_due)])[0] > 0
         if is_due and self.saver is not None:
@@ -282,10 +288,8 @@ class _Run:
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
             self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")
-        if built.sharding is not None and not is_finished:
-            held = predict_of(built)
-            if held is not None:
-                self.notice(f"sharding: {describe(held)}")
+        if not is_finished:
+            announce(built, self.notice)
         # Last: nothing is written before everything that was given is known to be right.
         if saver is not None or self.gives_share:
             # What cannot be saved is said now, not after an epoch.

@@ -1,6 +1,6 @@
 """Predicts what one of several ranks holds of parameters, gradients and optimizer state."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -157,10 +157,14 @@ def predict_for(task: Task, plan: Plan, world: int) -> Held | None:
     return None if sizes is None else predict(sizes, options, world)
 
 
-def describe(held: Held) -> str:
-    """Return in words what the first rank will hold."""
+def announce(built: BuiltRun, notice: Callable[[str], None]) -> None:
+    """Say what the first rank of a run will hold, where ranks share something."""
+    held = None if built.sharding is None else predict_of(built)
+    if held is None:
+        return
     kinds = ", ".join(f"{name} {size / 2**20:,.1f} MiB" for name, size in held.to_json().items())
-    return f"the first rank will hold {held.total / 2**20:,.1f} MiB between steps: {kinds}"
+    total = f"{held.total / 2**20:,.1f} MiB"
+    notice(f"sharding: the first rank will hold {total} between steps: {kinds}")
 
 
 def predict_of(built: BuiltRun) -> Held | None:

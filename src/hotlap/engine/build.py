@@ -67,8 +67,11 @@ class BuiltRun:
     """Batches that were tried before the first step."""
     reduce: Reduce = field(default_factory=Reduce)
     """The ranks that train together."""
-    sharding: Any = None
-    """How they share parameters, or what belongs to these; None if each holds all."""
+
+    @property
+    def sharding(self) -> Any:
+        """How the ranks share parameters, or what belongs to these; None if each holds all."""
+        return self.step.target.sharding
 
     @property
     def device(self) -> str:
@@ -150,15 +153,7 @@ def _build(
     check_parameters(model, optimizer)
     # Before a schedule changes them.
     hyperparameters = hyperparameters_of(model, optimizer)
-    target = StepTarget(
-        model,
-        optimizer,
-        hardware.kind,
-        ended=on_model.ended,
-        reduce=reduce,
-        sharding=on_model.sharding,
-        notes=on_model.notes,
-    )
+    target = _step_target(model, optimizer, hardware, on_model)
     check_sharding(optimizer, target.sharding)
     applied.apply("step", target)
     target.after_step += switched.after_step
@@ -205,8 +200,19 @@ def _build(
         ended=ended,
         operators=acts_on.operators,
         reduce=reduce,
-        sharding=target.sharding,
         warmed=_warm_up(step, source, hardware),
+    )
+
+
+def _step_target(model: Any, optimizer: Any, hardware: Device, on_model: ModelTarget) -> StepTarget:
+    return StepTarget(
+        model,
+        optimizer,
+        hardware.kind,
+        ended=on_model.ended,
+        reduce=on_model.reduce,
+        sharding=on_model.sharding,
+        notes=on_model.notes,
     )
 
 

@@ -149,11 +149,7 @@ def train(
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
             run = _Run(beginning, saver, progress, notice, stop, begun, is_saved=folder is not None)
-            report = run.train(weights, foreign)
-            if beginning.built.sharding is not None:
-                # While all ranks are here: one that failed could not be waited for.
-                beginning.built.sharding.gather()
-            return report
+            return run.train(weights, foreign)
         except RunError as error:
             if reduce.world > 1:
                 name_newest(error, folder)
@@ -344,7 +340,7 @@ class _Run:
         built, epochs, saver = self.built, self.epochs, self.saver
         if held_out is None:
             held_out = epochs[-1].held_out if epochs and not is_stopped else {}
-        return TrainingReport(
+        report = TrainingReport(
             model=built.model.eval(),
             epochs=tuple(epochs),
             steps=self.position.step,
@@ -360,6 +356,10 @@ class _Run:
             held_out=held_out,
             is_stopped=is_stopped,
         )
+        if built.sharding is not None:
+            # While all ranks are here: one that failed could not be waited for.
+            built.sharding.gather()
+        return report
 
 
 def _is_finished(task: Task, position: Position, where: Path) -> bool:

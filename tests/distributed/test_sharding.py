@@ -349,3 +349,23 @@ def test_an_estimate_says_what_each_rank_will_hold() -> None:
     assert alone.held is not None
     assert found.held.total == pytest.approx(0.5 * alone.held.total, rel=0.02)
     assert found.to_json()["held_bytes"]["gradients"] == found.held.gradients
+
+
+@pytest.mark.slow
+def test_a_plan_file_shares_a_recipes_model_and_its_checkpoint_is_that_of_one_device(
+    tmp_path: Path,
+) -> None:
+    saved: list[bytes] = []
+    for level in ("", *LEVELS):
+        plan, run_dir = tmp_path / "plan.toml", tmp_path / f"run {level}"
+        table = f'[techniques.sharding]\nlevel = "{level}"\n' if level else ""
+        plan.write_text(f"schema = 1\n{table}")
+        command = [sys.executable, "-m", "hotlap", "train", "tests/distributed/recipe.py"]
+        command += ["--plan", str(plan), "--run-dir", str(run_dir), "--device", "cpu"]
+        command += ["--devices", "2"] if level else []
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert ("sharding: the first rank will hold" in done.stderr) is bool(level)
+        newest = sorted((run_dir / "ckpt").glob("step-*"))[-1]
+        saved.append((newest / "model.safetensors").read_bytes())
+    assert len(set(saved)) == 1

@@ -161,6 +161,8 @@ CASES: dict[str, Callable[[], hotlap.Task]] = {
     "clipped": lambda: exact(clip_norm=64.0),
     "clipped by value": lambda: exact(clip_value=32.0),
     "stream": lambda: exact(data=Numbers()),
+    "fewer samples than a step": lambda: exact(data=lattice.data(3), epochs=6),
+    "a short stream": lambda: exact(data=Numbers(3)),
     "a layer that some ranks use": lambda: exact(
         model=Forked, held_out=None, optimizer=decaying, **_SPLIT
     ),
@@ -181,17 +183,22 @@ EXACT = (
     "clipped",
     "clipped by value",
     "stream",
+    "fewer samples than a step",
     "a layer that some ranks use",
 )
 
 
 def outcome(
-    case: str, sharding: dict[str, Any] | None, epochs: int | None = None, **options: Any
+    case: str,
+    sharding: dict[str, Any] | None,
+    epochs: int | None = None,
+    also: tuple[str, ...] = (),
+    **options: Any,
 ) -> dict[str, Any]:
     """Train; return losses, measures, weights as text, and what was refused or raised."""
     torch.manual_seed(0)
     task = CASES[case]()
-    plan = Plan({"optimizer": {"implementation": "foreach"}})
+    plan = Plan({"optimizer": {"implementation": "foreach"}} | {name: {} for name in also})
     if sharding is not None:
         plan = Plan({**plan.techniques, "sharding": sharding})
     if epochs is not None:

@@ -31,7 +31,7 @@ def on_ranks(world: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -112,6 +112,15 @@ def test_ordinary_floats_agree_up_to_rounding(alone: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("level", LEVELS)
+def test_blocks_that_run_twice_are_gathered_for_both(level: str, alone: Any) -> None:
+    run = {"case": "counts", "sharding": {"level": level}, "also": ["recompute", "resident"]}
+    (found,) = on_ranks(2, [run])
+    check_same(found, alone["counts"])
+    assert found["techniques"]["recompute"][0] == "applied", found["techniques"]
+
+
+@pytest.mark.slow
 def test_parameters_may_be_gathered_in_a_narrow_format(alone: Any) -> None:
     case, sharding = "adam, clipped", {"level": "parameters", "dtype": "bf16"}
     (found,) = at_once(2, [case], [sharding]).values()
@@ -167,6 +176,7 @@ def test_a_run_goes_on_at_another_level_and_with_other_ranks(
         ("short of memory", "step 3 ran out of memory on rank 1"),
         ("a block that some ranks use", "the forward pass came to"),
         ("beside the model", "called the module '1' without the model around it"),
+        ("a short stream", "step 1 has 3 samples for 2 ranks"),
         ("a head beside the model", "used a parameter outside of a call of the model"),
         ("adafactor", "optimizer() returned Adafactor"),
     ],
@@ -292,7 +302,7 @@ def test_blocks_are_those_that_repeat_or_are_named() -> None:
 
 def test_every_case_is_run_by_a_test() -> None:
     others = {"not finite on one rank", "short of memory", "a block that some ranks use"}
-    others |= {"beside the model", "a head beside the model", "adafactor"}
+    others |= {"a short stream", "beside the model", "a head beside the model", "adafactor"}
     assert {*EXACT, *ORDINARY, *others} == CASES.keys()
 
 

@@ -114,7 +114,7 @@ def test_ordinary_floats_agree_up_to_rounding(alone: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_blocks_that_run_twice_are_gathered_for_both(level: str, alone: Any) -> None:
-    run = {"case": "counts", "sharding": {"level": level}, "also": ["recompute", "resident"]}
+    run = {"case": "counts", "sharding": {"level": level}, "also": {"recompute": {}}}
     (found,) = on_ranks(2, [run])
     check_same(found, alone["counts"])
     assert found["techniques"]["recompute"][0] == "applied", found["techniques"]

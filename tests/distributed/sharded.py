@@ -163,7 +163,7 @@ CASES: dict[str, Callable[[], hotlap.Task]] = {
     "clipped by value": lambda: exact(clip_value=32.0),
     "stream": lambda: exact(data=Numbers()),
     "fewer samples than a step": lambda: exact(data=lattice.data(3), epochs=6),
-    "a short stream": lambda: exact(data=Numbers(3)),
+    "a short stream": lambda: exact(data=Numbers(1)),
     "a layer that some ranks use": lambda: exact(
         model=Forked, held_out=None, optimizer=decaying, **_SPLIT
     ),
@@ -204,8 +204,9 @@ def outcome(
         plan = Plan({**plan.techniques, "sharding": sharding})
     if epochs is not None:
         task = dataclasses.replace(task, epochs=epochs)
+    said: list[str] = []
     try:
-        done = hotlap.train(task, plan, device="cpu", **options)
+        done = hotlap.train(task, plan, device="cpu", notice=said.append, **options)
     except hotlap.HotlapError as error:
         return {"error": f"{type(error).__name__}: {error}"}
     return {
@@ -214,6 +215,7 @@ def outcome(
         "weights": {name: each.tolist() for name, each in done.model.state_dict().items()},
         "classes": [type(part).__name__ for part in done.model.modules()],
         "hooks": sum(len(part._forward_pre_hooks) for part in done.model.modules()),
+        "said": said,
         "skipped": done.skipped_steps,
         "retries": len(done.retries),
         "techniques": {row["name"]: [row["state"], row["why"]] for row in done.techniques},

@@ -20,6 +20,7 @@ NAMES = {
     "accuracy": "test accuracy over seeds, the plain script and the engine's tiers",
     "gpt": "a GPT: the plain loop, the best loops by hand and the engine, in reduced precision too",
     "memory": "what a step is predicted to hold and what it holds, and what each remedy does",
+    "sharding": "bytes of each of several ranks that share a model, predicted and measured",
     "micro_batch": "the largest micro-batch that fits and the fastest one, against a grid",
     "gpu": "on a GPU: its tests, an MLP, GPT-2 124M, ceilings and each technique, in parts",
     "ranks": "two ranks on this machine: hotlap's own against plain torch DDP, by hand",

@@ -72,6 +72,8 @@ OPTIONAL = (
     PrivateName(
         "torch.nn.parallel", "DistributedDataParallel._set_ddp_runtime_logging_sample_rate"
     ),
+    # `sharding`, to hand back modules that can be sharded again.
+    PrivateName("torch.distributed._composable_state", "_module_state_mapping"),
 )
 """Names without which one technique does less, or refuses, or an event is not told; nothing else
 changes."""

@@ -30,8 +30,11 @@ class OnGrid(torch.optim.SGD):
 class Numbers(IterableDataset[Any]):
     """The samples of the exact task, one after the other."""
 
+    def __init__(self, count: int = COUNT) -> None:
+        self.count = count
+
     def __iter__(self) -> Iterator[Any]:
-        inputs, targets = lattice.data(COUNT).tensors
+        inputs, targets = lattice.data(self.count).tensors
         yield from zip(inputs, targets, strict=True)
 
 

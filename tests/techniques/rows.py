@@ -25,6 +25,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "pinned": {},
     "cuda_graph": {},
     "eight_bit_optimizer": {"compiled": False},
+    "sharding": {"level": "optimizer"},
     "flush_denormal": {},
     "host_allocator": {},
     "garbage_collector": {"every": 5},
@@ -44,6 +45,7 @@ IN_THE_ENGINE_ONLY = (
     "cuda_graph",
     "reader_threads",
     "eight_bit_optimizer",
+    "sharding",
 )
 """Techniques that act on the step itself, which a script does not offer."""
 

@@ -145,7 +145,7 @@ def train(
     with task_of(target) as task:
         split = request.choose(recipe, task, chosen.plan, host, technique)
         if estimate:
-            return _estimate(task, split.plan, device, memory, technique, json)
+            return _estimate(task, split.plan, device, memory, technique, json, devices or 1)
         _say_what_begins(chosen.line, task, is_saved=run_dir is not None or resume is not None)
         run = Run(task, split.plan, device, room_for(device), technique)
         # Entered last, left first: only while it trains do signals ask it to stop.
@@ -212,13 +212,16 @@ def _estimate(
     memory: str | None,
     techniques: tuple[str, ...],
     json: bool,
+    ranks: int,
 ) -> int:
     from hotlap.engine.memory.estimate import estimate, memory_size
     from hotlap.report import estimating, jsonout
     from hotlap.report.terminal import page_console
 
     room = None if memory is None else memory_size(memory)
-    found = estimate(task, plan, device=device, memory_bytes=room, techniques=techniques)
+    found = estimate(
+        task, plan, device=device, memory_bytes=room, techniques=techniques, ranks=ranks
+    )
     if json:
         jsonout.write(found.to_json())
     else:

@@ -44,6 +44,10 @@ class PendingSum:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
 
+_PARCEL_BYTES = 32 * 2**20
+"""Tensors are sent together up to so many bytes, for each of which there is a copy."""
+
+
 class Reduce:
     """Adds up, over all ranks, and tells all of them the same. Every rank makes the same calls.
 
@@ -81,12 +85,45 @@ class Reduce:
         _collective(dist.all_reduce, row)
         return row.tolist()
 
-    def copy_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Make tensors what they are on rank 0."""
+    def most(self, numbers: Sequence[float]) -> list[float]:
+        """Return the largest of each number over the ranks, in float64."""
+        if self.world == 1:
+            return list(numbers)
+        row = torch.tensor(numbers, dtype=torch.float64)
+        _collective(dist.all_reduce, row, dist.ReduceOp.MAX)
+        return row.tolist()
+
+    def copy_tensors(self, tensors: Sequence[torch.Tensor], rank: int = 0) -> None:
+        """Make tensors what they are on that rank."""
         if self.world == 1:
             return
         for tensor in tensors:
-            _collective(dist.broadcast, tensor, 0)
+            _collective(dist.broadcast, tensor, rank)
+
+    def send_tensors(self, tensors: Sequence[torch.Tensor], ranks: Sequence[int]) -> None:
+        """Make tensors what they are on the rank that each of them belongs to.
+
+        Args:
+            tensors: the same shapes in the same order on every rank.
+            ranks: of each tensor the rank whose it is.
+        """
+        if self.world == 1:
+            return
+        for rank in range(self.world):
+            theirs = [each for each, owner in zip(tensors, ranks, strict=True) if owner == rank]
+            for group in _by_format(theirs):
+                for some in _parcels(group):
+                    self._send(some, rank)
+
+    @torch.no_grad()
+    def _send(self, tensors: list[torch.Tensor], rank: int) -> None:
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        _collective(dist.broadcast, flat, rank)
+        if rank == self.rank:
+            return
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        shaped = [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+        torch._foreach_copy_(tensors, shaped)  # pyright: ignore[reportPrivateImportUsage]
 
     def gather(self, value: Any) -> list[Any]:
         """Return the value of each rank, by rank; plain data that JSON can hold."""
@@ -253,3 +290,18 @@ def _by_format(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     for tensor in tensors:
         groups.setdefault((tensor.dtype, tensor.device), []).append(tensor)
     return list(groups.values())
+
+
+def _parcels(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Give tensors of one dtype in parcels of a bounded size, or of one tensor."""
+    some: list[torch.Tensor] = []
+    size = 0
+    for tensor in tensors:
+        count = tensor.numel() * tensor.element_size()
+        if some and size + count > _PARCEL_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(tensor)
+        size += count
+    if some:
+        yield some

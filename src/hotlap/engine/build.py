@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ import torch
 from hotlap.device.accelerator import Device, device_of
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.checks.same_on_ranks import check_batch, check_model
+from hotlap.engine.checks.shares import check_sharding
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
-from hotlap.engine.sources import held_out_source, training_source, with_techniques
+from hotlap.engine.sources import first_batch, held_out_source, training_source, with_techniques
 from hotlap.engine.step.choosing import step_of
 from hotlap.engine.step.parts import Step
 from hotlap.engine.step.scheduling import values_of
@@ -65,6 +67,11 @@ class BuiltRun:
     """Batches that were tried before the first step."""
     reduce: Reduce = field(default_factory=Reduce)
     """The ranks that train together."""
+
+    @property
+    def sharding(self) -> Any:
+        """How the ranks share parameters, or what belongs to these; None if each holds all."""
+        return self.step.target.sharding
 
     @property
     def device(self) -> str:
@@ -138,7 +145,7 @@ def _build(
     seed_everything(task.seed)
     model = model_of(task).to(hardware.name).train()
     check_model(model, reduce)
-    on_model = ModelTarget(model, [], ended=ended)
+    on_model = ModelTarget(model, [], ended=ended, reduce=reduce)
     applied.apply("model", on_model)
     on_model.module = None
     optimizer = made_by("optimizer", task.optimizer, model, "step", "param_groups")
@@ -146,7 +153,8 @@ def _build(
     check_parameters(model, optimizer)
     # Before a schedule changes them.
     hyperparameters = hyperparameters_of(model, optimizer)
-    target = StepTarget(model, optimizer, hardware.kind, ended=on_model.ended, notes=on_model.notes)
+    target = _step_target(model, optimizer, hardware, on_model)
+    check_sharding(optimizer, target.sharding)
     applied.apply("step", target)
     target.after_step += switched.after_step
     optimizer = target.optimizer
@@ -168,6 +176,7 @@ def _build(
         target,
         check_finite,
         reduce,
+        partial(first_batch, source, hardware),
     )
     held_out = held_out_source(task, hardware, reduce)
     if held_out is not None:
@@ -191,8 +200,28 @@ def _build(
         ended=ended,
         operators=acts_on.operators,
         reduce=reduce,
-        warmed=warm_up(step, source, hardware) if isinstance(source, LengthSource) else (),
+        warmed=_warm_up(step, source, hardware),
     )
+
+
+def _step_target(model: Any, optimizer: Any, hardware: Device, on_model: ModelTarget) -> StepTarget:
+    return StepTarget(
+        model,
+        optimizer,
+        hardware.kind,
+        ended=on_model.ended,
+        reduce=on_model.reduce,
+        sharding=on_model.sharding,
+        notes=on_model.notes,
+    )
+
+
+def _warm_up(step: Step, source: Source | Stream, hardware: Device) -> tuple[WarmUpBatch, ...]:
+    # Ranks that share the parameters would have to try batches of one number.
+    is_possible = step.target.sharding is None or not step.target.sharding.shares_parameters
+    if not is_possible or not isinstance(source, LengthSource):
+        return ()
+    return warm_up(step, source, hardware)
 
 
 def _wrap_loss(task: Task, target: StepTarget) -> Callable[[Any, Any], Any]:

@@ -12,6 +12,7 @@ import torch
 
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.evaluation_guard import evaluation_guard
+from hotlap.engine.sources import first_batch
 from hotlap.errors import UsageError
 from hotlap.task import Task
 
@@ -65,14 +66,21 @@ def _evaluate(
         _take_first_ranks_buffers(built)
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
-    with evaluation_guard(built.model, takes_gradients=takes_gradients):
-        for samples, batch in islice(_batches(built), batches):
+    is_shared = built.sharding is not None and built.sharding.shares_parameters
+    with evaluation_guard(built.model, takes_gradients=takes_gradients, is_shared=is_shared):
+        given = _batches_together(built) if is_shared else _batches(built)
+        for samples, batch in islice(given, batches):
             if stop():
                 raise Stopped
             for name, value in _measure_batch(built.task, built.model, batch):
+                if not samples:
+                    continue
                 total, count = _pair(name, value, samples)
                 sums[name] = sums[name] + total
                 counts[name] = counts[name] + count
+    if is_shared:
+        # No backward pass comes that would do it.
+        built.sharding.reshard()
     found = {name: (float(sums[name]), float(counts[name])) for name in sums}
     totals: dict[str, tuple[float, float]] = {}
     # Of a rank without samples there is no name.
@@ -149,6 +157,23 @@ def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, An
             f"evaluate() returned {type(found).__name__}. Expected: a dict, name -> (sum, count)."
         )
     yield from found.items()
+
+
+def _batches_together(built: BuiltRun) -> Iterator[tuple[int, Any]]:
+    """Give as many batches as any rank has, since all of them gather the parameters together.
+
+    Where this rank has fewer it gets one that it has had, of 0 samples.
+    """
+    assert built.held_out is not None
+    batch: Any = None
+    for step in built.held_out.epoch(0):
+        most = int(built.reduce.most([float(len(step))])[0])
+        for samples, batch in step:
+            yield samples, batch
+        if len(step) < most and batch is None:
+            batch = first_batch(built.held_out, built.hardware)
+        for _ in range(len(step), most):
+            yield 0, batch
 
 
 def _batches(built: BuiltRun) -> Iterator[tuple[int, Any]]:

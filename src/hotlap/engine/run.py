@@ -232,6 +232,12 @@ def explain_error(error: Exception) -> Exception:
             f"label {found[1]} is out of range for the model's outputs. Expected: labels from 0 to "
             "the number of outputs minus 1; set `ignore_index` for a label that must not count."
         )
+    if "got mixed torch.Tensor and DTensor" in text:
+        return UsageError(
+            "loss() used a parameter outside of a call of the model, where `sharding` leaves each "
+            "rank its share only. Call the `model` that is passed to loss(model, batch); or use "
+            "level='optimizer'."
+        )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):
             return UsageError(

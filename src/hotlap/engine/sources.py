@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import torch
+
 from hotlap.device.accelerator import Device
 from hotlap.distributed.reduce import Reduce
+from hotlap.engine.checks.evaluation_guard import kept_random_states
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
-from hotlap.feed.transfer.plain import DeviceTransfer
+from hotlap.feed.transfer.plain import DeviceTransfer, to_device
 from hotlap.sequences.lengths import Budget, lengths_of
 from hotlap.task import Task, is_stream
 from hotlap.techniques import FeedTarget
@@ -76,6 +79,17 @@ def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | St
     budget = Budget(lengths, max(tokens, int(lengths.max())), task.budget.to)
     most = budget.most_samples
     return LengthSource(task.held_out, most, lengths=lengths, budget=budget, **options)
+
+
+def first_batch(source: Source | Stream | None, hardware: Device) -> Any:
+    """Return a batch of the first sample, on the device; None of a stream, which is read once."""
+    if not isinstance(source, Source):
+        return None
+    epoch = source.samples.epoch
+    with kept_random_states():
+        batch = source.batch_of(torch.tensor([0]))
+    source.samples.epoch = epoch
+    return to_device(batch, hardware.name)
 
 
 def with_techniques(

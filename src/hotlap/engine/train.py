@@ -20,15 +20,16 @@ from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.export.stored_weights import weights_of
+from hotlap.engine.memory.shares import announce
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error, steps_of
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.interval import Every
-from hotlap.engine.state.saving import Saver, check_keep, find, run_folder, run_of
+from hotlap.engine.state.saving import Saver, check_keep, find, name_newest, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
 from hotlap.engine.training_report import EpochDone, TrainingReport
-from hotlap.errors import UsageError
+from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
@@ -151,6 +152,10 @@ def train(
             reduce.wait()
             run = _Run(beginning, saver, progress, notice, stop, begun)
             return run.train(weights, foreign)
+        except RunError as error:
+            if reduce.world > 1:
+                name_newest(error, folder)
+            raise
         finally:
             try:
                 if beginning is not None:
@@ -269,6 +274,8 @@ class _Run:
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
             self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")
+        if not is_finished:
+            announce(built, self.notice)
         # Last: nothing is written before everything that was given is known to be right.
         if saver is not None:
             # What cannot be saved is said now, not after an epoch.
@@ -323,7 +330,7 @@ class _Run:
         built, epochs, saver = self.built, self.epochs, self.saver
         if held_out is None:
             held_out = epochs[-1].held_out if epochs and not is_stopped else {}
-        return TrainingReport(
+        report = TrainingReport(
             model=built.model.eval(),
             epochs=tuple(epochs),
             steps=self.position.step,
@@ -339,6 +346,10 @@ class _Run:
             held_out=held_out,
             is_stopped=is_stopped,
         )
+        if built.sharding is not None:
+            # While all ranks are here: one that failed could not be waited for.
+            built.sharding.gather()
+        return report
 
 
 def _is_finished(task: Task, position: Position, where: Path) -> bool:

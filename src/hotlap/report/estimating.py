@@ -43,6 +43,13 @@ def page(found: Any, console: Console) -> None:
     most = found.chosen.peak.most
     each = ", ".join(f"{kind} {size(count)}" for kind, count in most.items() if count)
     console.print(f"own peak of each, as planned: {each}")
+    if found.held is not None:
+        held = found.held
+        console.print(
+            f"of {found.ranks} ranks each holds between steps at most {size(held.total)}: "
+            f"parameters {size(held.parameters)}, gradients {size(held.gradients)}, optimizer "
+            f"{size(held.optimizer)}; the peaks above are those of one device"
+        )
     if found.chosen.largest_batch is not None:
         console.print("batch: the largest batch size that fits, approximately")
     for reason, names in refused.items():

@@ -67,6 +67,8 @@ ORDER: tuple[str, ...] = (
     "eight_bit_optimizer",
     # Compiled is what the others have made of the model.
     "compile",
+    # Shared is what runs, before an optimizer is made for the shares.
+    "sharding",
     # The graph holds what all the others made of the step.
     "cuda_graph",
     # Last: the optimizer's own parameters may have been exchanged for masters.

@@ -93,6 +93,10 @@ class ModelTarget:
     optimizers: list[Any]
     ended: list[Callable[[], Any]] = field(default_factory=list)
     """In the engine: called when the run has ended, see `StepTarget`."""
+    reduce: Any = None
+    """In the engine: the `hotlap.distributed.reduce.Reduce` of the ranks that train together."""
+    sharding: Any = None
+    """Given by a technique, see `StepTarget`."""
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -151,6 +155,10 @@ class StepTarget:
     """Called when the run has ended: the model is handed back as it was made."""
     weights: dict[str, Any] = field(default_factory=dict)
     """Name of a parameter -> the tensor that is trained, where that is not the module's own."""
+    reduce: Any = None
+    """The `hotlap.distributed.reduce.Reduce` of the ranks that train together."""
+    sharding: Any = None
+    """Given by a technique: how parameters, or what belongs to them, are shared by the ranks."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per technique: whatever its proof needs."""
 

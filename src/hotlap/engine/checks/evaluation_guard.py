@@ -21,22 +21,26 @@ def is_disturbed(model: Any) -> bool:
     return model in _disturbed
 
 
-def evaluation_guard(model: Any, *, takes_gradients: bool = False) -> "_EvaluationGuard":
+def evaluation_guard(
+    model: Any, *, takes_gradients: bool = False, is_shared: bool = False
+) -> "_EvaluationGuard":
     """Put the model into evaluation mode without gradients, and everything back afterwards.
 
     Args:
         model: whose modules may keep what they make, as tables of positions are kept.
         takes_gradients: what runs asks for gradients itself, which inference mode has none of.
+        is_shared: ranks share the model's parameters. What is gathered for the first time in
+            inference mode could not be trained later.
     """
-    return _EvaluationGuard(model, takes_gradients)
+    return _EvaluationGuard(model, takes_gradients, is_shared)
 
 
 class _EvaluationGuard:
     """What is being put back may be interrupted: torch raises in any line if a worker dies."""
 
-    def __init__(self, model: Any, takes_gradients: bool) -> None:
+    def __init__(self, model: Any, takes_gradients: bool, is_shared: bool) -> None:
         self._model = model
-        self._inner = _enter_evaluation(model, takes_gradients)
+        self._inner = _enter_evaluation(model, takes_gradients, is_shared)
 
     def __enter__(self) -> None:
         _disturbed.add(self._model)
@@ -50,8 +54,12 @@ class _EvaluationGuard:
 
 
 @contextmanager
-def _enter_evaluation(model: Any, takes_gradients: bool) -> Iterator[None]:
+def _enter_evaluation(model: Any, takes_gradients: bool, is_shared: bool) -> Iterator[None]:
     with evaluation_mode(model):
+        if is_shared and not takes_gradients:
+            with torch.no_grad():
+                yield
+            return
         if takes_gradients:
             # A model that trains takes them for its inputs as well.
             with torch.enable_grad():

@@ -42,6 +42,7 @@ def continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None]
 
 
 def _continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None]) -> Position:
+    _check_sharing(built)
     check_has_schedule(built, run)
     weights = fit_to_model(run.weights, built.model.state_dict(), run.path)
     named = name_states(built, run)
@@ -75,6 +76,15 @@ def _continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None
     for line in lines:
         notice(line)
     return position
+
+
+def _check_sharing(built: BuiltRun) -> None:
+    if built.sharding is not None:
+        raise UsageError(
+            "a run of a plain script cannot be continued with `sharding` in the plan. Use "
+            "--weights for its weights alone; or continue it without `sharding` until a checkpoint "
+            "is saved, and resume that with it."
+        )
 
 
 def _check_state(built: BuiltRun, run: ForeignRun, named: NamedStates, position: Position) -> None:

@@ -15,6 +15,7 @@ from hotlap.engine.memory.rehearsal import (
     largest_batches,
     rehearse,
 )
+from hotlap.engine.memory.shares import Held, predict_for
 from hotlap.errors import RunError, UsageError
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
@@ -84,6 +85,9 @@ class Estimate:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     """What is not counted, and what was assumed."""
+    ranks: int = 1
+    held: Held | None = None
+    """What the rank that holds most will hold between two steps, of several ranks; None for one."""
 
     @property
     def needed_bytes(self) -> int:
@@ -108,6 +112,8 @@ class Estimate:
             "techniques": [dict(row) for row in self.techniques],
             "rows": [row.to_json() for row in self.rows],
             "notes": list(self.notes),
+            "ranks": self.ranks,
+            "held_bytes": None if self.held is None else self.held.to_json(),
         }
 
 
@@ -119,6 +125,7 @@ def estimate(
     memory_bytes: int | None = None,
     find_largest: bool = True,
     techniques: tuple[str, ...] = (),
+    ranks: int = 1,
 ) -> Estimate:
     """Predict the most bytes of tensors that are alive at once, before anything runs.
 
@@ -134,6 +141,7 @@ def estimate(
         memory_bytes: what there is to fit into; all of the device's if None, on a CPU what is free.
         find_largest: look for the largest batch as well, which takes four times as long.
         techniques: techniques from outside, as `module:NAME`.
+        ranks: number of ranks that train the model together.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -176,6 +184,8 @@ def estimate(
         techniques=own.proofs,
         rows=tuple(rows),
         notes=_notes(like, on, largest, [known[name] for name in own.left_out]),
+        ranks=ranks,
+        held=predict_for(task, plan, ranks) if ranks > 1 else None,
     )
 
 

@@ -210,7 +210,7 @@ def _build(
 ) -> BuiltRun:
     def model() -> Any:
         with torch.device(device):
-            made = _make_model(task)
+            made = make_model(task)
         # It is where it should be; moving parameters is what fake tensors cannot do.
         made.to = lambda *_, **__: made
         return made
@@ -255,7 +255,7 @@ def _check_split(built: BuiltRun) -> None:
     built.step.passes.is_checked = True
 
 
-def _make_model(task: Task) -> Any:
+def make_model(task: Task) -> Any:
     """Make the model without memory; where it reads files or values, with memory for a moment."""
     try:
         with warnings.catch_warnings():

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from hotlap import nested
+from hotlap.checkpoint.shards import local_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.named_tensors import (
@@ -286,7 +287,7 @@ class _Sampler:
         tensors, state = capture(self.built, Position(step))
         for file, part in tensors.items():
             for name, tensor in part.items():
-                self._keep(f"{file}/{name}", tensor)
+                self._keep(f"{file}/{name}", local_of(tensor))
         self._meta = {"step": step, "state": state}
 
     def _hand_over(self, kind: str, name: str) -> None:

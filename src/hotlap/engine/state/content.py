@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.codec import decode, encode
+from hotlap.checkpoint.layout import Tensors
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.optimizer import capture_optimizer, load_optimizer
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.engine.state.same_task import check_same, fingerprint
+from hotlap.engine.state.sharded import mark_parts
 from hotlap.engine.state.weights import extra_of, load_buffers, load_weights, unsaved_buffers
-
-Tensors = dict[str, dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class Position:
 
 
 def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any]]:
-    """Return the run's tensors, by file and name, and everything else as plain data."""
+    """Return the run's tensors, by file and name, and everything else as plain data.
+
+    Where ranks share what belongs to the parameters, each rank gets its parts.
+    """
     # By identity: a parameter that is shared has several names, and is trained under one.
     named = built.model.named_parameters()
     trained = {id(p): built.weights[k] for k, p in named if k in built.weights}
@@ -59,7 +62,9 @@ def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any
     }
     tensors = {"model": weights, "optimizer": optimizer, "random": rng}
     buffers = unsaved_buffers(built)
-    return {**tensors, "buffers": buffers} if buffers else tensors, state
+    if buffers:
+        tensors["buffers"] = buffers
+    return mark_parts(built, tensors), state
 
 
 def restore(built: BuiltRun, checkpoint: Checkpoint) -> Position:

@@ -7,7 +7,9 @@ import torch
 
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
+from hotlap.distributed.shares import is_share
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.state.sharded import VALUE, local_part
 from hotlap.errors import UsageError
 from hotlap.trial.numbers import IMPLEMENTATION
 
@@ -16,9 +18,6 @@ PART = "#"
 
 _SPARSE = {"indices", "values", "is_coalesced"}
 """Parts of a sparse tensor."""
-
-VALUE = "its value"
-"""Name, among the states of a parameter, of its own value, where the model does not keep that."""
 
 
 def names_by_id(built: BuiltRun) -> dict[int, str]:
@@ -45,7 +44,9 @@ def capture_optimizer(built: BuiltRun) -> tuple[dict[str, torch.Tensor], dict[st
                 name = f"group {g}, {i}"
                 tensors[f"{name}/{VALUE}"] = parameter.detach()
             for key, value in built.optimizer.state.get(parameter, {}).items():
-                if hasattr(value, "__tensor_flatten__"):
+                if is_share(value):
+                    tensors[f"{name}/{key}"] = value
+                elif hasattr(value, "__tensor_flatten__"):
                     for part in value.__tensor_flatten__()[0]:
                         tensors[f"{name}/{key}{PART}{part}"] = getattr(value, part)
                 elif isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo:
@@ -96,7 +97,7 @@ def load_optimizer(built: BuiltRun, checkpoint: Checkpoint) -> None:
             weight = value if value is not None else checkpoint.tensors["model"].get(name)
             if weight is not None:
                 formats[number] = weight.dtype
-            if found:
+            if found and (built.sharding is None or built.sharding.keeps(parameter)):
                 joined = _join_state(built, parameter, found)
                 state[number] = {key: _laid_like(parameter, v) for key, v in joined.items()}
             indices.append(number)
@@ -138,6 +139,8 @@ def _laid_like(parameter: Any, value: Any) -> Any:
     is_plain = type(value) is torch.Tensor and value.layout == torch.strided
     if not is_plain or value.shape != parameter.shape:
         return value
+    if is_share(parameter):
+        return local_part(parameter, value)
     return torch.empty_like(parameter, dtype=value.dtype).detach().copy_(value)
 
 

@@ -324,6 +324,13 @@ def _why_none(folder: Path, problems: Sequence[str]) -> str:
     )
 
 
+def name_newest(error: Exception, run_dir: Path | None) -> None:
+    """Note on an error the newest checkpoint of a run that ends with it, if there is one."""
+    steps = [] if run_dir is None else committed_steps(run_dir / CHECKPOINTS)
+    if steps:
+        error.add_note(f"hotlap train: the newest checkpoint is '{steps[-1]}'.")
+
+
 def is_step(folder: Path) -> bool:
     """True if that names one step and no run: a copy of a step may have any name."""
     # A run may be called `step-...`.

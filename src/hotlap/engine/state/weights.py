@@ -7,6 +7,7 @@ import torch
 
 from hotlap.checkpoint.codec import decode
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.state.sharded import local_part
 
 
 def unsaved_buffers(built: BuiltRun) -> dict[str, torch.Tensor]:
@@ -22,8 +23,10 @@ def unsaved_buffers(built: BuiltRun) -> dict[str, torch.Tensor]:
 
 def load_model(model: Any, weights: Mapping[str, Any]) -> None:
     """Put weights into a model; what is no tensor, and not among them, stays as it is."""
-    own = {k: v for k, v in model.state_dict().items() if not isinstance(v, torch.Tensor)}
-    model.load_state_dict({**own, **weights})
+    now = model.state_dict()
+    own = {k: v for k, v in now.items() if not isinstance(v, torch.Tensor)}
+    given = {k: local_part(now[k], v) if k in now else v for k, v in weights.items()}
+    model.load_state_dict({**own, **given})
 
 
 def extra_of(state: Mapping[str, Any]) -> dict[str, Any]:

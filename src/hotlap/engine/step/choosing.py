@@ -12,12 +12,17 @@ from hotlap.engine.step.host_decision import HostDecision
 from hotlap.engine.step.parts import Attempt, Decision, Step
 from hotlap.engine.step.passes import Passes
 from hotlap.engine.step.rank_sum import RankSum
+from hotlap.engine.step.sharded_sum import ShardedSum
 from hotlap.engine.step.update import Update
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
 
 Place = Literal["host", "async", "device"]
 """Where it is decided whether an update is taken, see `hotlap.engine.step.parts`."""
+
+
+def _nothing() -> None:
+    return None
 
 
 def step_of(
@@ -28,6 +33,7 @@ def step_of(
     target: StepTarget,
     check_finite: bool,
     reduce: Reduce,
+    spare: Callable[[], Any] = _nothing,
 ) -> Step:
     """Return what takes the run's steps.
 
@@ -39,6 +45,7 @@ def step_of(
         target: what techniques act on.
         check_finite: leave an update out if the loss, or the norm that is clipped, is not finite.
         reduce: the ranks that train together.
+        spare: see `ShardedSum`.
     """
     return make_step(
         *trained,
@@ -49,6 +56,7 @@ def step_of(
         else _place(task, implementation, hardware, trained[2], target, check_finite),
         reduce=reduce,
         seed=task.seed,
+        spare=spare,
         clip_norm=task.clip_norm,
         clip_value=task.clip_value,
         check_finite=check_finite,
@@ -68,6 +76,7 @@ def make_step(
     check_finite: bool = True,
     reduce: Reduce | None = None,
     seed: int = 0,
+    spare: Callable[[], Any] = _nothing,
 ) -> Step:
     """Return a step of these parts, captured as a graph if the target asks for one.
 
@@ -83,6 +92,7 @@ def make_step(
         check_finite: see `step_of`.
         reduce: the ranks that train together; this process alone if None.
         seed: see `RankSum`.
+        spare: see `ShardedSum`.
     """
     passes = Passes(model, loss, optimizer, target)
     update = Update(
@@ -103,7 +113,10 @@ def make_step(
         decision = DeviceDecision(update, passes, hardware)
     ranks = None
     if reduce is not None and reduce.world > 1:
-        ranks = RankSum(passes, optimizer, reduce, seed)
+        if target.sharding is not None and target.sharding.shares_parameters:
+            ranks = ShardedSum(passes, optimizer, reduce, seed, target.sharding, spare)
+        else:
+            ranks = RankSum(passes, optimizer, reduce, seed)
     attempt = Attempt(ranks or passes, update, decision)
     if target.graph is None or decides_on != "device":
         return Step(passes, update, decision, attempt, ranks)

@@ -96,13 +96,14 @@ class Overlap:
                 if id(tensor) in wanted
             ]
             wanted -= {id(tensor) for tensor, _ in pairs}
+            gradients = []
             for tensor, _ in pairs:
                 if tensor.grad is None:
                     tensor.grad = torch.empty_like(tensor)
+                gradients.append(tensor.grad)
             if pairs:
-                torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                    [tensor.grad for tensor, _ in pairs], [part for _, part in pairs]
-                )
+                parts = [part for _, part in pairs]
+                torch._foreach_copy_(gradients, parts)  # pyright: ignore[reportPrivateImportUsage]
             bucket.pending = None
         return [tensor for tensor in used if id(tensor) in wanted]
 

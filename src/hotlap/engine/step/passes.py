@@ -69,6 +69,11 @@ class Passes:
         value, count = self._forward(batch)
         self._backward(value if count is None else value / count)
 
+    def go_idle(self, batch: Any) -> None:
+        """Go forward and backward with a micro-batch that adds nothing to the gradients."""
+        value, _ = self._forward(batch)
+        self._backward(value * 0.0)
+
     def measure(self, batch: Any) -> float | None:
         """Return the loss of a batch, None if it comes as (sum, count)."""
         value, count = self._forward(batch)

@@ -46,16 +46,8 @@ class RankSum:
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
         self._seed_draws()
-        share, count, failed = None, None, ""
         overlap = self._begin_overlap()
-        try:
-            if micros:
-                share, count = self._accumulate(micros, overlap)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            # Not the error itself: it would hold what the attempt has allocated.
-            failed = str(error) or "out of memory"
+        share, count, failed = self._go_through(micros, overlap)
         if overlap is not None:
             overlap.begin_rest()
         trained = trained_tensors(self._optimizer)
@@ -69,7 +61,7 @@ class RankSum:
             float(overlap is not None and overlap.is_stale),
         ]
         total, counted, counts, means, failures, stops, stale, *used = self._reduce.sum_numbers(
-            [*row, *(float(tensor.grad is not None) for tensor in trained)]
+            [*row, *self._find_used(trained)]
         )
         self.is_stop_wanted = stops > 0
         if overlap is not None:
@@ -81,10 +73,7 @@ class RankSum:
                 f"loss() returned (sum, count) on {counts:.0f} ranks and a mean on {means:.0f}. "
                 "Return the same form for all micro-batches."
             )
-        summed = [tensor for tensor, ranks in zip(trained, used, strict=True) if ranks]
-        if overlap is not None and not stale:
-            summed = overlap.write(summed)
-        self._reduce.sum_tensors(_gradients(summed))
+        self._add_up(trained, used, None if stale else overlap)
         dtype = torch.float32 if share is None else share.dtype
         loss = torch.tensor(total, dtype=dtype, device=trained[0].device)
         self._passes.items = None
@@ -119,6 +108,37 @@ class RankSum:
                 "others. Return the same form for all."
             )
         return share + more, None if count is None else count + counted
+
+    def _go_through(self, micros: MicroBatches, overlap: Overlap | None) -> tuple[Any, Any, str]:
+        """Return the share of the loss, its count, and how memory ran out if it did."""
+        try:
+            if micros:
+                return *self._accumulate(micros, overlap), ""
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            # Not the error itself: it would hold what the attempt has allocated.
+            return None, None, str(error) or "out of memory"
+        return None, None, ""
+
+    def _find_used(self, trained: list[torch.Tensor]) -> list[float]:
+        """Return for each tensor whether this rank has found a gradient for it."""
+        return [float(tensor.grad is not None) for tensor in trained]
+
+    def _add_up(
+        self, trained: list[torch.Tensor], used: list[float], overlap: Overlap | None
+    ) -> None:
+        """Add up the gradients of all ranks.
+
+        Args:
+            trained: what is trained.
+            used: of each, how many ranks have found a gradient for it.
+            overlap: has added some of them up already; None if none.
+        """
+        summed = [tensor for tensor, ranks in zip(trained, used, strict=True) if ranks]
+        if overlap is not None:
+            summed = overlap.write(summed)
+        self._reduce.sum_tensors(_gradients(summed))
 
     def _seed_draws(self) -> None:
         """Let ranks draw other numbers than the first one, the same in a run that was resumed."""

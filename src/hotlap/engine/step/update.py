@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.distributed.shares import is_share, whole_of
 from hotlap.engine.checks.running_statistics import Statistics
 from hotlap.engine.step.passes import trained_tensors
 from hotlap.techniques import StepTarget
@@ -69,7 +70,9 @@ class Update:
             torch.nn.utils.clip_grad_value_(trained, self.clip_value)
         if self.clip_norm is None:
             return None
-        return torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        # Of shares each rank knows its own part until they are added up.
+        return whole_of(norm) if is_share(norm) else norm
 
     def clip_and_apply(self) -> bool:
         """Clip and step, where the host decides; return False if the update was left out."""

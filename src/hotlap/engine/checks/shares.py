@@ -1,0 +1,33 @@
+"""Checks that an optimizer can train the shares that each rank has of the parameters."""
+
+from typing import Any
+
+from hotlap.distributed.shares import is_share
+from hotlap.errors import UsageError
+from hotlap.techniques.sharding import ELEMENTWISE, torchs_name
+
+
+def check_sharding(optimizer: Any, sharding: Any) -> None:
+    """Raise UsageError if each rank's updates of its shares would not be those of whole tensors.
+
+    Args:
+        optimizer: over the shares.
+        sharding: of the model; None if there is none.
+    """
+    if sharding is None:
+        return
+    kind = type(optimizer)
+    if torchs_name(kind) not in ELEMENTWISE:
+        raise UsageError(
+            f"optimizer() returned {kind.__name__}, and with `sharding` each rank updates its "
+            "share of every parameter, which may not be the update of the whole. Expected: an "
+            f"optimizer of torch.optim, or of a class made from one: {', '.join(ELEMENTWISE)}; or "
+            "level='optimizer'."
+        )
+    trained = [each for group in optimizer.param_groups for each in group["params"]]
+    if not all(map(is_share, trained)):
+        raise UsageError(
+            "optimizer() returned an optimizer that also holds a parameter outside of the model, "
+            "which `sharding` does not share. Make it a parameter of the model, or use "
+            "level='optimizer'."
+        )

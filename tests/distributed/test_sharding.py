@@ -251,7 +251,7 @@ def test_what_cannot_be_shared_is_refused_with_a_reason() -> None:
         "wrap names `Missing`": ({"wrap": "Missing"}, model()),
         "'scale' is a scalar": ({}, scaled()),
         "is used in '0' and in the rest": ({}, tied()),
-        "'weight' is not contiguous": ({}, torch.nn.Conv2d(3, 4, 2).to(memory_format=CHANNELS)),
+        "'weight' is not contiguous": ({}, channels_last()),
     }
     for words, (values, module) in refused.items():
         options = technique.options({"level": "parameters", **values})
@@ -260,17 +260,19 @@ def test_what_cannot_be_shared_is_refused_with_a_reason() -> None:
         assert all(type(each) is torch.nn.Parameter for each in module.parameters())
 
 
-CHANNELS = torch.channels_last
+def channels_last() -> Any:
+    module: Any = torch.nn.Conv2d(3, 4, 2)
+    return module.to(memory_format=torch.channels_last)
 
 
 def scaled() -> Any:
-    module = model()
+    module: Any = model()
     module.scale = torch.nn.Parameter(torch.tensor(1.0))
     return module
 
 
 def tied() -> Any:
-    module = model()
+    module: Any = model()
     module.tied = torch.nn.Linear(4, 4)
     module.tied.weight = module[0].inner.weight
     return module

@@ -41,7 +41,7 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
         if parameter.dim() == 0:
             return f"the parameter '{name}' is a scalar, which has no rows to share: use shape [1]"
         if not parameter.is_contiguous():
-            return f"the parameter '{name}' is not contiguous, as `channels_last` makes it"
+            return f"the parameter '{name}' is not contiguous. Remove `channels_last`"
         holder = next((each for each in blocks if name.startswith(f"{each}.")), "")
         if holders.setdefault(id(parameter), holder) != holder:
             where = [
@@ -94,7 +94,9 @@ class ShardedModel:
         self._before = {module: (type(module), set(vars(module))) for module in model.modules()}
         self._is_whole = False
         _shard(model, blocks, self._make_mesh(replicas), drops=drops, is_narrow=is_narrow)
-        self._shards = [each for each in model.modules() if isinstance(each, fsdp.FSDPModule)]
+        self._shards: list[Any] = [
+            each for each in model.modules() if isinstance(each, fsdp.FSDPModule)
+        ]
         for each in self._shards:
             # Each module divides by the number of ranks by itself: only sums have one normalizer.
             each.set_force_sum_reduction_for_comms(True)

@@ -66,7 +66,8 @@ def _evaluate(
         _take_first_ranks_buffers(built)
     sums: dict[str, Any] = defaultdict(float)
     counts: dict[str, Any] = defaultdict(int)
-    is_shared = built.sharding is not None and built.sharding.shares_parameters
+    sharding: Any = built.sharding
+    is_shared = bool(sharding) and sharding.shares_parameters
     with evaluation_guard(built.model, takes_gradients=takes_gradients, is_shared=is_shared):
         given = _batches_together(built) if is_shared else _batches(built)
         for samples, batch in islice(given, batches):
@@ -80,7 +81,7 @@ def _evaluate(
                 counts[name] = counts[name] + count
     if is_shared:
         # No backward pass comes that would do it.
-        built.sharding.reshard()
+        sharding.reshard()
     found = {name: (float(sums[name]), float(counts[name])) for name in sums}
     totals: dict[str, tuple[float, float]] = {}
     # Of a rank without samples there is no name.

@@ -1,4 +1,4 @@
-"""What ranks share, in a checkpoint: each rank gives its parts, and takes its part of whole tensors."""
+"""What ranks share, in a checkpoint: each gives its parts, and takes its part of a whole tensor."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -117,16 +117,20 @@ def test_a_container_that_is_made_again_under_its_name_grows_too(
 ) -> None:
     kept: list[torch.Tensor] = []
     other: list[list[int]] = [[]]
+    by_chance: list[int] = []
 
-    def step(_: int) -> None:
-        nonlocal kept, other
+    def step(number: int) -> None:
+        nonlocal kept, other, by_chance
+        # A list of each step's own may be longer than the last for a while.
+        by_chance = [0] * max(3, number)
         kept = [*kept, torch.ones(2**16)]
         # Several of one name cannot be told apart.
         other = [[0] * (len(other[0]) + 1), []]
 
     def find_held(_: Any) -> list[holders.Held]:
         both = [holders.Held("other[...]", __file__, each) for each in other]
-        return [holders.Held("kept", __file__, kept), *both]
+        named = {"kept": kept, "by_chance": by_chance}
+        return [*(holders.Held(name, __file__, each) for name, each in named.items()), *both]
 
     monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", find_held)
     assert [each.name for each in watched(step).growths] == ["kept"]

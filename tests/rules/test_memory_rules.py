@@ -148,6 +148,8 @@ def test_a_deque_with_a_length_is_no_growth_and_explains_what_it_holds() -> None
     made = steps(MIB)
     bounded = growth(made, kind="deque", maxlen=50)
     assert found(made.trace(growths=(bounded,))) == []
+    arrays = replace(bounded, host_bytes=float(MIB), blocks=())
+    assert found(steps().trace(growths=(arrays,))) == []
     # The negative controls: without a length, and not known to hold anything.
     assert rules_of(made.trace(growths=(replace(bounded, maxlen=None),))) == ["retained_outputs"]
     assert rules_of(made.trace()) == ["retained_outputs"]
@@ -174,9 +176,10 @@ def test_detached_numbers_with_a_large_storage_are_losses_without_graphs() -> No
     (finding,) = found(made.trace(growths=(growth(made, scalars=True),)))
     assert finding.rule == "retained_loss"
     assert "without its graph" in finding.evidence and "graph of every step" not in finding.evidence
-    # One number of its own for each step is nothing.
-    small = steps(4)
-    assert found(small.trace(growths=(growth(small, scalars=True),))) == []
+    # One number of its own for each step is nothing, nor are some bytes beside it.
+    for size in (4, 64):
+        small = steps(size)
+        assert found(small.trace(growths=(growth(small, scalars=True),))) == []
 
 
 def test_arrays_on_the_host_are_found_without_a_tensor() -> None:
@@ -340,8 +343,11 @@ def test_little_padding_is_not_found() -> None:
 
 
 def test_batches_without_padding_count_in_the_share() -> None:
-    some = [*padded()[:1], *padded(1.0, value=None)[1:]]
-    assert found(steps().trace(batches=tuple(some))) == []
+    given = steps().trace(batches=padded(1.0, value=None))
+    # The batch of the peak.
+    at, _ = given.position(given.settled_peak_at)
+    some = [padded()[at - 1] if row.step == at else row for row in given.batches]
+    assert found(replace(given, batches=tuple(some))) == []
 
 
 def test_what_is_not_as_long_as_the_batch_costs_nothing() -> None:

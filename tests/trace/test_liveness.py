@@ -66,6 +66,11 @@ CASES = {
         LOOP + "    if out > 3:\n        break\nelse:\n    out = 0\nprint(out)\n",
         AFTER_LOOP,
     ),
+    "an inner loop that is left before it assigns": (
+        "for batch in loader:\n    for part in batch:\n        if part:\n            break\n"
+        "    else:\n        out = 0\n    use(out)\n    out = model(batch)  # here\n",
+        NEXT_PASS,
+    ),
     "a handler": (
         "for batch in loader:\n    try:\n        out = model(batch)  # here\n"
         "    except ValueError:\n        print(out)\n",

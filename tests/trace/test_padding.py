@@ -48,7 +48,7 @@ def test_a_mask_says_what_is_padding_where_its_value_is_common(
 ) -> None:
     ids = np.where(KEPT & (IDS % 3 > 0), IDS, 0)
     assert padding_of(ids=ids) == {}
-    mask = (means_padding != KEPT).astype(kind)
+    mask = np.not_equal(KEPT, means_padding).astype(kind)
     assert padding_of(ids=ids, mask=mask) == {"ids": (LENGTHS.sum(), 0, "mask")}
 
 

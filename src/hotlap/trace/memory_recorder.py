@@ -240,8 +240,10 @@ class MemoryRecorder:
         for each in held:
             known = [row.get((each.name, id_of(each))) for row in self._sizes]
             if count_grown(known) < _LEAST_GROWN:
-                # As in `kept = kept[-n:]`: another container, under the same name.
+                # As in `kept = kept[-n:]`: another container under the same name, in every step.
                 known = [row.get((each.name, _ANY)) for row in self._sizes]
+                if count_grown(known) < count_observed(known):
+                    continue
             # A container that shrinks now and then is bounded; a sum of losses may begin again.
             if not isinstance(each.value, torch.Tensor) and has_shrunk(known):
                 continue
@@ -249,8 +251,7 @@ class MemoryRecorder:
             if steps >= _LEAST_GROWN:
                 begin, end = known[-1 - _LEAST_GROWN] or 0, known[-1] or 0
                 growth = self._growth(each, (end - begin) / _LEAST_GROWN, frame)
-                observed = sum(size is not None for size in known) - 1
-                found.append(replace(growth, steps=steps, observed=observed))
+                found.append(replace(growth, steps=steps, observed=count_observed(known)))
         self._growths = tuple(found)
 
     def _growth(self, held: Held, rate: float, frame: FrameType | None) -> Growth:
@@ -356,6 +357,11 @@ def count_grown(sizes: Sequence[int | None]) -> int:
             break
         count += 1
     return count
+
+
+def count_observed(sizes: Sequence[int | None]) -> int:
+    """Return the steps of which it is known whether something grew in them."""
+    return max(0, sum(size is not None for size in sizes) - 1)
 
 
 def sizes_of_held(held: Sequence[Held]) -> dict[tuple[str, int], int]:

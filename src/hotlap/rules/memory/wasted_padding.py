@@ -1,11 +1,11 @@
 """Batches of sequences hold padding, and so does everything that the model makes of them.
 
 What it sees   tensors of the observed training batches, ids of shape (samples, length) or features
-               of shape (samples, length, features), in which a fifth of the positions or more is
-               padding: runs of one value at the end, or at the beginning, of the rows. A mask of
-               zeros and ones in the batch is believed; without one, the runs must differ in length
-               and their value must be rare elsewhere, so that dark borders of images and one-hot
-               rows do not count.
+               of shape (samples, length, features), of which a fifth or more is padding, that is
+               runs of one value at the end, or at the beginning, of the rows. A mask of zeros and
+               ones in the batch is believed; without one, the runs must differ in length and their
+               value must be rare elsewhere, so that dark borders of images and one-hot rows do not
+               count.
 Why it costs   activations are as long as the padded sequences, and so is the time to compute them.
 What to do     pad to the longest sequence of each batch and not to a fixed length; put sequences of
                similar length into one batch (sort, or buckets); give a batch a budget of padded

@@ -41,7 +41,8 @@ def test_nothing_is_found_in_a_corrected_recipe_whose_bytes_are_known(tmp_path: 
     assert memory["by_kind"]["parameters"] == WEIGHTS
     assert memory["by_kind"]["activations"] == pytest.approx(LAYERS * ACTIVATION, rel=0.1)
     # The recipe's samples, and the rows in which `resident`, which is on by default, keeps them.
-    assert memory["by_kind"]["other"] == 2 * SAMPLES * (WIDTH + 1) * 4
+    kept = 2 * SAMPLES * (WIDTH + 1) * 4
+    assert memory["by_kind"]["other"] == pytest.approx(kept, rel=0.01)
     assert memory["by_kind"]["retained"] == 0
     assert memory["peak_phase"] in ("forward", "backward")
     made_by = {row["where"] for row in memory["at_peak"] if row["kind"] == "activations"}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-WIDTH, BATCH, LAYERS = 64, 512, 24
+WIDTH, BATCH, LAYERS, SAMPLES = 64, 512, 24, 4096
 HEAD = f"""
 import contextlib
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 {{imports}}
-data = TensorDataset(torch.randn(4096, {WIDTH}), torch.randn(4096, 1))
+data = TensorDataset(torch.randn({SAMPLES}, {WIDTH}), torch.randn({SAMPLES}, 1))
 
 
 def network():

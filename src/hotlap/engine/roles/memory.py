@@ -14,7 +14,6 @@ from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import steps_of
-from hotlap.nested import tensors
 from hotlap.task import Task
 from hotlap.trace.memory_recorder import LEAST_STEPS, STEPS, MemoryRecorder
 from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace
@@ -130,10 +129,9 @@ class _Watched:
     def _hide_kept_samples(self) -> None:
         """Count the samples that a technique keeps for later epochs with what is not the steps'."""
         for _, _, target in self.built.applied.targets():
-            for name in ("resident", "resident_parts"):
-                kept = getattr(target, "notes", {}).get(name)
-                if kept is not None:
-                    self._recorder.ledger.mark(tensors(kept.held), "other")
+            kept = getattr(target, "notes", {}).get("resident")
+            if kept is not None:
+                self._recorder.ledger.mark(kept.held, "other")
 
     def write_snapshot(self, path: Path) -> None:
         """Write the allocator's history, which was recorded if the trial's options ask for it."""

@@ -102,11 +102,6 @@ class ItemParts:
         self._is_full = False
 
     @property
-    def held(self) -> list[tuple[Any, ...]]:
-        """What is held, one tuple for each sample."""
-        return list(self._held.values())
-
-    @property
     def statements(self) -> int | None:
         """How many stand before the first draw, None while that is looked for."""
         return None if self._divided is None else self._after

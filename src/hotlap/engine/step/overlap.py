@@ -96,12 +96,14 @@ class Overlap:
                 if id(tensor) in wanted
             ]
             wanted -= {id(tensor) for tensor, _ in pairs}
+            gradients: list[torch.Tensor] = []
             for tensor, _ in pairs:
                 if tensor.grad is None:
                     tensor.grad = torch.empty_like(tensor)
+                gradients.append(tensor.grad)
             if pairs:
                 torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                    [tensor.grad for tensor, _ in pairs], [part for _, part in pairs]
+                    gradients, [part for _, part in pairs]
                 )
             bucket.pending = None
         return [tensor for tensor in used if id(tensor) in wanted]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 TRAIN = [sys.executable, "-m", "hotlap", "train", "tests/distributed/recipe.py"]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def started(*options: str, command: Any = TRAIN, **variables: str) -> "subprocess.Popen[str]":

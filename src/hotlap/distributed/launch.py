@@ -94,6 +94,7 @@ def launch(
     if count > 1:
         threads = max(1, (cores or os.cpu_count() or 1) // count)
         shared.setdefault("OMP_NUM_THREADS", str(threads))
+    words, tried = "", ""
     with _Signals() as signals:
         for number in range(restarts + 1):
             loss = _run_once(command, count, folder, {**shared, RESTARTS: str(number)}, signals)
@@ -110,11 +111,11 @@ def launch(
             words = _describe(loss, timeout_s)
             if code == 2 and not loss.is_hanging:
                 raise UsageError(f"{words}. Check what was given to it; its log is in '{folder}'.")
+            tried = f". It was restarted {number} times" if number else ""
             if number == restarts or signals.asked is not None:
                 break
             notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")
     again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
-    tried = f". It was restarted {number} times" if number else ""
     raise RunError(f"{words}{tried}. Check the logs of the ranks, in '{folder}'.{again}")
 
 

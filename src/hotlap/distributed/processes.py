@@ -149,8 +149,12 @@ def _is_late(line: str) -> bool:
 
 def wait(ranks: Sequence[RankProcess]) -> Loss | None:
     """Wait until all have ended well, or until it is known which one is to blame."""
-    while not any(rank.has_died or rank.has_waited for rank in ranks):
-        if not any(rank.is_running for rank in ranks):
+    while True:
+        # Asked first: what ends between the two questions is seen to have died.
+        is_running = [rank.is_running for rank in ranks]
+        if any(rank.has_died or rank.has_waited for rank in ranks):
+            break
+        if not any(is_running):
             return None
         time.sleep(_POLL_S)
     # A rank that has lost another one may be seen to end before that one.

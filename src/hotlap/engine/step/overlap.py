@@ -96,14 +96,15 @@ class Overlap:
                 if id(tensor) in wanted
             ]
             wanted -= {id(tensor) for tensor, _ in pairs}
-            gradients = []
+            gradients: list[torch.Tensor] = []
             for tensor, _ in pairs:
                 if tensor.grad is None:
                     tensor.grad = torch.empty_like(tensor)
                 gradients.append(tensor.grad)
             if pairs:
-                parts = [part for _, part in pairs]
-                torch._foreach_copy_(gradients, parts)  # pyright: ignore[reportPrivateImportUsage]
+                torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+                    gradients, [part for _, part in pairs]
+                )
             bucket.pending = None
         return [tensor for tensor in used if id(tensor) in wanted]
 

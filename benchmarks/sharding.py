@@ -70,9 +70,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
             "replicas": values.get("replicas", 1),
         }
         for kind in KINDS:
-            row[f"{kind} predicted"] = f"{most['predicted'][kind]:,}"
-            row[f"{kind} measured"] = f"{most['measured'][kind]:,}"
-        row["total before the start"] = "unknown" if early is None else f"{early.total:,}"
+            row[kind] = f"{_mib(most['predicted'][kind])} / {_mib(most['measured'][kind])}"
+        row["total estimated"] = "unknown" if early is None else f"{early.total:,}"
         row["total measured"] = f"{sum(most['measured'].values()):,}"
         row["most off"] = f"{100 * off:.2f} %"
         result.rows.append(row)
@@ -82,7 +81,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     result.figures["most off"] = worst
     result.failed = result.failed or worst > ALLOWED
     result.notes.append(
-        f"bytes of the rank that holds most; off by {100 * worst:.2f} % at most on any rank, "
+        "of the rank that holds most: MiB predicted / measured, and bytes in total as estimated "
+        f"before the start, and measured; off by {100 * worst:.2f} % at most on any rank, "
         f"{100 * ALLOWED:.0f} % are allowed"
     )
     return result
@@ -114,6 +114,10 @@ def task(width: int, depth: int) -> Task:
         batch_size=16,
         steps=STEPS,
     )
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.2f}"
 
 
 def _plan(sharding: dict[str, Any] | None) -> Plan:

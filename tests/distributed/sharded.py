@@ -71,6 +71,14 @@ class Skipping(nn.Module):
         return self.head(found if inputs[0, 0] > 0 else self.blocks[1](found))
 
 
+class SkippingOnOneRank(Skipping):
+    """Leaves out a block on the second rank."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        found = self.blocks[0](inputs)
+        return self.head(found if os.environ.get("RANK") == "1" else self.blocks[1](found))
+
+
 class InThirds(torch.optim.SGD):
     """Keeps every weight -1, 0 or 1."""
 
@@ -173,6 +181,7 @@ CASES: dict[str, Callable[[], hotlap.Task]] = {
     "momentum": lambda: exact(**_ORDINARY, optimizer=momentum),
     "short of memory": lambda: exact(loss=short_of_memory()),
     "a block that some ranks use": lambda: exact(model=Skipping),
+    "a block that one rank skips": lambda: exact(model=SkippingOnOneRank),
     "beside the model": lambda: exact(loss=beside_the_model),
     "a head beside the model": lambda: exact(loss=head_beside_the_model),
     "adafactor": lambda: exact(optimizer=lambda m: torch.optim.Adafactor(m.parameters())),

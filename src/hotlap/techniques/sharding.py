@@ -18,7 +18,7 @@ When it hurts  speed, where everything fits: every step sends as many bytes as t
 Numerics       optimizer: exact, bit for bit what the ranks learn without it. gradients and
                parameters: rounding, as sums and norms are added up in another order; with
                `dtype="bf16"` precision.
-Measured       `python -m benchmarks sharding` prints predicted and measured bytes for each rank
+Measured       benchmarks/results/2026-11-25_sharding_amd-epyc-2-cores.md (bytes; no speed)
 Source         Rajbhandari et al. 2020, arXiv 1910.02054 (ZeRO); Zhao et al. 2023, arXiv 2304.11277;
                torch.distributed.fsdp.fully_shard documentation.
 """

@@ -17,7 +17,10 @@ def why_not(technique: Technique, options: Any) -> str | None:
             f"planned for the model as it was. Run one process, or use a plan without `{name}`."
         )
     if not technique.on_ranks:
-        return f"`{name}` cannot be used on ranks. Use a plan without it."
+        return (
+            f"`{name}` cannot be used where several processes (ranks) train one model. Use a plan "
+            "without it."
+        )
     moves_bits = technique.numerics(options) not in (Numerics.EXACT, Numerics.CHANGES)
     if seam == "optimizer" and moves_bits:
         # One rank that refused it alone would drift away from the others, and nobody would see.

@@ -71,7 +71,8 @@ class BlockOrder:
             raise RunError(
                 f"loss() called the module '{self._name(number)}' without the model around it, and "
                 "`sharding` has its parameters only within a call of the model. Call the `model` "
-                "that is passed to loss(model, batch); or use level='optimizer'."
+                "that is passed to loss(model, batch); or set "
+                "level = 'optimizer' in the plan's `sharding`."
             )
         known = self._known.get(self._model.training)
         if known is None:
@@ -91,5 +92,6 @@ class BlockOrder:
         raise RunError(
             f"the forward pass came to '{self._name(number)}' where {why}. With `sharding` every "
             "batch must go through the same blocks in the same order, as all ranks gather them "
-            "together. Use level='optimizer' for a model that chooses its layers by the batch."
+            "together. For a model that chooses its layers by the batch, set level = 'optimizer' "
+            "in the plan's `sharding`."
         )

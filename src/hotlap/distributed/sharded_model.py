@@ -34,14 +34,18 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
     if not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"):
         return (
             f"torch {torch.__version__} cannot shard models some of whose parameters get no "
-            "gradient. Expected: torch 2.13 or newer; level='optimizer' needs no newer one."
+            "gradient. Use torch 2.13 or newer, or set level = 'optimizer' in the plan's "
+            "`sharding`, which works with this one."
         )
     holders: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.dim() == 0:
             return f"the parameter '{name}' is a scalar, which has no rows to share: use shape [1]"
         if not parameter.is_contiguous():
-            return f"the parameter '{name}' is not contiguous. Remove `channels_last`"
+            return (
+                f"the parameter '{name}' is not contiguous, as `sharding` needs it. Use a plan "
+                "without `channels_last`, and no `memory_format` in model()"
+            )
         holder = next((each for each in blocks if name.startswith(f"{each}.")), "")
         if holders.setdefault(id(parameter), holder) != holder:
             where = [

@@ -106,7 +106,8 @@ class Retries:
         except CannotRestore as error:
             raise RunError(
                 f"step {number} ran out of memory ({asked}), and cannot be taken again: {error}. "
-                "Resume the run from its last checkpoint."
+                "Resume the run from its last checkpoint, in smaller micro-batches "
+                "(--micro-batch N)."
             ) from error
         # Frames in cycles hold activations.
         gc.collect()

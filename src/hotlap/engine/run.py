@@ -235,8 +235,8 @@ def explain_error(error: Exception) -> Exception:
     if "got mixed torch.Tensor and DTensor" in text:
         return UsageError(
             "loss() used a parameter outside of a call of the model, where `sharding` leaves each "
-            "rank its share only. Call the `model` that is passed to loss(model, batch); or use "
-            "level='optimizer'."
+            "rank its share only. Call the `model` that is passed to loss(model, batch), or "
+            "set level = 'optimizer' in the plan's `sharding`."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):

@@ -156,8 +156,8 @@ def _share_model(target: ModelTarget, options: Options) -> ModelTarget:
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         # The model may be sharded in part: going on without the technique would train nonsense.
         raise PlanError(
-            f"torch cannot shard the model: {error}. Use another `wrap`, or a plan without "
-            "`sharding`."
+            f"torch cannot shard the model: {error}. Use other module classes in `wrap` of the "
+            "plan's `sharding`, or a plan without it."
         ) from error
     target.ended.append(target.sharding.undo)
     return target

@@ -22,12 +22,12 @@ def check_sharding(optimizer: Any, sharding: Any) -> None:
             f"optimizer() returned {kind.__name__}, and with `sharding` each rank updates its "
             "share of every parameter, which may not be the update of the whole. Expected: an "
             f"optimizer of torch.optim, or of a class made from one: {', '.join(ELEMENTWISE)}; or "
-            "level='optimizer'."
+            "level = 'optimizer' in the plan's `sharding`."
         )
     trained = [each for group in optimizer.param_groups for each in group["params"]]
     if not all(map(is_share, trained)):
         raise UsageError(
             "optimizer() returned an optimizer that also holds a parameter outside of the model, "
-            "which `sharding` does not share. Make it a parameter of the model, or use "
-            "level='optimizer'."
+            "which `sharding` does not share. Make it a parameter of the model, or set "
+            "level = 'optimizer' in the plan's `sharding`."
         )

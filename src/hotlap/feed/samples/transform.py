@@ -132,8 +132,8 @@ class Stages:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
                 f"{name} drew from {drawn}, so its result depends on which process reads the "
-                "sample. Use its argument `generator` or `draws`, or a `transform(sample)` of one "
-                "argument, for which the global RNGs are seeded."
+                "sample. Use its argument `generator` or `draws` to draw instead; or define "
+                "`transform(sample)` with one argument, before which hotlap seeds the global RNGs."
             )
 
     def make_batch(self, positions: Any, joined: Any) -> Any:

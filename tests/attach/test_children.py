@@ -125,6 +125,7 @@ def run(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.slow
 def test_a_process_that_a_script_spawns_trains_under_the_plan(tmp_path: Path) -> None:
     done = run(tmp_path, SPAWN, "train.py", "5")
     assert done.returncode == 5
@@ -189,6 +190,7 @@ def test_what_a_launcher_starts_beside_its_ranks_is_none_of_them(tmp_path: Path)
     assert [(child.rank, child.steps) for child in outcome.children] == [(3, 3)]
 
 
+@pytest.mark.slow
 def test_spawned_ranks_attach_and_report_and_loader_workers_do_not(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WITH_WORKERS)
     outcome = run_script(Script(path="train.py", cwd=str(tmp_path)), Plan())

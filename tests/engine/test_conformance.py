@@ -14,7 +14,7 @@ import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, numerics_of
-from tests.techniques.rows import ELSEWHERE, NEED_CUDA, SETTINGS, refuses
+from tests.techniques.rows import ELSEWHERE, NEED_CUDA, NEED_RANKS, SETTINGS, refuses
 from tests.techniques.rows import ROWS as ALL
 
 ROWS = {row: options for row, options in ALL.items() if row.split()[0] not in ELSEWHERE}
@@ -30,7 +30,7 @@ PAIRS = [
 ]
 SECOND = ("optimizer foreach", "autocast bf16", "attention flash")
 """Of a technique with two rows, the one that is not paired in `make test`."""
-LATER = {*SETTINGS, *NEED_CUDA, *SECOND, "threads"}
+LATER = {*SETTINGS, *NEED_CUDA, *NEED_RANKS, *SECOND, "threads"}
 """What is paired in `make test-all` only; every two other techniques are paired in `make test`."""
 
 
@@ -149,5 +149,5 @@ def test_every_two_techniques_are_paired_in_the_fast_suite() -> None:
     # None has two rows there, and only switches and what a CPU lacks have none.
     names = [row.split()[0] for row in fast]
     assert len(set(names)) == len(names)
-    left_out = {row.split()[0] for row in ROWS} - {*names, *SETTINGS, *NEED_CUDA}
+    left_out = {row.split()[0] for row in ROWS} - {*names, *SETTINGS, *NEED_CUDA, *NEED_RANKS}
     assert left_out == {"compile", "threads"}

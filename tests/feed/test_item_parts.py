@@ -123,7 +123,7 @@ def test_before_a_sample_is_asked_for_again_it_has_no_effect_and_is_not_refused(
     seen: list[dict[str, str]] = []
     batches(Augmented(), plan, lambda _epoch, _dataset: seen.extend(plan.proofs()))
     after_one = seen[1]
-    assert after_one["state"] == "no_effect" and "one epoch only" in after_one["why"]
+    assert after_one["state"] == "no_effect" and "a second time" in after_one["why"]
     assert seen[-1]["state"] == "applied"
 
 

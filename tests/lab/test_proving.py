@@ -186,6 +186,7 @@ def noisy(kind: str) -> Script:
     return Script(path=str(NOISY), args=(kind,), cwd=str(NOISY.parent))
 
 
+@pytest.mark.slow
 def test_the_second_plain_run_beside_a_plans_gives_what_one_after_another_gives() -> None:
     """A script without a seed: both have to be followed once more."""
     script = Script(path="loading.py", args=("1000000",), cwd=str(NOISY.parent))

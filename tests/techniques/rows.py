@@ -52,6 +52,7 @@ IN_THE_ENGINE_ONLY = (
 SETTINGS = ("flush_denormal", "host_allocator", "garbage_collector", "deterministic")
 """Switches of the process: all at once in `make test`, in pairs in `make test-all`."""
 
+NEED_RANKS = ("sharding",)
 NEED_CUDA = (
     "fp8",
     "pinned",
@@ -73,6 +74,8 @@ NOT_FOR_TINY = ("chunked_loss", "recompute")
 
 
 def refuses(refused: set[frozenset[str]], *rows: str) -> bool:
-    """True if techniques of these rows are refused: together by each other, or without CUDA."""
+    """True if techniques of these rows are refused: together, without CUDA, or by one rank."""
     names = frozenset(row.split()[0] for row in rows)
+    if not names.isdisjoint(NEED_RANKS):
+        return True
     return names in refused or (not torch.cuda.is_available() and not names.isdisjoint(NEED_CUDA))

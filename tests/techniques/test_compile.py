@@ -151,6 +151,7 @@ def test_who_records_the_first_forward_does_not_keep_it_from_being_compiled(
     assert states == {"attention": "applied", "compile": "applied"}, done.techniques
 
 
+@pytest.mark.slow
 def test_code_of_another_attention_is_not_taken_from_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def test_a_deque_with_a_length_is_no_finding(
 ) -> None:
     kept = kind()
     held = holders.Held("kept", __file__, kept)
-    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", lambda _: [held])
+    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", lambda *_: [held])
     trace = watched(lambda _: kept.append(torch.ones(2**16)))
     rules = [finding.rule for finding in find_all(trace)]
     assert rules == ([] if isinstance(kept, deque) else ["retained_outputs"])
@@ -110,7 +110,7 @@ def test_a_deque_with_a_length_is_no_finding(
 def test_a_container_that_was_emptied_is_no_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[torch.Tensor] = []
     held = holders.Held("kept", __file__, kept)
-    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", lambda _: [held])
+    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", lambda *_: [held])
 
     def step(number: int) -> None:
         if number == 4:
@@ -136,7 +136,7 @@ def test_a_container_that_is_made_again_under_its_name_grows_too(
         # Several of one name cannot be told apart.
         other = [[0] * (len(other[0]) + 1), []]
 
-    def find_held(_: Any) -> list[holders.Held]:
+    def find_held(*_: Any) -> list[holders.Held]:
         both = [holders.Held("other[...]", __file__, each) for each in other]
         named = {"kept": kept, "by_chance": by_chance}
         return [*(holders.Held(name, __file__, each) for name, each in named.items()), *both]

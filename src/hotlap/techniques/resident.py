@@ -198,7 +198,7 @@ def proof(target: FeedTarget) -> Proof:
     rows, parts = target.notes.get("resident"), target.notes.get("resident_parts")
     if rows is None:
         return _proof_of_parts(parts)
-    if rows.draws and parts is not None:
+    if rows.draws and parts is not None and (parts.is_in_use or parts.refused is not None):
         return _proof_of_parts(parts, f"{rows.refused}, and ")
     if rows.refused is not None:
         return Proof("refused", rows.refused)
@@ -221,7 +221,7 @@ def _proof_of_parts(parts: Any, before: str = "") -> Proof:
     if parts.served == 0:
         # Alone, they come from workers.
         none = "no third epoch was read, the first one that needs no workers"
-        why = f"{before}no sample was read twice: one epoch only" if before else none
+        why = f"{before}too few samples were read a second time" if before else none
         return Proof("no_effect", why)
     return Proof("applied", parts.words)
 

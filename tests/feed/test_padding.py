@@ -118,7 +118,7 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (hotlap.pad({"label": 0}), [{"label": 1}], "'label' has no dimension 0"),
         (hotlap.pad({"ids": 0}), DICTS, "'labels' cannot be stacked: each element"),
         (hotlap.pad({"ids": 0}, to=(2,)), DICTS, "has length 3, but batches are padded to 2"),
-        (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "already have a field 'name'"),
+        (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "add a field 'name'"),
         (
             hotlap.pad({"x": 0}),
             [torch.ones(3)],

@@ -343,7 +343,7 @@ def test_what_cannot_be_called_is_refused(name: str, given: Any) -> None:
 
 
 def test_a_transform_of_three_arguments_is_refused() -> None:
-    with pytest.raises(hotlap.UsageError, match="requires 3 arguments"):
+    with pytest.raises(hotlap.UsageError, match="takes 3 arguments"):
         build(task(transform=lambda a, b, c: a), Plan())
 
 

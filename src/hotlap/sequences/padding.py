@@ -179,8 +179,8 @@ class Pad:
         taken = [name for name in added if name in fields]
         if taken:
             raise UsageError(
-                f"samples already have a field {taken[0]!r}. Use another name, as lengths='n' or "
-                "mask='real'."
+                f"hotlap.pad() would add a field {taken[0]!r}, and the samples already have one. "
+                "Use another name for the new one, as in hotlap.pad(..., lengths='n', mask='real')."
             )
         fields.update(added)
 

@@ -306,9 +306,9 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
     except _Irregular as irregular:
         if count > _MOST_READ:
             raise RunError(
-                f"the shapes of a batch of {count} samples cannot be inferred from those of 2 and "
-                f"3: {irregular}. Use a batch size of at most {_MOST_READ}, for which "
-                "a real batch is read."
+                f"the shapes of a batch of {count} samples cannot be inferred from batches of 2 "
+                f"and of 3 samples: {irregular}. Use such a collate_fn, or a batch size of at most "
+                f"{_MOST_READ}, for which a real batch is read."
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
@@ -326,23 +326,23 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     """
     if type(two) is not type(three):
         raise _Irregular(
-            f"the collate_fn gives a {type(two).__name__} for a batch of two samples, and a "
-            f"{type(three).__name__} for a batch of three; expected: the same type in every batch"
+            f"collate_fn gives a {type(two).__name__} for 2 samples, and a "
+            f"{type(three).__name__} for 3; expected: the same type in every batch"
         )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
             raise _Irregular(
-                f"a tensor is {two.dtype} {list(two.shape)} in a batch of two samples, and "
-                f"{three.dtype} {list(three.shape)} in one of three; expected: one dtype, and "
-                "dimensions constant or multiples of the batch size"
+                f"collate_fn gives a tensor {two.dtype} {list(two.shape)} for 2 samples, and "
+                f"{three.dtype} {list(three.shape)} for 3; expected: one dtype, and dimensions "
+                "constant or multiples of the number of samples"
             )
         return torch.empty(_grow_shape(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
-                f"a batch of two samples has the keys {list(two)}, and one of three samples has "
-                f"{list(three)}; expected: a collate_fn that gives every batch the same keys"
+                f"collate_fn gives the keys {list(two)} for 2 samples, and {list(three)} for 3; "
+                "expected: the same keys in every batch"
             )
         grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
@@ -355,8 +355,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
-            f"a list has {len(two)} items in a batch of two samples, and {len(three)} in one of "
-            "three; expected: as many items as samples, or one tensor for all samples"
+            f"collate_fn gives a list of {len(two)} items for 2 samples, and of {len(three)} for "
+            "3; expected: as many items as samples, or one tensor for all samples"
         )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)

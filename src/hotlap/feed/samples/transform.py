@@ -47,9 +47,10 @@ def takes_generator(transform: Callable[..., Any]) -> bool:
     ]
     if len(needed) > 2:
         raise UsageError(
-            f"transform requires {len(needed)} arguments. Expected: `transform(sample)`, which "
-            "draws from the global RNGs, or `transform(sample, generator)`, which draws from the "
-            "torch.Generator that it is passed."
+            f"the task's transform takes {len(needed)} arguments, and hotlap passes one or two. "
+            "Expected: `transform(sample)`, which draws from the global RNGs, or "
+            "`transform(sample, generator)`, which draws from the torch.Generator that it is "
+            "passed."
         )
     return len(needed) == 2
 

@@ -279,8 +279,8 @@ def _check_random(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
     key = tensors["numpy"]
     if key.dtype != torch.int64 or bool((key < 0).any()) or bool((key >= 2**32).any()):
         raise _Wrong(
-            f"the checkpoint's RNG state of numpy holds the values {_describe(key)}. Expected: int64 "
-            "values from 0 to 2**32 - 1"
+            f"the checkpoint's RNG state of numpy holds the values {_describe(key)}. Expected: "
+            "int64 values from 0 to 2**32 - 1"
         )
     legacy = ("MT19937", key.numpy().astype("uint32"), position, has_gauss, gauss)
     if not 0 <= position <= 624:

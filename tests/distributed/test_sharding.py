@@ -246,7 +246,7 @@ def test_what_cannot_be_shared_is_refused_with_a_reason() -> None:
     made = torch.optim.Adam(model().parameters())
     with pytest.raises(Refusal, match="the run has one rank"):
         technique.apply(step_target(made, world=1), state)
-    with pytest.raises(Refusal, match="may compute the update of one parameter from others"):
+    with pytest.raises(Refusal, match="may need all parameters for the update of one"):
         technique.apply(step_target(OfAll(model().parameters())), state)
     refused = {
         "4 ranks cannot be 3 groups .* replicas=1 or 2": ({"replicas": 3}, model()),

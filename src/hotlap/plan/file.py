@@ -282,7 +282,10 @@ def _parse(text: str) -> PlanFile:
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any] | None:
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
-        raise PlanError(f"{name} = {value!r} is not allowed. Expected: a table [{name}].")
+        raise PlanError(
+            f"{name} = {value!r} is not allowed. Expected: a table [{name}] with its keys, as "
+            "`hotlap tune` writes it; or remove the line."
+        )
     return value
 
 
@@ -295,7 +298,8 @@ def _record(data: Mapping[str, Any], name: str, kind: type) -> Any:
     for key in keys:
         if key not in values:
             raise PlanError(
-                f"the table [{name}] has no key '{key}'. Add it. Expected keys: {', '.join(keys)}."
+                f"the table [{name}] has no key '{key}'. Add it as `hotlap tune` writes it, or "
+                f"remove the table. Expected keys: {', '.join(keys)}."
             )
         if key != "horizon_steps":
             _check_text(values[key], f"{name}.{key}")

@@ -73,7 +73,8 @@ class Pad:
         for field, value in self.values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise UsageError(
-                    f"the padding value of field {field!r} is {value!r}. Expected: a number."
+                    f"the padding value of field {field!r} is {value!r}, which is of type "
+                    f"{type(value).__name__}. Expected: a number, such as 0."
                 )
         ascending = list(self.to) == sorted(set(self.to))
         if not ascending or any(type(length) is not int or length < 1 for length in self.to):

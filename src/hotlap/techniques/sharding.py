@@ -114,9 +114,9 @@ def _share_state(target: StepTarget) -> StepTarget:
     kind = type(target.optimizer)
     if torchs_name(kind) not in _BY_PARAMETER:
         raise Refusal(
-            f"the optimizer is {kind.__module__}.{kind.__qualname__}, which may compute the update "
-            "of one parameter from others, of which each rank would see its own only. Expected: an "
-            f"optimizer of torch.optim, or of a class made from one: {', '.join(_BY_PARAMETER)}."
+            f"the optimizer is {kind.__module__}.{kind.__qualname__}, which may need all "
+            "parameters for the update of one, and each rank has only its own. Expected: one of "
+            f"{', '.join(_BY_PARAMETER)} of torch.optim, or a subclass."
         )
     target.sharding = target.notes["sharding"] = Owners(target.optimizer, target.reduce)
     return target

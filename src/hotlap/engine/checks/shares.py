@@ -20,9 +20,9 @@ def check_sharding(optimizer: Any, sharding: Any) -> None:
     if torchs_name(kind) not in ELEMENTWISE:
         raise UsageError(
             f"optimizer() returned {kind.__name__}, and with `sharding` each rank updates its "
-            "share of every parameter, which may not be the update of the whole. Expected: an "
-            f"optimizer of torch.optim, or of a class made from one: {', '.join(ELEMENTWISE)}; or "
-            "level = 'optimizer' in the plan's `sharding`."
+            "share of every parameter, which may not be the update of the whole. Expected: one of "
+            f"{', '.join(ELEMENTWISE)} of torch.optim, or a subclass; or level = 'optimizer' in "
+            "the plan's `sharding`."
         )
     trained = [each for group in optimizer.param_groups for each in group["params"]]
     if not all(map(is_share, trained)):

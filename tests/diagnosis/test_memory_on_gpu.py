@@ -31,6 +31,8 @@ def test_a_snapshot_needs_a_gpu(
     [
         (["--snapshot", "a.pickle"], "cannot be used without --memory"),
         (["--memory", "--snapshot", "no/such/a.pickle"], "its folder was not found"),
+        (["--memory", "--svg", "train.py"], "something else is there"),
+        (["--memory", "--svg", "."], "something else is there"),
     ],
 )
 def test_a_snapshot_that_cannot_be_written_is_refused(

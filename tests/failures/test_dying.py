@@ -142,8 +142,9 @@ def test_a_script_that_dies_is_explained_below_its_own_traceback(
         ("train(lambda index: {}['label'])", 1),
         ("try:\n    train(features=5)\nexcept RuntimeError:\n    pass", 0),
         ("try:\n    train(features=5)\nexcept RuntimeError:\n    sys.exit(3)", 3),
+        ("raise KeyboardInterrupt", 130),
     ],
-    ids=["not known", "caught", "own exit code"],
+    ids=["not known", "caught", "own exit code", "ended by Ctrl-C"],
 )
 @pytest.mark.slow
 def test_nothing_is_said_of_what_is_not_known_or_was_caught(

@@ -229,6 +229,13 @@ def test_del_is_advised_only_where_nothing_reads_the_variable_again() -> None:
     assert "what is read of `out` after the loop" in finding.remedy
 
 
+def test_what_another_holder_keeps_is_not_freed_by_del() -> None:
+    made = old_output()
+    ours = held(made)
+    previous = tuple(replace(each, name="previous", reader="next_pass") for each in ours)
+    assert found(made.trace(holdings=(*ours, *previous))) == []
+
+
 def test_a_variable_that_holds_little_is_not_found() -> None:
     made = old_output(MIB)
     assert found(made.trace(holdings=held(made))) == []
@@ -334,6 +341,13 @@ def test_a_fixed_length_is_to_become_that_of_the_longest() -> None:
     assert "pad to the longest sequence of each batch, not to 128" in finding.remedy
     varied = padded(longest=80, lengths=(96, 128) * 3)
     assert all("not to" not in each.remedy for each in found(steps().trace(batches=varied)))
+
+
+def test_labels_that_the_loss_ignores_are_no_padding() -> None:
+    ignored = padded(name="batch[1]", value=-100.0)
+    assert found(steps().trace(batches=ignored)) == []
+    (finding,) = found(steps().trace(batches=(*padded(0.7), *ignored)))
+    assert finding.holder == "batch[0]"
 
 
 def test_little_padding_is_not_found() -> None:

@@ -35,7 +35,9 @@ def _explain_in_threads() -> None:
 
 
 def _explain(error: BaseException | None) -> None:
-    if error is None or sys.stderr is None:
+    # Ctrl-C has nothing to explain, and the interpreter ends with its signal only if nothing was
+    # imported since.
+    if not isinstance(error, Exception) or sys.stderr is None:
         return
     from hotlap.failures import recognize_exception
 

@@ -26,18 +26,24 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
             continue
         by_name.setdefault((holding.name, holding.where), []).append(holding)
     peak = trace.settled_peak()
+    needed = _held_by_others(trace)
     found = []
     for (name, where), holdings in by_name.items():
         spans = [
             (number, each.begin, trace.blocks[number].freed or len(trace.events))
             for each in holdings
             for number in _old_blocks(trace, each)
+            if (each.step, number) not in needed
         ]
         lower = trace.settled_peak(spans=spans)
         if peak - lower < FLOOR * peak:
             continue
         last = max(holdings, key=lambda each: each.step)
-        total = sum(trace.blocks[number].bytes for number in _old_blocks(trace, last))
+        total = sum(
+            trace.blocks[number].bytes
+            for number in _old_blocks(trace, last)
+            if (last.step, number) not in needed
+        )
         found.append(
             MemoryFinding(
                 where=where,
@@ -52,6 +58,18 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
             )
         )
     return found
+
+
+def _held_by_others(trace: MemoryTrace) -> set[tuple[int, int]]:
+    """Return (step, storage) that `del` would not free: what the next pass reads holds it, too, or
+    a container that grows, which another rule reports."""
+    growing = {number for growth in trace.growths for number in growth.blocks}
+    return {
+        (holding.step, number)
+        for holding in trace.holdings
+        for number in holding.blocks
+        if holding.reader == "next_pass" or number in growing
+    }
 
 
 def _remedy(name: str, reader: str) -> str:

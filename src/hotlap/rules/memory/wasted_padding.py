@@ -63,13 +63,18 @@ def _padded_tensor(batches: Sequence[SequenceBatch]) -> list[SequenceBatch]:
     by_name: dict[str, list[SequenceBatch]] = {}
     for row in batches:
         by_name.setdefault(row.name, []).append(row)
-    padded = [rows for rows in by_name.values() if _has_one_value(rows)]
+    padded = [rows for rows in by_name.values() if _has_one_value(rows) and not _is_ignored(rows)]
     # What a mask says comes first; labels may leave out more than padding.
     return max(padded, key=lambda rows: (_has_mask(rows), _filled_share(rows)), default=[])
 
 
 def _has_one_value(rows: Sequence[SequenceBatch]) -> bool:
     return len({row.value for row in rows if row.value is not None}) == 1
+
+
+def _is_ignored(rows: Sequence[SequenceBatch]) -> bool:
+    """True for labels that the loss ignores, a prompt's too: no id of a token is negative."""
+    return not _has_mask(rows) and any((row.value or 0) < 0 for row in rows)
 
 
 def _has_mask(rows: Sequence[SequenceBatch]) -> bool:

@@ -53,6 +53,7 @@ def fit(trial: Trial) -> NoReturn:
         own=trial.task.most_samples,
         limit_bytes=limit.bytes,
         base_bytes=done.base_bytes,
+        held_bytes=done.held_bytes,
         peak_bytes=peak,
         why=done.why,
         why_not_split=done.why_not_split,
@@ -71,11 +72,14 @@ class _Attempt:
     why: str = ""
     base_bytes: int = 0
     """Held before the first step."""
+    held_bytes: int = 0
+    """Held before the model is made, if that is too much already."""
     why_not_split: str | None = None
 
     def run(self, trial: Trial, size: int) -> None:
         held = self.limit.held_bytes
         if held > self.limit.bytes:
+            self.held_bytes = held
             self.why = f"{held / 2**20:.1f} MiB are held before the model is made"
             return
         built = _build(trial, size)

@@ -133,6 +133,13 @@ def measure(
             "Use a smaller model, or a device with more memory."
         )
     batch, limit = trials.facts["batch"], trials.facts["limit_bytes"]
+    held = trials.facts["held_bytes"]
+    if held:
+        raise RunError(
+            f"--memory {limit / 2**20:,.0f} MiB is less than the {held / 2**20:,.0f} MiB that "
+            f"`{trials.subject}` holds on {trials.facts['device']} before its model is made. Use a "
+            "larger --memory; its unit is bytes unless one is given, as in 2GiB."
+        )
     why_whole = trials.facts["why_not_split"] or ""
     if below is not None:
         known = Fit(below, 0, why="it ran out of memory in a run")

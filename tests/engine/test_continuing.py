@@ -210,8 +210,8 @@ def test_weights_and_optimizer_state_are_those_of_the_file_to_the_bit(tmp_path: 
     assert lines == [
         f"continuing from '{script.path}', step 21",
         "model: from 'model_state_dict', 9 tensors",
-        "optimizer: from 'optimizer_state_dict', 6 parameters of Adam, matched by order, 6 with "
-        "state",
+        "optimizer: from 'optimizer_state_dict', 6 parameters of Adam, 6 with state; matched "
+        "by order, which 'model_state_dict' has too",
         "scheduler: from 'scheduler_state_dict', StepLR, last_epoch 3; learning rate 0.01",
         "epoch: from 'epoch' = 2, 3 epochs done, numbered from 0, as 21 steps were counted and an "
         "epoch has 7",

@@ -45,7 +45,7 @@ def _continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None
     _check_sharing(built)
     check_has_schedule(built, run)
     weights = fit_to_model(run.weights, built.model.state_dict(), run.path)
-    named = name_states(built, run)
+    named = name_states(built, run, weights)
     check_schedule(built, run)
     last_epoch = None if run.scheduler is None else run.scheduler.get("last_epoch")
     counts = Counts(
@@ -67,7 +67,7 @@ def _continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None
         f"continuing from '{run.path}', step {position.step}",
         f"model: from '{run.keys['model']}', {len(weights)} tensors",
         f"optimizer: from '{run.keys['optimizer']}', {named.parameters} parameters of "
-        f"{type(built.optimizer).__name__}, matched by order, {named.with_state} with state"
+        f"{type(built.optimizer).__name__}, {named.with_state} with state; {named.matched}"
         f"{unknown}",
         f"scheduler: {schedule}; {_learning_rates(built, run)}",
         f"epoch: {said}{why}",

@@ -1,7 +1,7 @@
 """The optimizer of a plain script's run, by the names of the recipe's parameters.
 
-A state dict of torch's knows parameters by their number, in the order of the groups. They are
-matched with the recipe's in that order, and every shape is checked.
+A state dict of torch's knows parameters by their number, in the order of the groups. `order.py`
+says which of them is which of the recipe's; every shape is checked.
 """
 
 import inspect
@@ -15,6 +15,7 @@ from hotlap.checkpoint.codec import encode
 from hotlap.checkpoint.foreign_run import ForeignRun
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.continuing.order import has_names, match_parameters
 from hotlap.engine.state.equality import is_same
 from hotlap.engine.state.fitting_optimizer import state_like, wrong_groups, wrong_states
 from hotlap.engine.state.optimizer import load_optimizer, names_by_id
@@ -42,6 +43,8 @@ class NamedStates:
     """Of the optimizer."""
     with_state: int
     """Those of them that have a state."""
+    matched: str
+    """How the file's were matched with the recipe's."""
 
     @property
     def updates(self) -> int | None:
@@ -56,8 +59,13 @@ def kept_state(built: BuiltRun) -> Mapping[str, Any] | None:
     return state_like(built.optimizer, group, group["params"][0].dim())
 
 
-def name_states(built: BuiltRun, run: ForeignRun) -> NamedStates:
+def name_states(built: BuiltRun, run: ForeignRun, weights: Mapping[str, Any]) -> NamedStates:
     """Return the states in a file by the names of the recipe's parameters.
+
+    Args:
+        built: the recipe's run.
+        run: what the file holds.
+        weights: of the file, by the model's names, in the file's order.
 
     Raises:
         UsageError: they are of another optimizer, or of other groups of parameters.
@@ -70,20 +78,17 @@ def name_states(built: BuiltRun, run: ForeignRun) -> NamedStates:
     own, groups = built.optimizer.param_groups, run.optimizer["param_groups"]
     _check_sizes(own, groups, run)
     names, states = names_by_id(built), run.optimizer["state"]
-    tensors: dict[str, torch.Tensor] = {}
-    scalars: dict[str, Any] = {}
-    with_state, like = 0, kept_state(built) or {}
     for number, (mine, theirs) in enumerate(zip(own, groups, strict=True)):
         _check_kind(built.optimizer, mine, theirs, run)
         _check_values(built, number, theirs, run)
         _check_names(mine, theirs, names, run)
-        for index, parameter in zip(theirs["params"], mine["params"], strict=True):
-            if id(parameter) not in names:
-                raise UsageError(
-                    f"the recipe's optimizer holds a parameter of shape {tuple(parameter.shape)} "
-                    f"that is not the model's, and its value is not in '{run.path}'. Use --weights "
-                    "to start a new run."
-                )
+        _check_in_model(mine, names, run)
+    matching = match_parameters(built, run, weights, names)
+    tensors: dict[str, torch.Tensor] = {}
+    scalars: dict[str, Any] = {}
+    with_state, like = 0, kept_state(built) or {}
+    for mine, indices in zip(own, matching.indices, strict=True):
+        for index, parameter in zip(indices, mine["params"], strict=True):
             found = {k: v for k, v in states.get(index, {}).items() if v is not None}
             with_state += bool(found)
             for key, value in found.items():
@@ -97,7 +102,8 @@ def name_states(built: BuiltRun, run: ForeignRun) -> NamedStates:
                     tensors[path] = value.to(parameter.dtype) if is_cast else value
                 else:
                     scalars[path] = encode(value, "the optimizer's state")
-    return NamedStates(tensors, scalars, sum(len(g["params"]) for g in own), with_state)
+    count = sum(len(group["params"]) for group in own)
+    return NamedStates(tensors, scalars, count, with_state, matching.said)
 
 
 def load_states(
@@ -250,13 +256,22 @@ def _check_names(
     mine: Mapping[str, Any], theirs: Mapping[str, Any], names: Mapping[int, str], run: ForeignRun
 ) -> None:
     """Refuse another order of parameters, where the file has their names."""
-    given = theirs.get("param_names")
-    if not isinstance(given, list) or len(given) != len(mine["params"]):
+    if not has_names(theirs):
         return
-    for name, parameter in zip(given, mine["params"], strict=True):
+    for name, parameter in zip(theirs["param_names"], mine["params"], strict=True):
         own, plain = names.get(id(parameter), ""), str(name).replace(_COMPILED, "")
         if plain != own and not plain.endswith(f".{own}"):
             raise UsageError(
                 f"the optimizer in '{run.path}' has '{plain}' where the recipe's has '{own}'. Use "
                 "the same order of parameters in the recipe."
+            )
+
+
+def _check_in_model(mine: Mapping[str, Any], names: Mapping[int, str], run: ForeignRun) -> None:
+    for parameter in mine["params"]:
+        if id(parameter) not in names:
+            raise UsageError(
+                f"the recipe's optimizer holds a parameter of shape {tuple(parameter.shape)} that "
+                f"is not the model's, and its value is not in '{run.path}'. Use --weights to start "
+                "a new run."
             )

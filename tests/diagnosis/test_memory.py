@@ -1,13 +1,11 @@
 """Six scripts with one memory problem each, and their corrected versions, observed unedited."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.diagnosis import memory_runs
 
 HEAD = """
 import numpy as np
@@ -104,18 +102,8 @@ CASES = {
 
 def diagnosed(folder: Path, text: str, *options: str) -> dict[str, Any]:
     """Return what `hotlap diagnose --memory --json` prints of a script."""
-    (folder / "train.py").write_text(HEAD + text)
     # Nothing is left of the budget for long trials of autocast.
-    command = ["diagnose", "--memory", "--budget=8s", "--json", *options, "train.py"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hotlap", *command],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return memory_runs.diagnosed(folder, HEAD + text, *options, budget="8s")
 
 
 @pytest.mark.slow

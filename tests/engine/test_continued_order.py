@@ -15,6 +15,7 @@ from hotlap.engine.build import build
 from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.run import steps_of
 from hotlap.errors import UsageError
+from tests.engine.test_continuing import adam, loss, momentum, plain_sgd
 
 EPOCHS, SAVED, EACH = 3, 2, 4
 
@@ -40,22 +41,6 @@ OWN, OTHER = "first norm second", "second norm first"
 def data() -> TensorDataset:
     inputs = torch.randn(64, 5, generator=torch.Generator().manual_seed(0))
     return TensorDataset(inputs, inputs.argmax(1))
-
-
-def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def adam(model: nn.Module) -> Any:
-    return torch.optim.Adam(model.parameters(), lr=0.02)
-
-
-def momentum(model: nn.Module) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-
-
-def plain_sgd(model: nn.Module) -> Any:
-    return torch.optim.SGD(model.parameters(), lr=0.05)
 
 
 def two_groups(model: nn.Module) -> Any:

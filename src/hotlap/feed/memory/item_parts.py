@@ -69,7 +69,8 @@ class ItemParts:
         """Samples of which it was computed."""
         self.most_bytes = 0
         """Bytes held, while they were."""
-        self._is_in_use = False
+        self.is_in_use = False
+        """True once a sample was asked for by an index that can be remembered."""
         self._asked = 0
         """Samples that were asked for, from memory or not."""
         self._length = 0
@@ -108,11 +109,6 @@ class ItemParts:
         return None if self._divided is None else self._after
 
     @property
-    def is_in_use(self) -> bool:
-        """True once a sample was asked for by an index that can be remembered."""
-        return self._is_in_use
-
-    @property
     def is_complete(self) -> bool:
         """True if everything is held that there is room for, and samples have been served."""
         return self.served > 0 and (self._is_full or len(self._held) >= self._length)
@@ -144,7 +140,7 @@ class ItemParts:
         wanted = self._try(inner_indices, dataset, indices)
         if self.refused is not None or wanted is None:
             return read(indices)
-        self._is_in_use = self._is_in_use or bool(wanted)
+        self.is_in_use = self.is_in_use or bool(wanted)
         inner, before = innermost(dataset), (self._asked, self.served)
         self._prepare(inner, wanted)
         with items_made_by(inner, self._item):

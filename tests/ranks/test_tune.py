@@ -80,6 +80,8 @@ def test_records_of_ranks_are_equal_only_if_each_rank_is() -> None:
     assert merged["start"] == {"0.0.w": ["x", True], "1.0.w": ["y", True]}
     assert merge_ranks(first, [{**other, "weights": ["c", "z"]}])["weights"] != merged["weights"]
     assert merge_ranks(first, []) == first
+    # What one rank did not record is not proven by the others.
+    assert merge_ranks(first, [{**other, "weights": None}])["weights"] == []
 
 
 PLANTED = """

@@ -22,7 +22,11 @@ def merge_ranks(first: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
     records = (first, *others)
     merged = dict(first)
     for key in _EACH:
-        if all(record.get(key) is not None for record in records):
+        if any(record.get(key) is None for record in records):
+            # What is not known of one rank is not known of the run.
+            if key in first:
+                merged[key] = None if key == "buffers" else []
+        else:
             # A loader that works ahead may have handed out one batch more in one of them.
             columns = zip(*(record[key] for record in records), strict=False)
             merged[key] = [" ".join(map(str, row)) for row in columns]

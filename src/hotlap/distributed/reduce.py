@@ -225,8 +225,8 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
         RunError: not all of them have come in time.
     """
     # Its functions take the group of the moment as their default. Imported later, by an optimizer
-    # for one, it would hold the group until the interpreter has ended, and then a thread of gloo
-    # that lets go of a tensor aborts the process.
+    # for one, it would hold the group and its threads until the interpreter has ended, the likely
+    # cause of an abort at the end of a process.
     import torch.distributed.nn.functional  # noqa: F401
 
     limit = datetime.timedelta(seconds=meeting.timeout_s)

@@ -51,13 +51,14 @@ def train(rank: int, args: argparse.Namespace) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print(f"rank {rank} epoch {epoch} loss {loss.item()!r}", flush=True)
+        # In one piece: an end of line of its own may come behind another rank's line.
+        print(f"rank {rank} epoch {epoch} loss {loss.item()!r}\n", end="", flush=True)
         if rank == args.dies:
             raise ValueError("this rank was told to die")
     digest = hashlib.sha256()
     for weights in model.state_dict().values():
         digest.update(weights.numpy().tobytes())
-    print(f"rank {rank} weights {digest.hexdigest()}", flush=True)
+    print(f"rank {rank} weights {digest.hexdigest()}\n", end="", flush=True)
     distributed.destroy_process_group()
 
 

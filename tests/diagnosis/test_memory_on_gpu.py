@@ -30,9 +30,9 @@ def test_a_snapshot_needs_a_gpu(
     ("options", "words"),
     [
         (["--snapshot", "a.pickle"], "cannot be used without --memory"),
-        (["--memory", "--snapshot", "no/such/a.pickle"], "its folder was not found"),
-        (["--memory", "--svg", "train.py"], "something else is there"),
-        (["--memory", "--svg", "."], "something else is there"),
+        (["--memory", "--snapshot", "no/such/a.pickle"], "the folder 'no/such' was not found"),
+        (["--memory", "--svg", "train.py"], "exists and was not written by this option"),
+        (["--memory", "--svg", "."], "exists and was not written by this option"),
     ],
 )
 def test_a_snapshot_that_cannot_be_written_is_refused(

@@ -13,20 +13,20 @@ def why_not(technique: Technique, options: Any) -> str | None:
     name, seam = technique.name, technique.seam_of(options)
     if seam in ("model", "step"):
         return (
-            f"`{name}` changes the model, and on ranks a wrapper (DistributedDataParallel) has "
-            f"planned for the model as it was. Run one process, or use a plan without `{name}`."
+            f"technique `{name}` changes the model's modules, and DistributedDataParallel has "
+            f"already wrapped them as they were. Use a plan without `{name}`, or one process."
         )
     if not technique.on_ranks:
         return (
-            f"`{name}` cannot be used where several processes (ranks) train one model. Use a plan "
-            "without it."
+            f"technique `{name}` cannot be used where several processes (ranks) train one model. "
+            f"Use a plan without `{name}`."
         )
     moves_bits = technique.numerics(options) not in (Numerics.EXACT, Numerics.CHANGES)
     if seam == "optimizer" and moves_bits:
         # One rank that refused it alone would drift away from the others, and nobody would see.
         return (
-            f"`{name}` rounds otherwise with these options. Expected: an exact technique, because "
-            "all ranks must make the same update, bit for bit."
+            f"technique `{name}` is not exact with these options, and all ranks must make the "
+            f"same update, bit for bit. Use exact options, or a plan without `{name}`."
         )
     return None
 

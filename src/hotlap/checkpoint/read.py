@@ -103,7 +103,7 @@ def read(path: Path) -> Checkpoint:
             tensors[group] = assemble(manifest["tensors"][group], parts.pop(group))
         except (ValueError, RuntimeError) as error:
             raise CheckpointCorrupt(
-                f"'{path}' cannot be put together: {error}. Use another checkpoint."
+                f"the ranks' parts in '{path}' cannot be joined: {error}. Use another checkpoint."
             ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
 

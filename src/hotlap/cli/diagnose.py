@@ -121,14 +121,15 @@ def _check_output(option: str, given: str | None, begins: bytes) -> None:
     path = Path(given)
     if not path.absolute().parent.is_dir():
         raise UsageError(
-            f"--{option} {given}: its folder was not found. Expected: a file in a folder."
+            f"--{option} {given}: the folder '{path.parent}' was not found. Create it, or choose "
+            "another file."
         )
     if not path.exists():
         return
     if not path.is_file() or not _begins_with(path, begins):
         raise UsageError(
-            f"--{option} {given}: something else is there, which would be lost. Choose another "
-            "file."
+            f"--{option} {given} exists and was not written by this option, so it was not "
+            "overwritten. Choose another file."
         )
 
 

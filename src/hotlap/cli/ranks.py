@@ -43,14 +43,14 @@ class RankRequest:
         given = f"--restarts {self.restarts}"
         if detect_ranks(os.environ).world > 1:
             raise UsageError(
-                f"{given} needs ranks that hotlap has started, and another launcher has started "
-                "these. Use `torchrun --max-restarts N`, or Slurm's `sbatch --requeue`, with "
-                "--resume auto."
+                f"{given} was given to ranks that another launcher (torchrun or Slurm) started, "
+                "which hotlap cannot restart. Use `torchrun --max-restarts N` or Slurm's `sbatch "
+                "--requeue` instead, with --resume auto."
             )
         if self.run_dir is None:
             raise UsageError(
-                f"{given} needs checkpoints to restart from. Pass --run-dir FOLDER, or remove "
-                "--restarts."
+                f"{given} was given without --run-dir, so there are no checkpoints to restart "
+                "from. Pass --run-dir FOLDER, or remove --restarts."
             )
         if self.resume not in (None, "auto"):
             raise UsageError(

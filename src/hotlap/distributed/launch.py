@@ -47,7 +47,7 @@ def check_devices(count: int, device: str | None) -> None:
     if kind[1] and count > 1:
         raise UsageError(
             f"--device {device} names one device, and --devices {count} asks for {count}. Use "
-            f"--device {kind[0]}, or leave out --devices."
+            f"--device {kind[0]}, or remove --devices."
         )
     there = torch.cuda.device_count() if device in (None, "cuda") else 0
     if (there or device == "cuda") and count > there:

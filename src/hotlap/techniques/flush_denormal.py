@@ -30,11 +30,14 @@ _ELEMENTS = 2**18
 
 def why_not(task: TaskFacts) -> str | None:
     if task.device != "cpu":
-        return f"the model trains on '{task.device}'. Expected: a CPU, which denormals slow down."
+        return (
+            f"the model trains on '{task.device}', which denormal numbers do not slow down. Train "
+            "on a CPU to use flush_denormal."
+        )
     if task.denormals < MANY:
         return (
-            f"denormal numbers in the optimizer's state: about {task.denormals}, as far as the run "
-            f"was watched. Expected: {MANY} or more, for it to be faster."
+            f"the optimizer's state held about {task.denormals} denormal numbers while the run was "
+            f"watched, too few to slow it down. Expected: {MANY} or more."
         )
     return None
 

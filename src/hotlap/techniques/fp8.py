@@ -33,7 +33,7 @@ ROWS = 8
 
 def why_not(task: TaskFacts) -> str | None:
     if task.device.partition(":")[0] != "cuda":
-        return f"the run is on '{task.device}'. Expected: {_GPU}."
+        return f"the model trains on '{task.device}'. Expected: {_GPU}."
     if "Linear" not in task.layers:
         return "the model has no `torch.nn.Linear`. Expected: one or more; fp8 needs them."
     return _explain_absence()

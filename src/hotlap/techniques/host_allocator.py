@@ -38,7 +38,10 @@ _OTHERS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if host.platform != "linux":
-        return f"the platform is '{host.platform}'. Expected: 'linux', with the GNU C library."
+        return (
+            f"this platform is '{host.platform}', and host_allocator sets options of Linux's GNU C "
+            "library. Expected: 'linux'."
+        )
     if task.device != "cpu":
         return (
             f"the model trains on '{task.device}', whose memory PyTorch caches already. Remove "

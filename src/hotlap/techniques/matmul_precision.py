@@ -40,14 +40,15 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
         needed = "amx_fp16" if options.precision == "high" else "amx_bf16"
         if needed not in host.features:
             return (
-                f"precision='{options.precision}' requires a CPU with {needed}, and this one has "
-                f"none. Expected: a CPU with {needed}; float32 is used instead."
+                f"precision='{options.precision}' needs a CPU with the instructions {needed}, "
+                "which this CPU lacks. Remove matmul_precision from the plan; products stay in "
+                "float32."
             )
     elif not any(float(gpu.compute_capability or 0) >= 8 for gpu in host.gpus):
         found = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in host.gpus)
         return (
-            f"GPUs on this host: {found or 'none'}. Expected: an NVIDIA GPU of compute capability "
-            "8.0 or newer, which TF32 needs."
+            f"TF32 needs an NVIDIA GPU, and the GPUs on this host are: {found or 'none'}. "
+            "Expected: compute capability 8.0 or newer."
         )
     return None
 

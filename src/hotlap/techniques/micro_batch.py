@@ -35,7 +35,10 @@ def why_not(task: TaskFacts) -> str | None:
     norm = next((name for name in task.layers if "BatchNorm" in name), None)
     if norm is None:
         return None
-    return f"{norm} would compute its statistics per micro-batch: use another normalization"
+    return (
+        f"the model has {norm}, which would compute its statistics per micro-batch instead of per "
+        "batch. Use another normalization, or a plan without micro_batch."
+    )
 
 
 def candidates(task: TaskFacts) -> tuple[dict[str, int], ...]:
@@ -48,7 +51,10 @@ def candidates(task: TaskFacts) -> tuple[dict[str, int], ...]:
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
-        raise Refusal("hotlap cannot split a script's steps. Use `hotlap train` with a recipe.")
+        raise Refusal(
+            "micro_batch cannot split the steps of a script. Use `hotlap train` with a recipe, or "
+            "remove micro_batch from the plan."
+        )
     source = target.loader
     if target.is_held_out:
         # Its batches may be smaller than a step.
@@ -62,7 +68,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         )
     if options.size == source.batch == source.micro:
         raise Refusal(
-            f"size={options.size} is the whole batch. Set a size below {source.batch} to split it."
+            f"micro_batch.size={options.size} is the whole batch, so nothing would be split. Set "
+            f"a size below {source.batch}."
         )
     source.micro = options.size
     target.notes["micro_batch"] = -(-source.batch // options.size)

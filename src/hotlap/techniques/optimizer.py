@@ -45,8 +45,8 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
             return None
     if not task.optimizers:
         return (
-            "the script took no step with an optimizer of torch.optim. Expected: a call of "
-            f"`optimizer.step()`, of {', '.join(supported)}."
+            "the script took no step with an optimizer of torch.optim. Expected: one of "
+            f"{', '.join(supported)}, whose `step()` is called."
         )
     return _ELSEWHERE.format(task.optimizers[0].name, options.implementation, ", ".join(supported))
 

@@ -97,8 +97,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
                 )
         if "forward" in vars(block):
             raise Refusal(
-                f"the `forward` of module '{name}' was replaced on the instance. Expected: the "
-                f"`forward` that its class {type(block).__name__} defines."
+                f"the `forward` of module '{name}' was replaced on the instance. Use the `forward` "
+                f"of its class {type(block).__name__}, or remove recompute from the plan."
             )
     seen = _Seen(len(chosen), len(found))
     for name, block in chosen.items():

@@ -35,7 +35,10 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
         return f"count={options.count} is more than the usable cores. Expected: 1 to {host.cores}."
     if task.threads == options.count:
-        return f"the script runs with {options.count} threads already. Expected: another count."
+        return (
+            f"count={options.count} is what the script runs with already. Choose another number "
+            f"from 1 to {host.cores}, or remove threads from the plan."
+        )
     return None
 
 

@@ -64,9 +64,9 @@ def find_position(
     is_clear = rest == 0 and counts.epoch in (None, done - 1, done)
     if not is_clear or not _follows(counts, done, steps, task):
         raise UsageError(
-            f"'{path}' does not say clearly how far its run was: {counts}, and an epoch of the "
-            f"recipe has {each} steps. Use the script's batch size, accumulation, drop_last and "
-            "schedule_per in the recipe; or pass --epochs-done N for the number of whole epochs."
+            f"how many epochs of the run in '{path}' were done is unclear: {counts}, and an epoch "
+            f"of the recipe has {each} steps. Use the script's batch size, accumulation, drop_last "
+            "and schedule_per in the recipe; or pass that number: --epochs-done N."
         )
     base = "" if counts.epoch is None else f", numbered {_from(counts, done)}"
     why = f"{_epochs(done)} done{base}, as {steps} steps were counted and an epoch has {each}"
@@ -115,8 +115,8 @@ def _by_epochs(counts: Counts, each: int, by_step: bool, path: Path) -> tuple[Po
         why = f", assuming that it is numbered from 0; if not, pass --epochs-done {epoch}"
     else:
         raise UsageError(
-            f"'{path}' does not say clearly how far its run was: {counts}. Pass --epochs-done N "
-            "for the number of whole epochs."
+            f"how many epochs of the run in '{path}' were done is unclear: {counts}. Pass "
+            "--epochs-done N for the number of whole epochs."
         )
     return Position(done * each, done), f"{_epochs(done)} done{why}"
 

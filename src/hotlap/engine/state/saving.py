@@ -179,8 +179,9 @@ class Saver:
         tensors, state = self._capture(built, position, clock)
         if self.reduce.world > 1 and (self.is_in_parts or holds_pieces(tensors)):
             raise StorageError(
-                f"{self.reduce.world} ranks hold parts of the state of step {position.step}, and "
-                f"rank {self.reduce.rank} cannot save it alone. Resume from the last checkpoint."
+                f"the checkpoint of step {position.step} was not saved: {self.reduce.world} ranks "
+                f"hold parts of it, and rank {self.reduce.rank} is ending alone. Resume from the "
+                "last checkpoint."
             )
         self._save_whole(built, tensors, state, position)
 

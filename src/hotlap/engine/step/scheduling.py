@@ -32,8 +32,9 @@ def check_length(scheduler: Any, task: Task) -> None:
     for name, length in _lengths(scheduler):
         if length > steps:
             raise UsageError(
-                f"the schedule {name} takes {length} {task.schedule_per}s, the run has {what}: it "
-                f"would not reach its end. Use a schedule of at most {what}, or a longer run."
+                f"the schedule {name} takes {length} {task.schedule_per}s, and the run has only "
+                f"{what}, so the schedule would not reach its end. Use a schedule of at most "
+                f"{what}, or a longer run."
             )
         if name == "OneCycleLR" and length < steps:
             raise UsageError(

@@ -148,7 +148,7 @@ def fewer(rows: list[Any]) -> list[Any]:
 @pytest.mark.parametrize(
     ("transform", "words"),
     [
-        (of_the_batch, "gave another sample"),
+        (of_the_batch, "unlike `__getitem__`"),
         (drawing, "draws random numbers"),
         (fewer, "gave 3 samples, not 8"),
     ],

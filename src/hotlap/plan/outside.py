@@ -41,7 +41,7 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"{what} '{spec}': importing '{module_name}' raised {type(error).__name__}: {error}. "
-            "Expected: a module that can be imported."
+            f"Run `python -c 'import {module_name}'`, and correct what it reports."
         ) from error
     found = getattr(module, attribute, None)
     if found is None:

@@ -124,7 +124,7 @@ class Task:
         if self.lengths is not None and self.is_stream:
             raise UsageError(
                 f"lengths is set, but data is a stream ({type(self.data).__name__}), whose samples "
-                "are not known in advance. Use a map-style dataset, or a stream with "
+                "are not known in advance. Use a map-style dataset; or remove `lengths`, and set "
                 "`collate=hotlap.pad(...)` and batch_size."
             )
         for name in ("transform", "batch_transform"):

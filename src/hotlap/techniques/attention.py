@@ -40,7 +40,10 @@ class Options:
 def why_not(task: TaskFacts, options: Options) -> str | None:
     if not any(name.endswith(_PROJECTIONS) for name in task.layers):
         names = ", ".join(_PROJECTIONS)
-        return f"the model has no layer that projects to attention; expected: one of {names}"
+        return (
+            "the model has no layer that could make an attention's queries, keys and values. "
+            f"Expected: one of {names}; or remove attention from the plan."
+        )
     return _why_not_on(task.device, options)
 
 

@@ -74,7 +74,7 @@ class BatchedReader:
                 wrong = [at for at, one, other in pairs if not samples_equal(one, other)]
                 if wrong:
                     self.refused = (
-                        f"{name}.__getitems__ gave another sample {wrong[0]} than `__getitem__`"
+                        f"{name}.__getitems__ returned sample {wrong[0]} unlike `__getitem__`"
                     )
         rng.restore(states)
         if self.refused is None:

@@ -1,6 +1,7 @@
 """A run learns what its task says, whatever reads the samples and whoever looks on."""
 
 import random
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import Dataset, default_collate
 
 import hotlap
 from hotlap.engine.build import build
+from hotlap.feed.memory import item_parts
 from hotlap.feed.samples.order import epoch_order
 from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
@@ -111,10 +113,34 @@ def test_every_tier_gives_the_same_batches_and_leaves_the_models_draws_alone(
     assert repr(other) != repr(expected)
 
 
-def test_an_augmented_data_set_is_not_kept_in_memory() -> None:
+def test_a_data_set_that_draws_before_all_else_is_not_kept_in_memory() -> None:
     done = hotlap.train(make(data=Augmented()), RESIDENT)
     assert done.techniques[0]["state"] == "refused"
-    assert "draws from" in done.techniques[0]["why"]
+    assert "draws random numbers in its first statement" in done.techniques[0]["why"]
+
+
+class Decoded(Fixed):
+    """Draws once a sample is decoded."""
+
+    def __getitem__(self, index: int) -> Any:
+        row = torch.full((4,), float(index))
+        row += random.random() + np.random.random() + torch.rand(4)
+        return row, torch.tensor([1.0, index / 2])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_a_sample_is_before_it_draws_is_kept_in_memory(
+    accumulate: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(item_parts, "_WORTH_IT", 1e9)
+    task = make(data=Decoded(), epochs=6, accumulate=accumulate, batch_size=8 // accumulate)
+    plain = weights(hotlap.train(task, PLAIN))
+    done = hotlap.train(task, RESIDENT)
+    assert same(weights(done), plain)
+    (row,) = done.techniques
+    assert row["state"] == "applied" and "computes before" in row["why"]
+    served = re.search(r"memory for (\d+) samples", row["why"])
+    assert served is not None and int(served[1]) >= 3 * 21
 
 
 def test_entering_an_epoch_in_the_middle_gives_what_is_left_of_it() -> None:

@@ -152,7 +152,13 @@ def _serve_rows(target: FeedTarget, dataset: Any, read: Fetch) -> Fetch:
 
     def read_parts(indices: Any) -> Any:
         # Only what draws is taken apart; whole samples are served faster.
-        return parts.fetch(dataset, read, indices) if rows.draws else read(indices)
+        if not rows.draws:
+            return read(indices)
+        wanted: Any = indices
+        if target.own_order and not isinstance(indices, list):
+            # The engine's positions are a tensor, and it asks the data set for integers.
+            wanted = indices.tolist()
+        return parts.fetch(dataset, read, wanted)
 
     fetch = rows.bind(dataset, read_parts)
     if target.fill_ahead:

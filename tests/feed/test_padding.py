@@ -81,6 +81,37 @@ def test_what_is_cut_from_wider_rows_is_the_batch_itself(values: Any, to: Any) -
     assert torch.equal(bare.cut(bare.pad_to(rows, 20)), bare(rows))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("kind", ["dict", "tuple", "tensor"])
+def test_parts_of_different_widths_join_to_the_batch_of_all(kind: str, dim: int) -> None:
+    fields = [torch.full((2, 2), float(n)) for n in (1, 2, 3)]
+    lengths = (2, 5, 3)
+    rows = [
+        row.new_full([*row.shape[:dim], length, *row.shape[dim + 1 :]], 4.0)
+        for row, length in zip(fields, lengths, strict=True)
+    ]
+    if kind == "tensor":
+        pad, samples = hotlap.pad(7, dim=dim, lengths=True, mask=True), rows
+    elif kind == "tuple":
+        pad, samples = hotlap.pad({0: 7}, dim=dim, mask=True), [(row, 1) for row in rows]
+    else:
+        pad = hotlap.pad({"x": 7}, dim=dim, lengths=True, mask=True)
+        samples = [{"x": row, "label": 1} for row in rows]
+    whole = pad(samples)
+    joined = pad.join([pad(samples[:1]), pad(samples[1:])])
+    names = whole if isinstance(whole, dict) else range(len(whole))
+    assert len(joined) == len(whole)
+    assert all(torch.equal(joined[name], whole[name]) for name in names)
+    other = pad.join([pad(samples[1:]), pad(samples[:1])])
+    assert not all(torch.equal(other[name], whole[name]) for name in names)
+
+
+def test_parts_of_one_tensor_join_to_the_batch_of_all() -> None:
+    rows = [torch.arange(2), torch.arange(4)]
+    pad = Pad(-1)
+    assert torch.equal(pad.join([pad(rows[:1]), pad(rows[1:])]), pad(rows))
+
+
 def test_numpy_arrays_lists_and_empty_samples() -> None:
     rows = [{"x": np.array([1, 2])}, {"x": []}, {"x": torch.tensor([3])}]
     batch = hotlap.pad({"x": 0}, lengths=True)(rows)

@@ -116,6 +116,33 @@ class Pad:
             narrow(self.mask if isinstance(fields, dict) else -1, ends[0], 1)
         return fields
 
+    def join(self, parts: Sequence[Any]) -> Any:
+        """Return the batch of all samples of some batches, in their order, as a call gives it.
+
+        Args:
+            parts: batches of this function; of tensors alone, with the same fields.
+        """
+        import torch
+
+        if isinstance(parts[0], torch.Tensor):
+            return torch.cat(_widen(parts, self.dim + 1, self.values[0]))
+        first, values = parts[0], {**self.values}
+        is_dict = isinstance(first, Mapping)
+        if self.mask:
+            values[self.mask if is_dict else len(first) - 1] = False
+        fields = {
+            field: [part[field] for part in parts]
+            for field in (first if is_dict else range(len(first)))
+        }
+        joined = {}
+        for field, column in fields.items():
+            if field in values:
+                # The mask has no dimensions but these two.
+                dim = self.dim + 1 if field in self.values else 1
+                column = _widen(column, dim, values[field])
+            joined[field] = torch.cat(column)
+        return joined if is_dict else list(joined.values())
+
     def target(self, longest: int) -> int:
         """Return what a batch with this longest sample is padded to, see `lengths.bucket`."""
         return bucket(longest, self.to)
@@ -225,6 +252,18 @@ class Pad:
         if end > longest:
             padded = extend(padded, (0, 0) * (padded.dim() - 2) + (0, end - longest), value=value)
         return padded.movedim(1, self.dim + 1).contiguous(), lengths
+
+
+def _widen(column: Sequence[Any], dim: int, value: float) -> list[Any]:
+    """Pad tensors in one dimension to the longest of them."""
+    import torch
+
+    longest, wide = max(part.shape[dim] for part in column), []
+    for part in column:
+        shape = list(part.shape)
+        shape[dim] = longest - shape[dim]
+        wide.append(torch.cat([part, part.new_full(shape, value)], dim))
+    return wide
 
 
 def _stack(field: Field, column: list[Any]) -> Any:

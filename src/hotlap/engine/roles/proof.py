@@ -28,6 +28,7 @@ from hotlap.engine.roles.named_tensors import (
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture
+from hotlap.sequences.padding import Pad
 from hotlap.trial import digest
 from hotlap.trial.custody import Custody
 from hotlap.trial.numbers import group_hyperparameters
@@ -44,7 +45,7 @@ def verify(trial: Trial) -> None:
     Each is handed over with a message `sample`, and the run goes on when that has been answered: it
     may be removed by then.
     """
-    fed = _FeedDigests()
+    fed = _FeedDigests(trial.task.collate)
     built = trial.build(replace(trial.task, loss=fed.wrap_loss(trial.task.loss)))
     run = _Recorded(trial, built, fed)
     run.take(trial.config.options["steps"])
@@ -55,8 +56,9 @@ def verify(trial: Trial) -> None:
 class _FeedDigests:
     """Digests of what each step was fed: what its loss was called with, micro-batches joined."""
 
-    def __init__(self) -> None:
+    def __init__(self, collate: Any = None) -> None:
         self.digests: list[str] = []
+        self._collate = collate
         self._given: list[Any] = []
         self._seen: list[Any] = []
 
@@ -78,22 +80,40 @@ class _FeedDigests:
 
     def end(self) -> None:
         """Digest the step; by what was given where it called no loss, as a replayed graph does."""
-        self.digests.append(digest.of_nested(join_micro_batches(self._seen or self._given)))
+        micros = self._seen or self._given
+        self.digests.append(digest.of_nested(join_micro_batches(micros, self._collate)))
         self._given, self._seen = [], []
 
 
-def join_micro_batches(batches: list[Any]) -> Any:
-    """Return the batch that these are the parts of, or all of them where they do not fit."""
+def join_micro_batches(batches: list[Any], collate: Any = None) -> Any:
+    """Return the batch that these are the parts of, or all of them where they do not fit.
+
+    Args:
+        batches: the micro-batches of a step.
+        collate: the task's; where it pads, each of them may be padded to another length.
+    """
     leaves: list[list[torch.Tensor]] = [[] for _ in batches]
     specs = [
         nested.flatten_into(batch, found) for batch, found in zip(batches, leaves, strict=True)
     ]
     columns = [list(column) for column in zip(*leaves, strict=False)]
     fits = specs[0] is not None and all(spec == specs[0] for spec in specs)
-    if not fits or not all(map(_can_join, columns)):
+    if not fits:
         return batches
+    if not all(map(_can_join, columns)):
+        return _join_padded(batches, collate)
     whole = [torch.cat(column) if len(column) > 1 else column[0] for column in columns]
     return [repr(specs[0]), whole]
+
+
+def _join_padded(batches: list[Any], collate: Any) -> Any:
+    if not isinstance(collate, Pad):
+        return batches
+    try:
+        return join_micro_batches([collate.join(batches)])
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
+        # Another batch than `collate` made, by the task's `batch_transform`.
+        return batches
 
 
 def _can_join(column: list[torch.Tensor]) -> bool:
@@ -167,7 +187,7 @@ class _Recorded:
         """Evaluate where the run has come to, and let that be repeated."""
         if self.built.held_out is None:
             return
-        read = _Digested(self.built.held_out)
+        read = _Digested(self.built.held_out, self.trial.task.collate)
         self.built.held_out = read  # pyright: ignore[reportAttributeAccessIssue]
         measures = evaluate(self.built)
         given = digest.of_nested(list(measures.values()))
@@ -198,14 +218,14 @@ class _Recorded:
 class _Digested:
     """Held-out samples that are read with an ear in between; in all else they are themselves."""
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
+    def __init__(self, source: Any, collate: Any) -> None:
+        self._source, self._collate = source, collate
         self._read: list[str] = []
 
     def epoch(self, *args: Any) -> Iterator[Any]:
         for micros in islice(self._source.epoch(*args), EVALUATED):
             # A plan may split them.
-            whole = join_micro_batches([batch for _, batch in micros])
+            whole = join_micro_batches([batch for _, batch in micros], self._collate)
             self._read.append(digest.of_nested(whole))
             yield micros
 

@@ -267,6 +267,31 @@ def scaled_gradient(target: Any, size: float) -> None:
         parameter.register_hook(lambda gradient: gradient * (1 + size))
 
 
+def scaled_output(target: Any, size: float) -> None:
+    """Of what the model gives, so that backward itself computes other gradients."""
+
+    def after(module: Any, _inputs: Any, output: Any) -> None:
+        if module.training and output.requires_grad:
+            output.register_hook(lambda gradient: gradient * (1 + size))
+
+    target.module.register_forward_hook(after)
+
+
+def late_gradient(target: Any, size: float) -> None:
+    """Every `size`-th update gets gradients that are 1 % larger than backward left them."""
+    weights = _weights(target)
+    count = [0]
+
+    def enlarge(_parameter: Any) -> None:
+        # Backward comes to the first layer last.
+        if _each(count, size):
+            for parameter in weights:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1.01)
+
+    weights[0].register_post_accumulate_grad_hook(enlarge)
+
+
 def stale_gradient(target: Any, size: float) -> None:
     """Every `size`-th is that of the backward before."""
     for parameter in _weights(target):
@@ -397,6 +422,8 @@ FIXED_MASK = _technique("fixed_mask", "model", fixed_mask)
 NOISE = _technique("noise", "model", noise)
 NARROW_NOISE = _technique("narrow_noise", "model", noise, Numerics.PRECISION)
 SCALED_GRADIENT = _technique("scaled_gradient", "model", scaled_gradient)
+SCALED_OUTPUT = _technique("scaled_output", "model", scaled_output)
+LATE_GRADIENT = _technique("late_gradient", "model", late_gradient)
 STALE_GRADIENT = _technique("stale_gradient", "model", stale_gradient)
 ZERO_GRADIENT = _technique("zero_gradient", "model", zero_gradient)
 SECRET_RATE = _technique("secret_rate", "optimizer", secret_rate)

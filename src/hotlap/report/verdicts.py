@@ -30,6 +30,10 @@ start: parameters start bit-equal to the plain run's, and require gradients wher
 custody: each update starts from the weights and the optimizer state that the previous one left.
 What the script itself changes in between, it must change at the same updates.
 
+delivery: each update gets the gradients that backward computed since the last one, on sampled
+elements. If the plain run clips or scales them in between, they must follow from the same clipping
+or factor. Any other change of the script's own cannot be checked at every step.
+
 participation: the same parameters have a gradient.
 
 random: the RNG states are the plain run's. If a plan uses other random numbers, its verdict is

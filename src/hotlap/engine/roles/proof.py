@@ -28,8 +28,11 @@ from hotlap.engine.roles.named_tensors import (
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture
+from hotlap.engine.step.passes import trained_tensors
 from hotlap.trial import digest
+from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
+from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.numbers import group_hyperparameters
 from hotlap.trial.update_follower import follower_of
 
@@ -45,8 +48,11 @@ def verify(trial: Trial) -> None:
     may be removed by then.
     """
     fed = _FeedDigests()
-    built = trial.build(replace(trial.task, loss=fed.wrap_loss(trial.task.loss)))
-    run = _Recorded(trial, built, fed)
+    delivered = _Delivered(trial)
+    built = trial.build(
+        replace(trial.task, model=delivered.make_model, loss=fed.wrap_loss(trial.task.loss))
+    )
+    run = _Recorded(trial, built, fed, delivered)
     run.take(trial.config.options["steps"])
     run.evaluate()
     trial.report(built, steps=len(run.weights), record=run.record())
@@ -82,6 +88,59 @@ class _FeedDigests:
         self._given, self._seen = [], []
 
 
+class _Delivered:
+    """Follows the gradients of a recipe's model from its making on, before any technique acts."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._make = trial.task.model
+        self._built: BuiltRun | None = None
+        self._micros, self._is_missed = 1, True
+        self.custody = GradientCustody.of_options(
+            trial.config.options, is_capturing=self._is_capturing
+        )
+
+    def make_model(self) -> Any:
+        """Make the task's model, and follow its gradients."""
+        model = self._make()
+        if isinstance(model, torch.nn.Module):
+            self.custody.watch(model.parameters())
+        return model
+
+    def _is_capturing(self) -> bool:
+        return self._built is not None and self._built.hardware.is_capturing()
+
+    def follow(self, built: BuiltRun) -> None:
+        """Follow the updates of a run, too."""
+        self._built = built
+
+    def begin_step(self, micros: int) -> None:
+        """A step of so many micro-batches begins."""
+        self._micros, self._is_missed = micros, True
+
+    def begin_update(self) -> None:
+        """The optimizer is about to step, and this is not recorded as a graph."""
+        assert self._built is not None, "an update begins before the run is built"
+        if self._built.weights:
+            return
+        self._is_missed = False
+        parameters = trained_tensors(self._built.optimizer)
+        self.custody.update_begins(0, parameters, self._divisor())
+
+    def end_step(self) -> None:
+        """A step has ended whose update was taken."""
+        if self._is_missed:
+            self.custody.miss_update(0, "it is replayed as a graph, or updates copies of weights")
+
+    def _divisor(self) -> float:
+        """Return what the engine has divided the gradients by since they were computed."""
+        assert self._built is not None
+        passes, scaler = self._built.step.passes, self._built.step.target.scaler
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        # The loss of a single micro-batch is divided before its backward.
+        is_divided = self._micros > 1 and passes.items is not None
+        return scale * float(passes.items) if is_divided else scale
+
+
 def join_micro_batches(batches: list[Any]) -> Any:
     """Return the batch that these are the parts of, or all of them where they do not fit."""
     leaves: list[list[torch.Tensor]] = [[] for _ in batches]
@@ -105,8 +164,10 @@ def _can_join(column: list[torch.Tensor]) -> bool:
 class _Recorded:
     """A run while it is recorded, from outside the step."""
 
-    def __init__(self, trial: Trial, built: BuiltRun, fed: _FeedDigests) -> None:
-        self.trial, self.built, self.fed = trial, built, fed
+    def __init__(
+        self, trial: Trial, built: BuiltRun, fed: _FeedDigests, delivered: _Delivered
+    ) -> None:
+        self.trial, self.built, self.fed, self.delivered = trial, built, fed, delivered
         self.losses: list[torch.Tensor] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
@@ -121,6 +182,8 @@ class _Recorded:
         self._buffers: list[str] = []
         self._custody = Custody()
         self._follower = follower_of(trial.config.options)
+        self._averages = Averages()
+        delivered.follow(built)
         self._original = built.source.epoch
         built.source.epoch = self._epoch  # pyright: ignore[reportAttributeAccessIssue]
         built.optimizer.register_step_pre_hook(lambda *_: self._update_begins())
@@ -129,17 +192,21 @@ class _Recorded:
         self.sampler.at_update()
         # A replayed graph has no place to look in.
         if not self.built.hardware.is_capturing():
+            self.delivered.begin_update()
             self._custody.look(0, self.built.optimizer, trained_weights(self.built).values())
 
     def _epoch(self, *args: Any) -> Iterator[Any]:
         self._epochs += 1
         for micros in self._original(*args):
             self.fed.begin(micros)
+            self.delivered.begin_step(len(micros))
             self.hyperparameters.append(
                 json.dumps(group_hyperparameters(self.built.optimizer), sort_keys=True)
             )
             self.sampler.looks = bool(self.sampler.wanted) and self._follower.is_looking
             self.sampler.before_step(len(self.weights), micros)
+            trained = trained_tensors(self.built.optimizer)
+            self._averages.update_begins([self.built.model], trained)
             self._follower.update_begins(0, self.built.optimizer)
             self._custody.update_begins(
                 0, self.built.optimizer, trained_weights(self.built).values()
@@ -158,6 +225,7 @@ class _Recorded:
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
+                self.delivered.end_step()
                 self._follower.update_ends(0, self.built.optimizer)
             self.sampler.after_step(step, is_odd=is_odd)
             if step.number >= horizon:
@@ -186,10 +254,12 @@ class _Recorded:
             "buffers": self._buffers,
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
+            "delivered": self.delivered.custody.report(),
             "hyperparameters": self.hyperparameters[: len(self.weights)],
             "evaluated": self._evaluated,
             "reads_fixed": True,
             "epochs": self._epochs,
+            "averages": self._averages.report(),
             "followed": self._follower.report(self.trial.config.options),
             "not_sampled": self.sampler.reason,
         }

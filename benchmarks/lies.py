@@ -69,6 +69,7 @@ LIES = (
     Lie("forget_moments", (10, 3, 30), ("custody",)),
     Lie("same_mask", (1, 3, 10), ("random",), SECOND),
     Lie("fixed_mask", (1,), ("random", "gradient"), SECOND),
+    Lie("dropout_off", (10, 3, 30), ("random", "gradient"), SECOND),
     Lie("narrow_noise", (0.05, 0.15, 0.017), ("delivery", "gradient"), RECIPES, _GRADIENT),
     Lie("noise", (1e-3, 3e-3, 3e-4), ("delivery", "gradient"), limit=_GRADIENT),
     # Clipping takes the same factor of all gradients away.

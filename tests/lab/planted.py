@@ -265,6 +265,19 @@ def _half_of_the_averages(target: Any, options: Any) -> Any:
     return target
 
 
+def _dropout_off_at_times(target: Any, options: Any) -> Any:
+    calls = [0]
+
+    def switch(module: Any, inputs: Any) -> None:
+        calls[0] += module.training
+        for each in module.modules():
+            if type(each).__name__ == "Dropout":
+                each.training = module.training and calls[0] % 10 != 0
+
+    target.module.register_forward_pre_hook(switch)
+    return target
+
+
 def _faster_batch_norm(target: Any, options: Any) -> Any:
     for module in target.module.modules():
         if hasattr(module, "momentum"):
@@ -297,4 +310,5 @@ SMALLER_START = _technique("smaller_start", "model", _smaller_start)
 SHRINK = _technique("shrink", "model", _shrink_before_each_forward)
 MOMENTS = _technique("moments", "model", _round_moments)
 AVERAGES = _technique("averages", "model", _half_of_the_averages, Numerics.EXACT)
+DROPOUT_AT_TIMES = _technique("dropout_at_times", "model", _dropout_off_at_times)
 BATCH_NORM = _technique("batch_norm", "model", _faster_batch_norm, Numerics.EXACT)

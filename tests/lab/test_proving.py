@@ -223,28 +223,6 @@ def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
     assert len(compared) == 1 and not lab.shares_cores
 
 
-def test_sizes_of_gradients_are_measured_if_the_plain_run_changes_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[bool] = []
-    touched = {**delivered(), "scale": 0.5, "rest": 0.0, "ceiling": None}
-
-    def run(lab: Any, plan: Plan, **options: Any) -> Any:
-        del lab, plan
-        asked.append(options["measures_sizes"])
-        record = {**runs_record(), "delivered": {"updates": [touched], "problem": ""}}
-        return {"record": record, "techniques": []}
-
-    monkeypatch.setattr(followed_runs, "run_to_report", run)
-    lab: Any = SimpleNamespace(
-        subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None, shares_cores=False
-    )
-    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1)
-    runs.run_plain()
-    runs.follow(FUSED)
-    assert asked == [False, True, True]
-
-
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow) for name in ("diffusion", "gan", "annealed", "ahead")
 ]

@@ -22,7 +22,7 @@ from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny_recipe.py"
 NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "FREEZE", "NARROW", "BIASED")
-MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW")
+MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW", "DROPOUT_AT_TIMES")
 TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *MORE))
 SEEN_BY = {
     "drop": "batches",
@@ -36,6 +36,7 @@ SEEN_BY = {
     "secret_rate_and_narrow": "update",
     "smaller_start": "start",
     "shrink": "custody",
+    "dropout_at_times": "random",
 }
 FAST = ("drop", "rate", "scale")
 """The others are found out in scripts, and in recipes by `make test-all`."""

@@ -145,6 +145,23 @@ def test_a_models_own_parts_are_no_copies() -> None:
     assert Averages().update_begins([model], [*twin.parameters()]) == []
 
 
+def test_copies_that_an_optimizer_trains_are_no_averages() -> None:
+    def follow(*, are_trained: bool) -> list[dict[str, Any]]:
+        torch.manual_seed(0)
+        model = own_class()(nn.Linear(4, 4))
+        masters = [weight.detach().clone() for weight in model.parameters()]
+        averages = Averages()
+        for _ in range(20):
+            averages.update_begins([model], masters if are_trained else ())
+            for master, weight in zip(masters, model.parameters(), strict=True):
+                master.add_(0.01)
+                weight.data.copy_(master.bfloat16())
+        return averages.report()
+
+    assert len(follow(are_trained=False)) == 1
+    assert follow(are_trained=True) == []
+
+
 def test_what_cannot_be_followed_ends_no_script() -> None:
     kind = own_class()
     model = kind(nn.Linear(3, 5))

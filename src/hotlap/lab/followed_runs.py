@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.lab.auxiliary_checks import check_averages
-from hotlap.lab.delivery import changes_gradients
 from hotlap.lab.recipe_repetition import TIMEOUT_S, RecipeRepetition
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
@@ -151,7 +150,6 @@ class FollowedRuns:
                 at_own_places=at_own_places,
                 folder=str(folder or self.lab.exchange),
                 drawn_with=self.drawn_with,
-                measures_sizes=bool(self.plain) and changes_gradients(self.plain),
                 gradients=gradients if is_first else None,
                 beside=None if is_first else gradients,
                 **_NOT_LIMITED,

@@ -1,7 +1,7 @@
 """`GradientCustody`: does each update get the gradients that backward has computed for it?"""
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -16,6 +16,8 @@ _LEAST = 16
 """Drawn of each parameter, if it has that many."""
 _EPSILONS = 8.0
 """By how many epsilons of its format a value may be off that was scaled."""
+_FAULTS = ("unseen", "lost", "old", "carried")
+"""What may be wrong with gradients beside their numbers, see `GradientCustody.rows`."""
 
 
 class GradientCustody:
@@ -26,9 +28,6 @@ class GradientCustody:
 
     Args:
         seed: which elements are drawn. A plan that knew them could change the others.
-        measures_sizes: note the norm of the gradients, and the largest one, at every update, not
-            only from the first one on that gets others than backward has computed. A plain run
-            shows whether that is needed.
         is_capturing: tells whether the device records a graph: nothing can be read then.
     """
 
@@ -36,36 +35,20 @@ class GradientCustody:
         self,
         seed: int,
         *,
-        measures_sizes: bool = False,
         is_capturing: Callable[[], bool] | None = None,
     ) -> None:
         self._generator = torch.Generator().manual_seed(seed)
-        self._measures_sizes = measures_sizes
         self._is_capturing = is_capturing or _is_cuda_capturing
         self._watched: dict[int, _Watched] = {}
         self.rows: list[dict[str, Any]] = []
         """Of each update: `optimizer`, a number; how many gradients were `followed`; how many were
         `unseen`, as no backward was seen to compute them, `lost`, as the update does not get them,
         `old`, as no backward has computed them since the last update, and `carried`, as they were
-        added to those of an earlier update. Where they are not what backward has computed, what
-        `_find_change` gives; `norm` and `largest`, where they were measured. Of an update that
+        added to those of an earlier update; the `norm` of all gradients, and the `largest` one.
+        Where they are not what backward has computed, what `_find_change` gives. Of an update that
         could not be looked at: `optimizer`, and `missed`, why."""
         self.problem = ""
         """Why gradients could not be followed, if so."""
-
-    @classmethod
-    def of_options(
-        cls, options: Mapping[str, Any], *, is_capturing: Callable[[], bool] | None = None
-    ) -> "GradientCustody":
-        """Return what follows a trial's gradients.
-
-        Options: `drawn_with` (the seed, 0 if there is none) and `measures_sizes`.
-        """
-        return cls(
-            options.get("drawn_with", 0),
-            measures_sizes=options.get("measures_sizes", False),
-            is_capturing=is_capturing,
-        )
 
     def watch(self, parameters: Iterable[Any]) -> None:
         """Follow these from now on, where they take a gradient and are not followed yet."""
@@ -90,7 +73,7 @@ class GradientCustody:
         except Exception as error:
             # Sparse, or of a class of its own: it counts as unseen, and the script goes on.
             watched.expected = None
-            self.problem = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.problem = _line(error)
 
     def update_begins(self, number: int, parameters: Sequence[Any], divisor: float = 1.0) -> None:
         """An update begins: compare the gradients that it gets with those of its backwards.
@@ -100,47 +83,39 @@ class GradientCustody:
             parameters: what that optimizer updates.
             divisor: what the gradients have been divided by since.
         """
-        row: dict[str, Any] = {"optimizer": number, "unseen": 0, "lost": 0, "old": 0, "carried": 0}
+        row: dict[str, Any] = {"optimizer": number, "followed": 0, **dict.fromkeys(_FAULTS, 0)}
+        try:
+            row |= self._look(parameters, divisor)
+        except Exception as error:
+            # Changed into something that cannot be read: nothing is known of these.
+            self.problem = _line(error)
+            row["unseen"] = sum(parameter.grad is not None for parameter in parameters)
+        self.rows.append(row)
+        self.watch(parameters)
+
+    def _look(self, parameters: Sequence[Any], divisor: float) -> dict[str, Any]:
+        counts = dict.fromkeys(_FAULTS, 0)
         sent: list[torch.Tensor] = []
         got: list[torch.Tensor] = []
         for parameter in parameters:
             watched = self._find(parameter)
             if watched is None or watched.expected is None:
-                row["unseen"] += parameter.grad is not None
+                counts["unseen"] += parameter.grad is not None
             elif watched.is_idle:
                 is_there = parameter.grad is not None and bool(watched.take(parameter.grad).any())
-                row["old"] += is_there
+                counts["old"] += is_there
             elif parameter.grad is None:
-                row["lost"] += 1
+                counts["lost"] += 1
             else:
-                row["carried"] += watched.is_carried
+                counts["carried"] += watched.is_carried
                 sent.append(watched.expected)
                 got.append(watched.take(parameter.grad))
             if watched is not None:
                 watched.end()
-        row["followed"] = len(got)
-        if got:
-            self._compare(sent, got, row, divisor)
-        if self._measures_sizes:
-            row["norm"] = _norm_of(parameters)
-        self.rows.append(row)
-        self.watch(parameters)
-
-    def _compare(
-        self,
-        sent: Sequence[torch.Tensor],
-        got: Sequence[torch.Tensor],
-        row: dict[str, Any],
-        divisor: float,
-    ) -> None:
-        # Of different formats the widest one holds all.
-        before, after = torch.cat(list(sent)) / divisor, torch.cat(list(got))
-        eps = torch.finfo(after.dtype).eps
-        change = _find_change(_values(before), _values(after), eps, is_divided=divisor != 1.0)
-        self._measures_sizes = self._measures_sizes or change is not None
-        row |= change or {}
-        if self._measures_sizes:
-            row["largest"] = float(after.abs().max())
+        if not got:
+            return counts
+        found = _compare(sent, got, divisor)
+        return {**counts, **found, "followed": len(got), "norm": _norm_of(parameters)}
 
     def miss_update(self, number: int, reason: str) -> None:
         """An update was taken that could not be looked at."""
@@ -176,10 +151,9 @@ class _Watched:
         expected = self.expected
         if self.is_idle:
             self._found, self.is_idle = there, False
-        elif there is not None and expected is not None and there.any():
-            if not torch.equal(there, expected):
-                # What has changed between two backwards is not what they have computed.
-                computed = computed * float("nan")
+        elif there is not None and expected is not None and _has_changed(expected, there):
+            # What has changed between two backwards is not what they have computed.
+            computed = computed * float("nan")
         self.expected = computed if there is None else there + computed
 
     def take(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -195,10 +169,29 @@ class _Watched:
         self.is_idle, self._found = True, None
 
 
+def _has_changed(left: torch.Tensor, found: torch.Tensor) -> bool:
+    """True if gradients were changed other than zeroed."""
+    return bool(found.any()) and not torch.equal(left, found)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def _draw_places(parameter: Any, count: int, generator: torch.Generator) -> torch.Tensor:
     if parameter.numel() <= count:
         return torch.arange(parameter.numel())
     return torch.randint(parameter.numel(), (count,), generator=generator, device="cpu").unique()
+
+
+def _compare(sent: list[torch.Tensor], got: list[torch.Tensor], divisor: float) -> dict[str, Any]:
+    """Return `largest`, and what `_find_change` gives if gradients differ from those sent."""
+    # Of different formats the widest one holds all.
+    before, after = torch.cat(sent), torch.cat(got)
+    eps = torch.finfo(after.dtype).eps
+    values = _values(after)
+    change = _find_change(_values(before) / divisor, values, eps, is_divided=divisor != 1.0)
+    return {"largest": float(numpy.abs(values).max()), **(change or {})}
 
 
 def _find_change(

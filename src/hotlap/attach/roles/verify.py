@@ -47,7 +47,7 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._buffers: list[str] = []
         self._custody = Custody()
-        self._gradients = GradientCustody.of_options(session.config.options)
+        self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
         self._follower = follower_of(session.config.options)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()

@@ -95,9 +95,8 @@ class _Delivered:
         self._make = trial.task.model
         self._built: BuiltRun | None = None
         self._micros, self._is_missed = 1, True
-        self.custody = GradientCustody.of_options(
-            trial.config.options, is_capturing=self._is_capturing
-        )
+        seed = trial.config.options.get("drawn_with", 0)
+        self.custody = GradientCustody(seed, is_capturing=self._is_capturing)
 
     def make_model(self) -> Any:
         """Make the task's model, and follow its gradients."""

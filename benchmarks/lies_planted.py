@@ -229,6 +229,21 @@ def fixed_mask(target: Any, _size: float) -> None:
             _fix(module)
 
 
+def dropout_off(target: Any, size: float) -> None:
+    """At every `size`-th forward in training."""
+    import torch
+
+    count = [0]
+
+    def switch(module: Any, _inputs: Any) -> None:
+        is_off = module.training and _each(count, size)
+        for each in module.modules():
+            if isinstance(each, torch.nn.Dropout):
+                each.training = module.training and not is_off
+
+    target.module.register_forward_pre_hook(switch)
+
+
 def _fix(module: Any) -> None:
     import torch
 
@@ -420,6 +435,7 @@ FORGET_MOMENTS = _technique("forget_moments", "model", forget_moments)
 SAME_MASK = _technique("same_mask", "model", same_mask)
 FIXED_MASK = _technique("fixed_mask", "model", fixed_mask)
 NOISE = _technique("noise", "model", noise)
+DROPOUT_OFF = _technique("dropout_off", "model", dropout_off)
 NARROW_NOISE = _technique("narrow_noise", "model", noise, Numerics.PRECISION)
 SCALED_GRADIENT = _technique("scaled_gradient", "model", scaled_gradient)
 SCALED_OUTPUT = _technique("scaled_output", "model", scaled_output)

@@ -37,7 +37,8 @@ or factor. Any other change of the script's own cannot be checked at every step.
 participation: the same parameters have a gradient.
 
 random: the RNG states are the plain run's. If a plan uses other random numbers, its verdict is
-`statistical` at best.
+`statistical` at best, and it must draw the same count of them at all updates at which the plain run
+does so: dropout that is switched off in some steps is `changed`.
 
 updates: each update is repeated in float64 on sampled elements, from the gradient and the state
 that the optimizer got. Learning rate and weight decay are estimated from all updates. Optimizers

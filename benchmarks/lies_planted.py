@@ -230,13 +230,15 @@ def fixed_mask(target: Any, _size: float) -> None:
 
 
 def dropout_off(target: Any, size: float) -> None:
-    """At every `size`-th forward in training."""
+    """At every `size`-th forward in training, which draws a number all the same."""
     import torch
 
     count = [0]
 
     def switch(module: Any, _inputs: Any) -> None:
         is_off = module.training and _each(count, size)
+        if is_off:
+            torch.rand(())
         for each in module.modules():
             if isinstance(each, torch.nn.Dropout):
                 each.training = module.training and not is_off

@@ -266,13 +266,19 @@ def _half_of_the_averages(target: Any, options: Any) -> Any:
 
 
 def _dropout_off_at_times(target: Any, options: Any) -> Any:
+    import torch
+
     calls = [0]
 
     def switch(module: Any, inputs: Any) -> None:
         calls[0] += module.training
+        is_off = module.training and calls[0] % 10 == 0
+        if is_off:
+            # Or the generator would stand still.
+            torch.rand(())
         for each in module.modules():
-            if type(each).__name__ == "Dropout":
-                each.training = module.training and calls[0] % 10 != 0
+            if isinstance(each, torch.nn.Dropout):
+                each.training = module.training and not is_off
 
     target.module.register_forward_pre_hook(switch)
     return target

@@ -286,6 +286,9 @@ def test_another_layout_in_memory_is_no_change() -> None:
 
 def test_what_was_not_followed_is_not_proven() -> None:
     assert check_delivery({}, run()).state == check_delivery(run(), {}).state == "not_made"
+    short = run()
+    del short["delivered"]["updates"][-1]
+    assert check_delivery(run(), short).state == "not_made"
     missed = run()
     missed["delivered"]["updates"][3] = {"optimizer": 0, "missed": "replayed"}
     found = check_delivery(run(), missed)

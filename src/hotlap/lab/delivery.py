@@ -121,6 +121,9 @@ def check_delivery(plain: Record, other: Record) -> Check:
     if not ours or not theirs or not theirs["updates"]:
         return Check("delivery", "not_made", "gradients were not followed")
     rows, plain_rows = ours["updates"], theirs["updates"]
+    if len(rows) < len(plain_rows):
+        words = f"the gradients of {len(rows)} updates were followed, not of {len(plain_rows)}"
+        return Check("delivery", "not_made", words)
     for at, (row, plain_row) in enumerate(zip(rows, plain_rows, strict=False), 1):
         words = _find_fault(row, plain_row)
         if words:

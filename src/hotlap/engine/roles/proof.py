@@ -118,7 +118,7 @@ class _Delivered:
 
     def begin_update(self) -> None:
         """The optimizer is about to step, and this is not recorded as a graph."""
-        assert self._built is not None, "an update begins before the run is built"
+        assert self._built is not None, "a step begins before the run is built"
         if self._built.weights:
             return
         self._is_missed = False
@@ -127,12 +127,15 @@ class _Delivered:
 
     def end_step(self) -> None:
         """A step has ended whose update was taken."""
-        if self._is_missed:
-            self.custody.miss_update(0, "it is replayed as a graph, or updates copies of weights")
+        assert self._built is not None, "a step ends before the run is built"
+        if self._is_missed and self._built.weights:
+            self.custody.miss_update(0, "copies of the parameters are trained")
+        elif self._is_missed and self._built.step.target.graph is not None:
+            self.custody.miss_update(0, "a graph of the whole step is replayed")
 
     def _divisor(self) -> float:
         """Return what the engine has divided the gradients by since they were computed."""
-        assert self._built is not None
+        assert self._built is not None, "a step begins before the run is built"
         passes, scaler = self._built.step.passes, self._built.step.target.scaler
         scale = 1.0 if scaler is None else float(scaler.get_scale())
         # The loss of a single micro-batch is divided before its backward.

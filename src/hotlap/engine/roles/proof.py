@@ -6,7 +6,7 @@ repeated by the engine itself, under no plan, from that state.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -48,10 +48,10 @@ def verify(trial: Trial) -> None:
     may be removed by then.
     """
     fed = _FeedDigests()
-    delivered = _Delivered(trial)
-    built = trial.build(
-        replace(trial.task, model=delivered.make_model, loss=fed.wrap_loss(trial.task.loss))
-    )
+    delivered = _Delivered(trial.config.options.get("drawn_with", 0))
+    task = trial.task
+    heard = replace(task, model=delivered.wrap_model(task.model), loss=fed.wrap_loss(task.loss))
+    built = trial.build(heard)
     run = _Recorded(trial, built, fed, delivered)
     run.take(trial.config.options["steps"])
     run.evaluate()
@@ -82,28 +82,31 @@ class _FeedDigests:
         self._given = [batch for _, batch in micros]
         self._seen = []
 
-    def end(self) -> None:
-        """Digest the step; by what was given where it called no loss, as a replayed graph does."""
-        self.digests.append(digest.of_nested(join_micro_batches(self._seen or self._given)))
+    def end(self, replayed: list[Any]) -> None:
+        """Digest the step; by what it has read where it called no loss, as a replayed graph."""
+        read = self._seen or replayed or self._given
+        self.digests.append(digest.of_nested(join_micro_batches(read)))
         self._given, self._seen = [], []
 
 
 class _Delivered:
     """Follows the gradients of a recipe's model from its making on, before any technique acts."""
 
-    def __init__(self, trial: Trial) -> None:
-        self._make = trial.task.model
+    def __init__(self, seed: int) -> None:
         self._built: BuiltRun | None = None
         self._micros, self._is_missed = 1, True
-        seed = trial.config.options.get("drawn_with", 0)
         self.custody = GradientCustody(seed, is_capturing=self._is_capturing)
 
-    def make_model(self) -> Any:
-        """Make the task's model, and follow its gradients."""
-        model = self._make()
-        if isinstance(model, torch.nn.Module):
-            self.custody.watch(model.parameters())
-        return model
+    def wrap_model(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the task's `model`, whose gradients are followed."""
+
+        def make_followed() -> Any:
+            model = make()
+            if isinstance(model, torch.nn.Module):
+                self.custody.watch(model.parameters())
+            return model
+
+        return make_followed
 
     def _is_capturing(self) -> bool:
         return self._built is not None and self._built.hardware.is_capturing()
@@ -218,7 +221,8 @@ class _Recorded:
     def take(self, horizon: int) -> None:
         """Train to the horizon, or the task's end."""
         for step in steps_of(self.built):
-            self.fed.end()
+            replayed = self.built.step.executor.replayed
+            self.fed.end([batch for _, batch in replayed or ()])
             self.losses.append(step.loss.detach())
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))

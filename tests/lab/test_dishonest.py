@@ -59,7 +59,11 @@ SEEN_BY = {
 }
 
 
-AT_TIMES_ONLY = ("rate_at_times", "secret_rate_at_times", "gradient_at_times")
+AT_TIMES_ONLY = (
+    "rate_at_times",
+    "secret_rate_at_times",
+    pytest.param("gradient_at_times", marks=pytest.mark.slow),
+)
 """In each 50th step, beside which other steps are sampled: one check alone sees them."""
 FAST = (
     "drop",

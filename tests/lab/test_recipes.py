@@ -38,7 +38,7 @@ SEEN_BY = {
     "shrink": "custody",
     "dropout_at_times": "random",
 }
-FAST = ("drop", "rate", "scale")
+FAST = ("drop", "rate")
 """The others are found out in scripts, and in recipes by `make test-all`."""
 
 

@@ -80,11 +80,11 @@ def limits(
         found.append(Limit("initial weights", 0.0, ""))
     if "custody" in passed:
         found.append(Limit("weights and optimizer's state between updates", 0.0, ""))
+    if is_exact:
+        return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
     if "delivery" in passed:
         words = "gradients between backward and update, at each step"
         found.append(Limit(words, DELIVERY_LIMIT, "of their norm"))
-    if is_exact:
-        return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
     if "updates" in passed:
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),

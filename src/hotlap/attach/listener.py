@@ -63,6 +63,9 @@ class Listener:
     def zeroing_ends(self) -> None:
         """Gradients have been zeroed."""
 
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        """A scaler has divided the gradients of an optimizer by its scale; told with events."""
+
     def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""
 

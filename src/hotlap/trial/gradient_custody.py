@@ -217,7 +217,7 @@ def _find_change(
         scale = float(after @ before) / length if length else 0.0
         off = numpy.abs(after - scale * before) - _EPSILONS * eps * numpy.abs(after)
         rest = float(numpy.linalg.norm(numpy.maximum(off, 0.0))) / size if size else 0.0
-    if is_divided and rest == 0 and abs(scale - 1) <= _EPSILONS * eps:
+    if is_divided and rest <= eps and abs(scale - 1) <= _EPSILONS * eps:
         return None
     if not numpy.isfinite([scale, rest]).all():
         return {"scale": None, "rest": None, "ceiling": None}

@@ -129,6 +129,10 @@ class Session(Listener):
         for part in reversed(self.parts):
             part.zeroing_ends()
 
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        for part in self.parts:
+            part.gradients_unscaled(optimizer, scaler)
+
     def event_happens(self, kind: str) -> None:
         for part in self.parts:
             part.event_happens(kind)

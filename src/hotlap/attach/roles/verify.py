@@ -48,6 +48,8 @@ class Verify(Part):
         self._buffers: list[str] = []
         self._custody = Custody()
         self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
+        self._scales: dict[int, float] = {}
+        """Id of an optimizer -> what its gradients were divided by since their backward."""
         self._follower = follower_of(session.config.options)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
@@ -98,6 +100,9 @@ class Verify(Part):
     def backward_begins(self, loss: Any) -> None:
         self.loss_digests.append(digest.of_tensor(loss))
 
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        self._scales[id(optimizer)] = scaler.get_scale()
+
     def event_happens(self, kind: str) -> None:
         self._saved += kind == event_kinds.SAVE
 
@@ -111,7 +116,8 @@ class Verify(Part):
         for copy in self._averages.update_begins(self._watch.roots, trained):
             State.copies.put(copy, True)
             self._evaluations.watch(copy, COPY)
-        self._gradients.update_begins(stepper.number, _parameters_of(optimizer))
+        scale = self._scales.pop(id(optimizer), 1.0)
+        self._gradients.update_begins(stepper.number, _parameters_of(optimizer), scale)
         self._follower.update_begins(stepper.number, optimizer)
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)

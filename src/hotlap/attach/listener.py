@@ -27,6 +27,9 @@ class Listener:
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """A DataLoader has made an iterator."""
 
+    def optimizer_made(self, optimizer: Any) -> None:
+        """The script has made an optimizer; no technique has acted on what it trains yet."""
+
     def batch_begins(self, iterator: Any) -> None:
         """The script asks for a batch."""
 

@@ -22,9 +22,6 @@ class Part(Listener):
     comes later sees the step as the earlier ones have prepared it.
     """
 
-    def root_seen(self) -> None:
-        """A module that an optimizer trains was found, and no technique has acted on it yet."""
-
     def root_found(self, module: Any) -> None:
         """A module that an optimizer trains is about to run for the first time."""
 
@@ -75,6 +72,10 @@ class Session(Listener):
         for part in self.parts:
             part.iterator_made(loader, iterator)
 
+    def optimizer_made(self, optimizer: Any) -> None:
+        for part in self.parts:
+            part.optimizer_made(optimizer)
+
     def batch_begins(self, iterator: Any) -> None:
         for part in self.parts:
             part.batch_begins(iterator)
@@ -93,8 +94,6 @@ class Session(Listener):
         }
         if not any(id(parameter) in trained for parameter in module.parameters()):
             return False
-        for part in self.parts:
-            part.root_seen()
         self.plan.root_found(module)
         for part in self.parts:
             part.root_found(module)

@@ -58,10 +58,9 @@ class Verify(Part):
         """Steps at the end of the epoch in which the horizon was passed, 0 if that is far."""
         self._evaluations = Evaluations(self._sampler.folder)
 
-    def root_seen(self) -> None:
+    def optimizer_made(self, optimizer: Any) -> None:
         # Before a technique listens to the gradients too, and may change them.
-        for optimizer in known_optimizers():
-            self._gradients.watch(_parameters_of(optimizer))
+        self._gradients.watch(_parameters_of(optimizer))
 
     def root_found(self, module: Any) -> None:
         self._evaluations.watch(module, len(self._watch.roots))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hotlap.lab.delivery import check_delivery
 from hotlap.trial.gradient_custody import GradientCustody
@@ -45,6 +46,7 @@ def run(
         lie(step, model)
         custody.update_begins(0, list(model.parameters()))
         optimizer.step()
+        custody.update_ends()
     return {"delivered": custody.report()}
 
 
@@ -258,6 +260,24 @@ def test_each_optimizer_has_a_rule_of_its_own() -> None:
     assert check_delivery(train(False), train(False)).state == "passed"
     found = check_delivery(train(False), train(True))
     assert found.state == "failed" and "update 3" in found.evidence
+
+
+def test_gradients_of_a_closure_are_left_to_the_sampled_steps() -> None:
+    def compute_again(model: nn.Module) -> None:
+        def before(*_: Any) -> None:
+            model.zero_grad()
+            model(torch.randn(5, 8)).square().mean().backward()
+
+        handles.append(register_optimizer_step_pre_hook(before))
+
+    handles: list[Any] = []
+    try:
+        inside = run(prepare=compute_again)
+    finally:
+        handles[0].remove()
+    found = check_delivery(inside, inside)
+    assert found.state == "partial" and "in a closure" in found.evidence
+    assert check_delivery(run(), inside).state == "failed"
 
 
 def test_sparse_gradients_are_left_to_the_sampled_steps() -> None:

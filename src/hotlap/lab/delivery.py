@@ -132,6 +132,9 @@ def check_delivery(plain: Record, other: Record) -> Check:
     if not of_plain:
         why = theirs["problem"] or "no update gets what a backward has computed"
         return Check("delivery", "partial", f"no gradient could be followed: {why}")
+    if any(row.get("inside") for row in plain_rows):
+        words = "the optimizer computes its gradients itself, in a closure"
+        return Check("delivery", "partial", words)
     rules, own_way = [], "the script changes gradients between backward and update"
     for optimizer, its in of_plain.items():
         rule = _find_rule(its)
@@ -167,6 +170,8 @@ def _find_fault(row: Row, plain: Row) -> str:
     ):
         if row[key] > plain[key]:
             return f"{row[key]} {words}, {plain[key]} in the plain run"
+    if row.get("inside") and not plain.get("inside"):
+        return "gradients are computed while it updates, not so in the plain run"
     if bool(row["carried"]) != bool(plain["carried"]):
         kept = "not zeroed" if row["carried"] else "zeroed"
         return f"the gradients of an earlier update were {kept}, unlike in the plain run"

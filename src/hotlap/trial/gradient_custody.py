@@ -40,11 +40,13 @@ class GradientCustody:
         self._generator = torch.Generator().manual_seed(seed)
         self._is_capturing = is_capturing or _is_cuda_capturing
         self._watched: dict[int, _Watched] = {}
+        self._is_updating = False
         self.rows: list[dict[str, Any]] = []
         """Of each update: `optimizer`, a number; how many gradients were `followed`; how many were
         `unseen`, as no backward was seen to compute them, `lost`, as the update does not get them,
         `old`, as no backward has computed them since the last update, and `carried`, as they were
-        added to those of an earlier update; the `norm` of all gradients, and the `largest` one.
+        added to those of an earlier update; the `norm` of all gradients, and the `largest` one;
+        `inside`, True if backwards ran while it updated.
         Where they are not what backward has computed, what `_find_change` gives. Of an update that
         could not be looked at: `optimizer`, and `missed`, why."""
         self.problem = ""
@@ -68,6 +70,9 @@ class GradientCustody:
         parameter = watched.held()
         if parameter is None or self._is_capturing():
             return
+        if self._is_updating:
+            # In a closure: what this update gets has not been looked at.
+            self.rows[-1]["inside"] = True
         try:
             watched.add(parameter, gradient)
         except Exception as error:
@@ -91,7 +96,12 @@ class GradientCustody:
             self.problem = _line(error)
             row["unseen"] = sum(parameter.grad is not None for parameter in parameters)
         self.rows.append(row)
+        self._is_updating = True
         self.watch(parameters)
+
+    def update_ends(self) -> None:
+        """The update has ended: what backward computes from here on is for the next one."""
+        self._is_updating = False
 
     def _look(self, parameters: Sequence[Any], divisor: float) -> dict[str, Any]:
         counts = dict.fromkeys(_FAULTS, 0)

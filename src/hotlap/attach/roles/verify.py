@@ -123,6 +123,7 @@ class Verify(Part):
         self._custody.update_begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
+        self._gradients.update_ends()
         self._sampler.after_update(optimizer)
         self.weights.append(digest.of_nested(_weights_of(optimizer)))
         stepper = self._watch.steppers.find(optimizer)

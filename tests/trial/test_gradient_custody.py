@@ -255,6 +255,7 @@ def test_each_optimizer_has_a_rule_of_its_own() -> None:
                 if number == (step % 2 if lie else 0):
                     clip_grad_norm_(model.parameters(), 0.1)
                 custody.update_begins(number, list(model.parameters()))
+                custody.update_ends()
         return {"delivered": custody.report()}
 
     assert check_delivery(train(False), train(False)).state == "passed"

@@ -136,6 +136,10 @@ class Verify(Part):
         if not self.batches:
             self._inputs.new_step()
 
+    def step_failed(self, optimizer: Any) -> None:
+        del optimizer
+        self._gradients.update_ends()
+
     def step_done(self, optimizer: Any) -> None:
         del optimizer
         if self._watch.is_between_steps():

@@ -117,6 +117,8 @@ class _Delivered:
 
     def begin_step(self, micros: int) -> None:
         """A step of so many micro-batches begins."""
+        # The update before may have been left out.
+        self.custody.update_ends()
         self._micros, self._is_missed = micros, True
 
     def begin_update(self) -> None:
@@ -131,7 +133,6 @@ class _Delivered:
     def end_step(self) -> None:
         """A step has ended whose update was taken."""
         assert self._built is not None, "a step ends before the run is built"
-        self.custody.update_ends()
         if self._is_missed and self._built.weights:
             self.custody.miss_update(0, "copies of the parameters are trained")
         elif self._is_missed and self._built.step.target.graph is not None:

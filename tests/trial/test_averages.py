@@ -151,7 +151,7 @@ def test_copies_that_an_optimizer_trains_are_no_averages() -> None:
         model = own_class()(nn.Linear(4, 4))
         masters = [weight.detach().clone() for weight in model.parameters()]
         averages = Averages()
-        for _ in range(20):
+        for _ in range(7):
             averages.update_begins([model], masters if are_trained else ())
             for master, weight in zip(masters, model.parameters(), strict=True):
                 master.add_(0.01)

@@ -104,7 +104,7 @@ class GradientCustody:
         self._is_updating = False
 
     def _look(self, parameters: Sequence[Any], divisor: float) -> dict[str, Any]:
-        counts = dict.fromkeys(_FAULTS, 0)
+        counts: dict[str, Any] = dict.fromkeys(_FAULTS, 0)
         sent: list[torch.Tensor] = []
         got: list[torch.Tensor] = []
         for parameter in parameters:

@@ -144,8 +144,8 @@ class _Delivered:
         passes, scaler = self._built.step.passes, self._built.step.target.scaler
         scale = 1.0 if scaler is None else float(scaler.get_scale())
         # The loss of a single micro-batch is divided before its backward.
-        is_divided = self._micros > 1 and passes.items is not None
-        return scale * float(passes.items) if is_divided else scale
+        items: Any = passes.items if self._micros > 1 else None
+        return scale if items is None else scale * float(items)
 
 
 def join_micro_batches(batches: list[Any]) -> Any:

@@ -77,9 +77,10 @@ def test_a_replayed_graph_must_read_each_batch(
 
     def take_late(self: Any, leaves: list[torch.Tensor]) -> None:
         calls.append(None)
-        if len(calls) != 10:
+        if len(calls) != 6:
             take(self, leaves)
 
     monkeypatch.setattr(graph._Inputs, "take", take_late)
     late = record(GRAPH, tmp_path, steps=12, epochs=9)["batches"]
-    assert [n for n in range(12) if late[n] != plain["batches"][n]] == [9]
+    (at,) = (n for n in range(12) if late[n] != plain["batches"][n])
+    assert late[at] in plain["batches"][:at]

@@ -184,7 +184,11 @@ def _drop_last_bias(target: Any, options: Any) -> Any:
     return target
 
 
-def _bfloat16_in_secret(target: Any, options: Any, change: Any = None) -> Any:
+def _bfloat16_in_secret(target: Any, options: Any) -> Any:
+    return _compute_in_bfloat16(target, None)
+
+
+def _compute_in_bfloat16(target: Any, change: Any) -> Any:
     """Compute in bfloat16; `change` is what becomes of the output's gradient."""
     import torch
 
@@ -202,7 +206,7 @@ def _bfloat16_in_secret(target: Any, options: Any, change: Any = None) -> Any:
 
 
 def _biased_bfloat16(target: Any, options: Any) -> Any:
-    return _bfloat16_in_secret(target, options, lambda gradient: gradient * 1.01)
+    return _compute_in_bfloat16(target, lambda gradient: gradient * 1.01)
 
 
 def _noisy_bfloat16(target: Any, options: Any) -> Any:
@@ -214,7 +218,7 @@ def _noisy_bfloat16(target: Any, options: Any) -> Any:
         noise = torch.randn(gradient.shape, generator=generator)
         return gradient + 0.05 * gradient.norm() * noise / noise.norm()
 
-    return _bfloat16_in_secret(target, options, add)
+    return _compute_in_bfloat16(target, add)
 
 
 def _smaller_start(target: Any, options: Any) -> Any:

@@ -39,6 +39,7 @@ SECOND = ("second script", "second recipe")
 SECOND_SCRIPT = ("second script",)
 _GRADIENT = "gradient, in all steps"
 RECIPES = ("MLP recipe", "second recipe")
+UNCLIPPED = ("MLP script", "CNN script", "MLP recipe")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Lie:
 LIES = (
     Lie("freeze_layer", (0, 1, 2), ("start", "participation")),
     Lie("freeze_biases", (1,), ("start", "participation")),
-    Lie("drop_last_gradient", (1, 3, 10), ("participation", "gradient")),
+    Lie("drop_last_gradient", (1, 3, 10), ("participation", "delivery", "gradient")),
     Lie("other_seed", (1, 2, 3), ("start",)),
     Lie("scaled_start", (0.2, 0.6, 0.07), ("start",)),
     Lie("rounded_start", (8, 3, 11), ("start",)),
@@ -68,17 +69,20 @@ LIES = (
     Lie("forget_moments", (10, 3, 30), ("custody",)),
     Lie("same_mask", (1, 3, 10), ("random",), SECOND),
     Lie("fixed_mask", (1,), ("random", "gradient"), SECOND),
-    Lie("narrow_noise", (0.05, 0.15, 0.017), ("gradient",), RECIPES, _GRADIENT),
-    Lie("noise", (1e-3, 3e-3, 3e-4), ("gradient",), limit=_GRADIENT),
+    Lie("dropout_off", (10, 3, 30), ("random", "gradient"), SECOND),
+    Lie("narrow_noise", (0.05, 0.15, 0.017), ("delivery", "gradient"), RECIPES, _GRADIENT),
+    Lie("noise", (1e-3, 3e-3, 3e-4), ("delivery", "gradient"), limit=_GRADIENT),
     # Clipping takes the same factor of all gradients away.
+    Lie("scaled_gradient", (1e-3, 3e-3, 3e-4), ("delivery", "gradient"), UNCLIPPED),
+    Lie("scaled_output", (1e-3, 3e-3, 3e-4), ("gradient",), UNCLIPPED),
+    Lie("late_gradient", (10, 3, 30), ("delivery",), UNCLIPPED),
     Lie(
-        "scaled_gradient",
-        (1e-3, 3e-3, 3e-4),
-        ("gradient",),
-        ("MLP script", "CNN script", "MLP recipe"),
+        "stale_gradient",
+        (10, 3, 30),
+        ("delivery", "gradient"),
+        limit="other gradients in some steps",
     ),
-    Lie("stale_gradient", (10, 3, 30), ("gradient",), limit="other gradients in some steps"),
-    Lie("zero_gradient", (10, 3, 30), ("participation", "gradient")),
+    Lie("zero_gradient", (10, 3, 30), ("participation", "delivery", "gradient")),
     Lie("secret_rate", (9e-5, 2.7e-4, 3e-5), ("updates",), limit="learning rate, in all updates"),
     Lie("secret_decay", (0.05, 0.15, 0.017), ("updates",), SECOND),
     Lie("skip_update", (10, 3, 30), ("updates", "participation", "hyperparameters")),

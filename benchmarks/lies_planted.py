@@ -229,6 +229,23 @@ def fixed_mask(target: Any, _size: float) -> None:
             _fix(module)
 
 
+def dropout_off(target: Any, size: float) -> None:
+    """At every `size`-th forward in training, which draws a number all the same."""
+    import torch
+
+    count = [0]
+
+    def switch(module: Any, _inputs: Any) -> None:
+        is_off = module.training and _each(count, size)
+        if is_off:
+            torch.rand(())
+        for each in module.modules():
+            if isinstance(each, torch.nn.Dropout):
+                each.training = module.training and not is_off
+
+    target.module.register_forward_pre_hook(switch)
+
+
 def _fix(module: Any) -> None:
     import torch
 
@@ -265,6 +282,31 @@ def noise(target: Any, size: float) -> None:
 def scaled_gradient(target: Any, size: float) -> None:
     for parameter in _weights(target):
         parameter.register_hook(lambda gradient: gradient * (1 + size))
+
+
+def scaled_output(target: Any, size: float) -> None:
+    """Of what the model gives, so that backward itself computes other gradients."""
+
+    def after(module: Any, _inputs: Any, output: Any) -> None:
+        if module.training and output.requires_grad:
+            output.register_hook(lambda gradient: gradient * (1 + size))
+
+    target.module.register_forward_hook(after)
+
+
+def late_gradient(target: Any, size: float) -> None:
+    """Every `size`-th update gets gradients that are 1 % larger than backward left them."""
+    weights = _weights(target)
+    count = [0]
+
+    def enlarge(_parameter: Any) -> None:
+        # Backward comes to the first layer last.
+        if _each(count, size):
+            for parameter in weights:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(1.01)
+
+    weights[0].register_post_accumulate_grad_hook(enlarge)
 
 
 def stale_gradient(target: Any, size: float) -> None:
@@ -395,8 +437,11 @@ FORGET_MOMENTS = _technique("forget_moments", "model", forget_moments)
 SAME_MASK = _technique("same_mask", "model", same_mask)
 FIXED_MASK = _technique("fixed_mask", "model", fixed_mask)
 NOISE = _technique("noise", "model", noise)
+DROPOUT_OFF = _technique("dropout_off", "model", dropout_off)
 NARROW_NOISE = _technique("narrow_noise", "model", noise, Numerics.PRECISION)
 SCALED_GRADIENT = _technique("scaled_gradient", "model", scaled_gradient)
+SCALED_OUTPUT = _technique("scaled_output", "model", scaled_output)
+LATE_GRADIENT = _technique("late_gradient", "model", late_gradient)
 STALE_GRADIENT = _technique("stale_gradient", "model", stale_gradient)
 ZERO_GRADIENT = _technique("zero_gradient", "model", zero_gradient)
 SECRET_RATE = _technique("secret_rate", "optimizer", secret_rate)

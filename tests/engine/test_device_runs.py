@@ -15,7 +15,7 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
-from hotlap.engine.roles.proof import _FeedDigests, _Recorded, _Sampler
+from hotlap.engine.roles.proof import _Delivered, _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.run import steps_of
 from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
@@ -326,7 +326,7 @@ def test_sampled_steps_are_those_that_are_taken(
     channel = SimpleNamespace(send=lambda *_, **__: None, receive=lambda: None)
     options = {"samples": [1, 2, 3, 7], "folder": str(tmp_path)}
     trial: Any = SimpleNamespace(channel=channel, config=SimpleNamespace(options=options))
-    run = _Recorded(trial, built, _FeedDigests())
+    run = _Recorded(trial, built, _FeedDigests(), _Delivered(0))
     run.take(9)
     assert not during
     proof = built.applied.proofs()[0]

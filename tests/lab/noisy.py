@@ -137,6 +137,21 @@ def ahead(loader: DataLoader) -> None:
             optimizer.step()
 
 
+def scaled(loader: DataLoader) -> None:
+    """A scaler, whose scale grows, and clipping of what it has divided by it."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1000.0, growth_interval=20)
+    for _ in range(EPOCHS):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            scaler.scale(nn.functional.mse_loss(model(x), x)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+            scaler.step(optimizer)
+            scaler.update()
+
+
 def gan(loader: DataLoader) -> None:
     """What one network computes is fed to the other, detached and not."""
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 16))

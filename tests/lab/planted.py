@@ -126,6 +126,19 @@ def _larger_rate_in_secret_at_times(target: Any, options: Any) -> Any:
     return target
 
 
+def _larger_gradient_at_times(target: Any, options: Any) -> Any:
+    calls = [0]
+
+    def before(optimizer: Any) -> None:
+        calls[0] += 1
+        for group in optimizer.param_groups if calls[0] % 50 == 0 else ():
+            for parameter in group["params"]:
+                parameter.grad.mul_(1.01)
+
+    target.each_step.append(before)
+    return target
+
+
 def _skip_every_50th_update(target: Any, options: Any) -> Any:
     step, calls = target.optimizer.step, [0]
 
@@ -172,38 +185,40 @@ def _drop_last_bias(target: Any, options: Any) -> Any:
 
 
 def _bfloat16_in_secret(target: Any, options: Any) -> Any:
+    return _compute_in_bfloat16(target, None)
+
+
+def _compute_in_bfloat16(target: Any, change: Any) -> Any:
+    """Compute in bfloat16; `change` is what becomes of the output's gradient."""
     import torch
 
     forward = target.module.forward
 
     def narrow(*args: Any) -> Any:
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            return forward(*args).float()
+            output = forward(*args).float()
+        if change is not None and output.requires_grad:
+            output.register_hook(change)
+        return output
 
     target.module.forward = narrow
     return target
 
 
 def _biased_bfloat16(target: Any, options: Any) -> Any:
-    _bfloat16_in_secret(target, options)
-    for parameter in target.module.parameters():
-        parameter.register_hook(lambda gradient: gradient * 1.01)
-    return target
+    return _compute_in_bfloat16(target, lambda gradient: gradient * 1.01)
 
 
 def _noisy_bfloat16(target: Any, options: Any) -> Any:
     import torch
 
-    _bfloat16_in_secret(target, options)
     generator = torch.Generator().manual_seed(1)
-    for parameter in target.module.parameters():
 
-        def add(gradient: Any) -> Any:
-            noise = torch.randn(gradient.shape, generator=generator)
-            return gradient + 0.05 * gradient.norm() * noise / noise.norm()
+    def add(gradient: Any) -> Any:
+        noise = torch.randn(gradient.shape, generator=generator)
+        return gradient + 0.05 * gradient.norm() * noise / noise.norm()
 
-        parameter.register_hook(add)
-    return target
+    return _compute_in_bfloat16(target, add)
 
 
 def _smaller_start(target: Any, options: Any) -> Any:
@@ -240,6 +255,39 @@ def _round_moments(target: Any, options: Any) -> Any:
     return target
 
 
+def _half_of_the_averages(target: Any, options: Any) -> Any:
+    from torch.optim.swa_utils import AveragedModel
+
+    update, calls = AveragedModel.update_parameters, [0]
+
+    def at_times(average: Any, model: Any) -> None:
+        calls[0] += 1
+        if calls[0] % 2:
+            update(average, model)
+
+    AveragedModel.update_parameters = at_times
+    return target
+
+
+def _dropout_off_at_times(target: Any, options: Any) -> Any:
+    import torch
+
+    calls = [0]
+
+    def switch(module: Any, inputs: Any) -> None:
+        calls[0] += module.training
+        is_off = module.training and calls[0] % 10 == 0
+        if is_off:
+            # Or the generator would stand still.
+            torch.rand(())
+        for each in module.modules():
+            if isinstance(each, torch.nn.Dropout):
+                each.training = module.training and not is_off
+
+    target.module.register_forward_pre_hook(switch)
+    return target
+
+
 def _faster_batch_norm(target: Any, options: Any) -> Any:
     for module in target.module.modules():
         if hasattr(module, "momentum"):
@@ -255,6 +303,7 @@ RATE_AT_TIMES = _technique("rate_at_times", "optimizer", _larger_rate_at_times)
 SECRET_RATE_AT_TIMES = _technique(
     "secret_rate_at_times", "optimizer", _larger_rate_in_secret_at_times
 )
+GRADIENT_AT_TIMES = _technique("gradient_at_times", "optimizer", _larger_gradient_at_times)
 SKIP = _technique("skip", "optimizer", _skip_every_50th_update)
 SCALE = _technique("scale", "model", _scaled_gradient)
 FREEZE = _technique("freeze", "model", _freeze_the_second_of_three)
@@ -270,4 +319,6 @@ SECRET_RATE_AND_NARROW = _technique(
 SMALLER_START = _technique("smaller_start", "model", _smaller_start)
 SHRINK = _technique("shrink", "model", _shrink_before_each_forward)
 MOMENTS = _technique("moments", "model", _round_moments)
+AVERAGES = _technique("averages", "model", _half_of_the_averages, Numerics.EXACT)
+DROPOUT_AT_TIMES = _technique("dropout_at_times", "model", _dropout_off_at_times)
 BATCH_NORM = _technique("batch_norm", "model", _faster_batch_norm, Numerics.EXACT)

@@ -18,6 +18,7 @@ def record() -> dict[str, Any]:
         "buffers": ["b"] * STEPS,
         "moved": [],
         "state_moved": [],
+        "delivered": {"updates": [delivered() for _ in range(STEPS)], "problem": ""},
         "hyperparameters": [json.dumps([{"lr": 0.1}])] * STEPS,
         "averages": [averaged()],
         "evaluated": [[0, 10, "in", "out"], [0, 20, "in", "out"]],
@@ -33,10 +34,20 @@ def update(number: int) -> dict[str, Any]:
     """Return what was seen of an update that is as it should be: a group, Adam's state."""
     update, weight = 1e-3, 1.0
     return {
+        "optimizer": 0,
         "gradients": "gg",
+        "place": [17 * number % 624],
         "random": [f"torch {number}", "python", "numpy"],
         "sums": [[0.0, update**2, 0.0, weight**2, 0.0, 0.0, 1e-16]],
         "states": {"step": [0.0, 1.0, 2.0**-23], "exp_avg": [1e-9, 1.0, 2.0**-23]},
+    }
+
+
+def delivered() -> dict[str, Any]:
+    """Return what was seen of two gradients that an update gets as backward computed them."""
+    return {"optimizer": 0, "followed": 2, "unseen": 0, "lost": 0, "old": 0, "carried": 0} | {
+        "norm": 1.0,
+        "largest": 0.5,
     }
 
 

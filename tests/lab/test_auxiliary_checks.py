@@ -6,6 +6,7 @@ import pytest
 
 from hotlap.lab.auxiliary_checks import check_buffers, check_evaluation
 from hotlap.lab.coverage import covers, limits, not_checked
+from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.sampled_steps import Check, SampledSteps
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
@@ -134,3 +135,5 @@ def test_a_limit_is_stated_only_for_a_check_that_passed() -> None:
         "other gradients in some steps",
     }
     assert limits([Check("gradient", "failed", "")], sampled, is_exact=False) == ()
+    (delivery,) = limits([Check("delivery", "passed", "")], sampled, is_exact=False)
+    assert "backward" in delivery.of and delivery.smallest == DELIVERY_LIMIT

@@ -16,7 +16,7 @@ from hotlap.techniques import registry
 TINY = Path(__file__).parents[1] / "tiny.py"
 NAMES = ("DROP", "STALE", "RATE", "SECRET_RATE", "SKIP", "SCALE", "NARROW")
 OF_THE_CHAIN = ("SMALLER_START", "SHRINK", "MOMENTS")
-AT_TIMES = ("RATE_AT_TIMES", "SECRET_RATE_AT_TIMES")
+AT_TIMES = ("RATE_AT_TIMES", "SECRET_RATE_AT_TIMES", "GRADIENT_AT_TIMES")
 OF_A_FORMAT = ("OPEN_NARROW", "NOISY_NARROW", "BIASED")
 TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *OF_THE_CHAIN, *AT_TIMES, *OF_A_FORMAT))
 HORIZON = 120
@@ -49,8 +49,9 @@ SEEN_BY = {
     "rate_at_times": "hyperparameters",
     "secret_rate": "updates",
     "secret_rate_at_times": "updates",
+    "gradient_at_times": "delivery",
     "skip": "updates",
-    "scale": "gradient",
+    "scale": "delivery",
     "narrow": "gradient",
     "smaller_start": "start",
     "shrink": "custody",
@@ -58,14 +59,19 @@ SEEN_BY = {
 }
 
 
-AT_TIMES_ONLY = ("rate_at_times", "secret_rate_at_times")
+AT_TIMES_ONLY = (
+    "rate_at_times",
+    "secret_rate_at_times",
+    pytest.param("gradient_at_times", marks=pytest.mark.slow),
+)
 """In each 50th step, beside which other steps are sampled: one check alone sees them."""
 FAST = (
     "drop",
     "rate_at_times",
     "secret_rate",
     "secret_rate_at_times",
-    "scale",
+    "gradient_at_times",
+    "narrow",
     "smaller_start",
     "shrink",
 )

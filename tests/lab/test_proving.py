@@ -256,6 +256,19 @@ def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("planted_path")
+def test_gradients_are_followed_through_a_scaler_and_clipping() -> None:
+    planted = ("planted:GRADIENT_AT_TIMES",)
+    with Lab(noisy("scaled"), techniques=planted) as lab:
+        made = Prover(lab, 60, registry(planted))
+        made.run_plain()
+        honest = made.prove(Plan({"resident": {}}))
+        evidence = {check.name: check.evidence for check in honest.checks}
+        assert honest.tier == "exact" and "clipped to a norm of 0.3" in evidence["delivery"]
+        assert made.prove(Plan({"gradient_at_times": {}})).failed == ("delivery",)
+
+
+@pytest.mark.slow
 def test_a_step_that_cannot_be_repeated_is_unproven_and_never_a_change() -> None:
     """Its model takes objects of a class of its own, which have no other dtype."""
     with Lab(noisy("objects")) as lab:

@@ -22,20 +22,21 @@ from hotlap.techniques import registry
 
 TINY = Path(__file__).parents[1] / "tiny_recipe.py"
 NAMES = ("DROP", "RATE", "SKIP", "SECRET_RATE", "SCALE", "FREEZE", "NARROW", "BIASED")
-MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW")
+MORE = ("SMALLER_START", "SHRINK", "SECRET_RATE_AND_NARROW", "DROPOUT_AT_TIMES")
 TECHNIQUES = tuple(f"planted:{name}" for name in (*NAMES, *MORE))
 SEEN_BY = {
     "drop": "batches",
     "rate": "hyperparameters",
     "skip": "hyperparameters",
     "secret_rate": "update",
-    "scale": "gradient",
+    "scale": "delivery",
     "freeze": "gradient",
     "narrow": "gradient",
     "biased": "gradient",
     "secret_rate_and_narrow": "update",
     "smaller_start": "start",
     "shrink": "custody",
+    "dropout_at_times": "random",
 }
 FAST = ("drop", "rate")
 """The others are found out in scripts, and in recipes by `make test-all`."""
@@ -118,6 +119,48 @@ def test_narrow_weights_are_statistical_and_that_rests_on_each_check(
 def test_a_split_step_is_fed_the_same_and_is_rounding(prover: Prover) -> None:
     found = prover.prove(Plan({"micro_batch": {"size": 5}}))
     assert found.tier == "rounding", found.evidence
+
+
+AVERAGING = """
+import dataclasses
+import sys
+
+import torch
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+sys.path.insert(0, {folder!r})
+import tiny_recipe
+
+
+def averaging(model):
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    optimizer.register_step_post_hook(lambda *_: average.update_parameters(model))
+    return optimizer
+
+
+def task(*, epochs: int = 20):
+    return dataclasses.replace(tiny_recipe.task(epochs=epochs), optimizer=averaging)
+"""
+
+
+@pytest.mark.slow
+def test_an_average_of_a_recipe_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.syspath_prepend(folder)
+    file = tmp_path / "averaging.py"
+    file.write_text(AVERAGING.format(folder=str(TINY.parent)))
+    planted = ("planted:AVERAGES",)
+    with Lab(RecipeRun(path=str(file), cwd=str(tmp_path)), techniques=planted) as lab:
+        made = Prover(lab, 60, registry(planted))
+        made.run_plain()
+        honest = made.prove(Plan({"resident": {}}))
+        assert honest.tier == "exact" and honest.covers["averages"] == 1
+        found = made.prove(Plan({"averages": {}}))
+    assert found.tier == "changed" and found.failed == ("averages",)
 
 
 def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:

@@ -1,5 +1,6 @@
 """What every step shows: who took part, what was drawn, what the optimizer made of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,6 +32,51 @@ def test_equal_records_pass() -> None:
 def test_who_takes_no_part_is_a_change(letters: str) -> None:
     found = check_participation(record(), changed(gradients=letters))
     assert found.state == "failed" and "1" in found.evidence
+
+
+def drawing(
+    count: Callable[[int], int], *, optimizers: int = 1, name: str = "another"
+) -> dict[str, Any]:
+    """Return a record in which other numbers are drawn, so many before each update."""
+    other, place = record(), 0
+    for number, row in enumerate(other["followed"]["updates"]):
+        place += count(number)
+        row |= {"random": [f"{name} {number}", "python", "numpy"], "place": [place % 624]}
+        row["optimizer"] = number % optimizers
+    return other
+
+
+EVEN: dict[str, Callable[[int], int]] = {
+    "as many": lambda number: 17,
+    "others for all": lambda number: 2,
+    "others while code is compiled": lambda number: 2 if number > 3 else 30,
+}
+
+
+@pytest.mark.parametrize("count", EVEN.values(), ids=EVEN)
+def test_another_stream_that_is_drawn_from_evenly_may_be_one(count: Callable[[int], int]) -> None:
+    assert check_random(record(), drawing(count)).state == "partial"
+
+
+def test_dropout_that_is_off_at_times_is_no_other_stream() -> None:
+    off = drawing(lambda number: 0 if number % 8 == 0 else 17)
+    found = check_random(record(), off)
+    assert found.state == "failed" and "4 updates come after another count" in found.evidence
+    # What the plain run draws unevenly itself may be as uneven under a plan.
+    uneven = drawing(lambda number: 20 + number % 10, name="torch")
+    assert check_random(uneven, off).state == "partial"
+    # Nothing is known where the states of a generator are laid out otherwise.
+    for row in off["followed"]["updates"]:
+        row["place"] = []
+    assert check_random(record(), off).state == "partial"
+
+
+def test_each_optimizer_may_draw_another_count() -> None:
+    def alternately(number: int) -> int:
+        return 40 if number % 2 else 17
+
+    plain = drawing(lambda number: 17, optimizers=2, name="torch")
+    assert check_random(plain, drawing(alternately, optimizers=2)).state == "partial"
 
 
 def test_a_few_zeros_may_be_rounding_and_many_are_not() -> None:

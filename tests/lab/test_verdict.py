@@ -76,6 +76,8 @@ def planted(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         other["start"] = {**other["start"], "0.bias": [9, True]}
     elif name == "custody":
         other["moved"] = [3]
+    elif name == "delivery":
+        other["delivered"]["updates"][12] |= {"scale": 1.001, "rest": 0.0, "ceiling": None}
     elif name == "participation":
         other["followed"]["updates"][12]["gradients"] = "gn"
     elif name == "random":

@@ -1,6 +1,8 @@
 """Every update is repeated on drawn elements: honest ones agree, small changes show."""
 
+import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hotlap.lab.updates import UpdateEstimate, estimate_updates
 from hotlap.trial.elements import Elements
 from hotlap.trial.twin import Chain
-from hotlap.trial.update_follower import Follower
+from hotlap.trial.update_follower import BLOCK, Follower, _places_in_stream
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True},
@@ -114,6 +116,38 @@ def test_state_that_is_rounded_inside_the_update_is_seen() -> None:
     optimizer.register_step_post_hook(narrow)
     found = followed(optimizer, model)
     assert "exp_avg" in found.state_at and not found.is_right
+
+
+def test_an_optimizer_that_draws_leaves_the_run_its_random_numbers() -> None:
+    class Noisy(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            scale = 1 + 1e-3 * (random.random() + numpy.random.rand() + float(torch.rand(())))
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.data.sub_(parameter.grad * scale, alpha=group["lr"])
+
+    def draw(follower: Follower) -> list[Any]:
+        random.seed(5)
+        numpy.random.seed(5)
+        model = network()
+        train(Noisy(model.parameters(), lr=0.1), model, follower)
+        return [random.random(), numpy.random.rand(), float(torch.rand(())), model[0].weight[0]]
+
+    class Deaf(Follower):
+        def update_ends(self, key: Any, optimizer: Any) -> None:
+            pass
+
+    plain, followed = draw(Deaf(seed=3)), draw(Follower(seed=3))
+    assert plain[:3] == followed[:3] and torch.equal(plain[3], followed[3])
+
+
+@pytest.mark.parametrize("count", [1, 40, 700, 5000])
+def test_the_state_of_torchs_generator_says_how_much_was_drawn(count: int) -> None:
+    places = []
+    for _ in range(3):
+        torch.rand(count)
+        places.append(_places_in_stream()[0])
+    assert [(b - a) % BLOCK for a, b in pairwise(places)] == [count % BLOCK] * 2
 
 
 def test_what_cannot_be_repeated_on_elements_says_why() -> None:

@@ -27,6 +27,9 @@ class Listener:
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         """A DataLoader has made an iterator."""
 
+    def optimizer_made(self, optimizer: Any) -> None:
+        """The script has made an optimizer; no technique has acted on what it trains yet."""
+
     def batch_begins(self, iterator: Any) -> None:
         """The script asks for a batch."""
 
@@ -62,6 +65,9 @@ class Listener:
 
     def zeroing_ends(self) -> None:
         """Gradients have been zeroed."""
+
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        """A scaler has divided the gradients of an optimizer by its scale; told with events."""
 
     def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""

@@ -32,6 +32,7 @@ def patch() -> None:
     """Tell of what happens outside of the step itself, for rules about mistakes."""
     _tell(GradScaler, "__init__", event_kinds.SCALER_MADE)
     _tell(GradScaler, "unscale_", event_kinds.UNSCALE)
+    _tell_unscaling()
     _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
     _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
     _tell(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
@@ -45,6 +46,20 @@ def patch() -> None:
     for name in _EMPTY:
         _tell_emptying(name)
     _patch_schedules()
+
+
+def _tell_unscaling() -> None:
+    """Tell whose gradients a scaler has divided by its scale."""
+    original = GradScaler.unscale_
+
+    @functools.wraps(original)
+    def unscale_and_tell(self: Any, optimizer: Any) -> None:
+        original(self, optimizer)
+        listener = State.listener
+        if listener is not None and self.is_enabled():
+            listener.gradients_unscaled(optimizer, self)
+
+    GradScaler.unscale_ = unscale_and_tell
 
 
 def _tell_emptying(name: str) -> None:

@@ -98,8 +98,12 @@ def _patch_optimizers() -> None:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if State.listener is not None:
+        listener = State.listener
+        if listener is not None:
             State.optimizers.append(weakref.ref(self))
+            # One of hotlap's own is made as if within a step, see `hide_own_optimizer`.
+            if not State.step_depth:
+                listener.optimizer_made(self)
 
     def patching_step(self: Any) -> None:
         patch_step(self)

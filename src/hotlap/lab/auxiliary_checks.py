@@ -52,10 +52,7 @@ def check_averages(plain: Record, other: Record) -> Check:
     """Do copies of the model move towards its weights as they do in the plain run?"""
     ours, theirs = other.get("averages"), plain.get("averages")
     if theirs is None:
-        words = (
-            "copies of the model are not compared in recipes, nor where plain runs differ in them"
-        )
-        return Check("averages", "partial", words)
+        return Check("averages", "partial", "two plain runs differ in the copies of the model")
     if ours is None or _starts_and_lengths(ours) != _starts_and_lengths(theirs):
         words = f"{len(ours or ())} copies of the model, {len(theirs)} in the plain run"
         return Check("averages", "failed", f"{words}, or made at different updates")

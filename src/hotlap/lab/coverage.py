@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.lab.auxiliary_checks import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
+from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
     UPDATE_LIMIT,
@@ -81,6 +82,9 @@ def limits(
         found.append(Limit("weights and optimizer's state between updates", 0.0, ""))
     if is_exact:
         return (*found, Limit("losses, weights and buffers, at each step", 0.0, ""))
+    if "delivery" in passed:
+        words = "gradients between backward and update, at each step"
+        found.append(Limit(words, DELIVERY_LIMIT, "of their norm"))
     if "updates" in passed:
         found += [
             Limit("learning rate, in all updates", RATE_LIMIT, "of itself"),

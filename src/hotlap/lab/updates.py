@@ -4,8 +4,10 @@ Single steps are repeated whole, see `sampled_steps`; these checks leave out no 
 against the plain run: what that one does not do either, a plan need not do.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Any
 
@@ -24,6 +26,13 @@ FLOAT32 = 2.0**-23
 _MOST_LOST = 0.05
 """Share of the updates in which a tensor's drawn gradient may be zero while the plain run's is not.
 """
+_MOST_UNEVEN, _UNEVEN_SHARE = 3, 0.01
+"""Updates before which another count of numbers may be drawn than before others like them, as when
+code is compiled; and the share that they may be of all."""
+_MOST_KINDS = 0.2
+"""Share of the updates that may differ in their counts of draws in the plain run."""
+BLOCK = 624
+"""Of a count of the CPU's draws the rest by this is known, see `hotlap.trial.update_follower`."""
 GENERATORS = ("torch", "Python", "NumPy")
 
 Record = Mapping[str, Any]
@@ -205,6 +214,11 @@ def check_random(plain: Record, other: Record) -> Check:
         if again > 0:
             words = f"{name}'s RNG state is the same at {again + 1} updates"
             return Check("random", "failed", f"{words}; in the plain run it advances at each")
+        uneven = _count_uneven_draws(other, plain) if place == 0 else 0
+        if uneven > max(_MOST_UNEVEN, _UNEVEN_SHARE * count):
+            words = f"{uneven} updates come after another count of {name}'s draws than those that"
+            words += " are like them in the plain run"
+            return Check("random", "failed", words)
         others.append(f"{name}'s from update {at + 1} on")
     if not compared:
         return Check("random", "not_made", "two plain runs differ in their RNG states")
@@ -212,6 +226,37 @@ def check_random(plain: Record, other: Record) -> Check:
         return Check("random", "partial", f"different RNG states: {', '.join(others)}")
     words = f"the RNG states of {', '.join(compared)} are the plain run's at each update"
     return Check("random", "passed", words)
+
+
+def _count_uneven_draws(other: Record, plain: Record) -> int:
+    """Return at how many updates a run draws another count of numbers than at others like them.
+
+    Two updates of an optimizer are alike if the plain run draws as many numbers for both. A plan
+    may draw another count for them, the same for all: dropout of its own, say. Where the plain run
+    draws a different count at nearly every update nothing can be said.
+    """
+    kinds: dict[Any, Counter[Any]] = {}
+    pairs = list(zip(_draws(plain), _draws(other), strict=False))
+    for kind, drawn in pairs:
+        if kind is None or drawn is None:
+            return 0
+        kinds.setdefault(kind, Counter())[drawn[1:]] += 1
+    if len(kinds) > max(1, _MOST_KINDS * len(pairs)):
+        return 0
+    return sum(found.total() - max(found.values()) for found in kinds.values())
+
+
+def _draws(record: Record) -> list[tuple[Any, ...] | None]:
+    """Return for each update but the first its optimizer, and the numbers drawn since the last."""
+    found: list[tuple[Any, ...] | None] = []
+    for before, row in pairwise(record["followed"]["updates"]):
+        places, last = row.get("place"), before.get("place")
+        if not places or not last or len(places) != len(last):
+            found.append(None)
+            continue
+        on_devices = [now - then for now, then in zip(places[1:], last[1:], strict=True)]
+        found.append((row.get("optimizer"), (places[0] - last[0]) % BLOCK, *on_devices))
+    return found
 
 
 def generator(record: Record, place: int) -> list[str]:

@@ -4,6 +4,7 @@
     hyperparameters  every hyperparameter and the count of updates equal at each step
     start            what is trained begins with the plain run's bits
     custody          each update finds what the one before has left, weights and optimizer's state
+    delivery         each update gets the gradients that backward has computed, clipped as ever
     participation    the same parameters have a gradient at each update
     random           each step finds the random generators where the plain run's steps find them
     updates          each update, on drawn elements, repeated in float64 from its gradient and state
@@ -36,6 +37,7 @@ from hotlap.lab.auxiliary_checks import (
 )
 from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.coverage import Limit, covers, limits, not_checked
+from hotlap.lab.delivery import check_delivery
 from hotlap.lab.sampled_steps import (
     Check,
     SampledSteps,
@@ -49,16 +51,16 @@ from hotlap.techniques import Numerics
 
 TIERS = ("exact", "rounding", "statistical", "unproven", "changed")
 """From best to worst."""
-_OF_EVERY_STEP = (
-    "batches",
-    "hyperparameters",
-    "start",
-    "custody",
-    "participation",
-    "random",
-    "updates",
-)
-CHECKS = (*_OF_EVERY_STEP, "averages", "evaluation", "gradient", "update", "buffers", "losses")
+_STEPS = {
+    "custody": check_custody,
+    "delivery": check_delivery,
+    "participation": check_participation,
+    "random": check_random,
+    "updates": check_updates,
+    "averages": check_averages,
+}
+_OF_EVERY_STEP = ("batches", "hyperparameters", "start", *_STEPS)
+CHECKS = (*_OF_EVERY_STEP, "evaluation", "gradient", "update", "buffers", "losses")
 STATISTICAL_CHECKS = (*CHECKS, "seeds")
 
 LOSS_SIGMAS = 4.0
@@ -151,13 +153,9 @@ def judge(
         made.append(_numbers(plain, other))
     if "start" in checks:
         made.append(check_start(plain, other, plain_repeats))
-    if "custody" in checks:
-        made.append(check_custody(plain, other))
     for name, check_steps in _STEPS.items():
         if name in checks:
             made.append(check_steps(plain, other))
-    if "averages" in checks:
-        made.append(check_averages(plain, other))
     equal = _bit_equal(plain, other, plain_repeats)
     if equal.state == "passed" and all(map(_is_settled, made)):
         tier = claimed.best_verdict
@@ -232,13 +230,6 @@ def _check_plain_steps(sampled: SampledSteps) -> dict[str, Check]:
         "buffers": check_buffers(sampled, is_narrow=False),
         "evaluation": check_outputs(sampled, is_narrow=False),
     }
-
-
-_STEPS = {
-    "participation": check_participation,
-    "random": check_random,
-    "updates": check_updates,
-}
 
 
 def _conclude(made: Sequence[Check], claimed: Numerics, horizon: int) -> Verdict:

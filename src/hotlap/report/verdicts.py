@@ -30,10 +30,15 @@ start: parameters start bit-equal to the plain run's, and require gradients wher
 custody: each update starts from the weights and the optimizer state that the previous one left.
 What the script itself changes in between, it must change at the same updates.
 
+delivery: each update gets the gradients that backward computed since the last one, on sampled
+elements. If the plain run clips or scales them in between, they must follow from the same clipping
+or factor. Any other change of the script's own cannot be checked at every step.
+
 participation: the same parameters have a gradient.
 
 random: the RNG states are the plain run's. If a plan uses other random numbers, its verdict is
-`statistical` at best.
+`statistical` at best, and it must draw the same count of them at all updates at which the plain run
+does so: dropout that is switched off in some steps is `changed`.
 
 updates: each update is repeated in float64 on sampled elements, from the gradient and the state
 that the optimizer got. Learning rate and weight decay are estimated from all updates. Optimizers

@@ -42,12 +42,12 @@ class Averages:
         self._copies: list[_Copy] = []
         self._updates = 0
 
-    def update_begins(self, roots: Sequence[Any], trained: set[int]) -> list[Any]:
+    def update_begins(self, roots: Sequence[Any], trained: Tensors) -> list[Any]:
         """An update begins: the copies are what the step before has made of them.
 
         Args:
             roots: the modules that are trained.
-            trained: ids of the parameters that an optimizer holds.
+            trained: what optimizers update, which is no copy.
 
         Returns:
             Modules among them that were not known before.
@@ -58,15 +58,15 @@ class Averages:
         if self._updates & (self._updates - 1):
             return []
         known = {copy.key for copy in self._copies}
-        found = []
+        found, places = [], {_place_of(tensor) for tensor in trained}
         for number, root in enumerate(roots):
-            for module in _copies_of(root, trained):
+            for module in _copies_of(root, {id(tensor) for tensor in trained}):
                 is_new = id(module) not in known
                 if is_new and self._add(number, module, _of_module(module), _of_module(root)):
                     found.append(module)
-            for holder, places, names in _containers_of(root):
+            for holder, keys, names in _containers_of(root, places):
                 if id(holder) not in known:
-                    read = _of_container(holder, places)
+                    read = _of_container(holder, keys)
                     self._add(number, holder, read, _of_names(root, names), is_sure=False)
         return found
 
@@ -122,15 +122,25 @@ def _of_module(module: Any) -> Read:
     return read
 
 
-def _containers_of(root: Any) -> list[tuple[Any, list[Any], list[str]]]:
-    """Return lists and dicts that hold a copy of the weights, where in them, and whose."""
+def _place_of(tensor: torch.Tensor) -> int:
+    """Return where in memory a tensor's numbers are."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _containers_of(root: Any, trained: set[int]) -> list[tuple[Any, list[Any], list[str]]]:
+    """Return lists and dicts that hold a copy of the weights, where in them, and whose.
+
+    Args:
+        root: the module whose weights they are.
+        trained: where in memory is what optimizers update.
+    """
     named = dict(root.named_parameters())
     learned = {name: weight for name, weight in named.items() if weight.requires_grad}
     if not learned:
         return []
     firsts = {next(iter(named)), next(iter(learned))}
     first = [f"{prefix}{name}" for prefix in _PREFIXES for name in firsts]
-    own = {weight.untyped_storage().data_ptr() for weight in named.values()}
+    own = {_place_of(weight) for weight in named.values()} | trained
     found = []
     for candidate in gc.get_objects():
         # Nearly all objects of a process end here, so it must be cheap.
@@ -160,7 +170,7 @@ def _is_copy(tensors: Tensors, weights: dict[str, torch.Tensor], own: set[int]) 
     """True if tensors with memory of their own, and no module's, are near the weights."""
     if all(isinstance(each, torch.nn.Parameter) for each in tensors):
         return False
-    if any(each.untyped_storage().data_ptr() in own for each in tensors):
+    if any(_place_of(each) in own for each in tensors):
         return False
     off = size = 0.0
     for tensor, weight in zip(tensors, weights.values(), strict=True):

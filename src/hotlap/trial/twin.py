@@ -8,6 +8,7 @@ import numpy
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from hotlap import rng
 from hotlap.trial.elements import Elements, Vector
 from hotlap.trial.numbers import IMPLEMENTATION
 
@@ -160,13 +161,15 @@ def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
 def _isolate_run_state() -> Iterator[None]:
     """Draw no numbers of the run's, and call no hooks that are meant for its own optimizers."""
     hooks = [_global_optimizer_pre_hooks, _global_optimizer_post_hooks]
-    kept, state = [dict(each) for each in hooks], torch.get_rng_state()
+    kept, states = [dict(each) for each in hooks], rng.global_random_states()
     for each in hooks:
         each.clear()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
+        # To put back what nobody has drawn from would cost more than to look.
+        if rng.generator_that_advanced(states) is not None:
+            rng.restore(states)
         for each, before in zip(hooks, kept, strict=True):
             each.update(before)
 

@@ -8,6 +8,7 @@ import hashlib
 import random
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ share of the whole gradient that such a tensor has at least."""
 _JUMP = 10.0
 """How many times farther it is apart then than in the steps before it."""
 _BEFORE = 8
+BLOCK = 624
+"""Numbers that torch's generator of the CPU, a Mersenne twister, makes at once."""
 _LOOKED_AT = 4
 """Steps of a run that are looked at for their gradient, at most."""
 
@@ -42,8 +45,9 @@ class Follower:
         self._plain = [] if beside is None else _read(beside)
         self._chains: dict[Hashable, Chain] = {}
         self.updates: list[dict[str, Any]] = []
-        """Of each update: `gradients`, a letter for each parameter, see `Chain.letters`; `random`,
-        digests of the states of the generators; `sums` and `states`, see `Chain.compare`, None
+        """Of each update: `optimizer`, the key; `gradients`, a letter for each parameter, see
+        `Chain.letters`; `random`, digests of the states of the generators; `place`, see
+        `_places_in_stream`; `sums` and `states`, see `Chain.compare`, None
         where it could not be repeated."""
         self.gradient_distances: list[float | None] = []
         """Of each update: how far its gradient is from the plain run's, as a share of that one."""
@@ -74,7 +78,8 @@ class Follower:
 
         That is so where they were near the plain run's in the steps before, and no longer are.
         """
-        row = {"gradients": "", "random": _random_digests()}
+        row = {"optimizer": key, "gradients": "", "random": _random_digests()}
+        row["place"] = _places_in_stream()
         self.updates.append(row)
         number = len(self._gradients)
         try:
@@ -177,6 +182,35 @@ def _lengths(values: Vector, edges: Sequence[int]) -> Vector:
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else (0.0 if part == 0 else float("inf"))
+
+
+def _places_in_stream() -> list[int]:
+    """Return how far torch's generators have been drawn from: the CPU's within its block of
+    `BLOCK` numbers, and that of the current GPU; none where their states are laid out otherwise."""
+    if not _is_layout_known():
+        return []
+    places = [-_numbers_left(torch.get_rng_state()) % BLOCK]
+    if torch.cuda.is_initialized():
+        places.append(_number_at(torch.cuda.get_rng_state(), 8, 8))
+    return places
+
+
+def _numbers_left(state: torch.Tensor) -> int:
+    """Return how many numbers of its block a generator of the CPU has not given yet."""
+    return _number_at(state, 8, 4)
+
+
+def _number_at(state: torch.Tensor, begin: int, size: int) -> int:
+    return int.from_bytes(state[begin : begin + size].numpy().tobytes(), "little")
+
+
+@lru_cache
+def _is_layout_known() -> bool:
+    """Draw from a generator of ours, and look whether its state shows how much."""
+    generator = torch.Generator().manual_seed(0)
+    before = _numbers_left(generator.get_state())
+    torch.rand(BLOCK + 7, generator=generator)
+    return (before - _numbers_left(generator.get_state())) % BLOCK == 7
 
 
 def _random_digests() -> list[str]:

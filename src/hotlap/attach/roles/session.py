@@ -72,6 +72,10 @@ class Session(Listener):
         for part in self.parts:
             part.iterator_made(loader, iterator)
 
+    def optimizer_made(self, optimizer: Any) -> None:
+        for part in self.parts:
+            part.optimizer_made(optimizer)
+
     def batch_begins(self, iterator: Any) -> None:
         for part in self.parts:
             part.batch_begins(iterator)
@@ -123,6 +127,10 @@ class Session(Listener):
     def zeroing_ends(self) -> None:
         for part in reversed(self.parts):
             part.zeroing_ends()
+
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        for part in self.parts:
+            part.gradients_unscaled(optimizer, scaler)
 
     def event_happens(self, kind: str) -> None:
         for part in self.parts:

@@ -17,6 +17,7 @@ from hotlap.trace import event_kinds
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
+from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.numbers import group_hyperparameters
 from hotlap.trial.update_follower import follower_of
 
@@ -46,6 +47,9 @@ class Verify(Part):
         self._start: dict[str, list[Any]] = {}
         self._buffers: list[str] = []
         self._custody = Custody()
+        self._gradients = GradientCustody(session.config.options.get("drawn_with", 0))
+        self._scales: dict[int, float] = {}
+        """Id of an optimizer -> what its gradients were divided by since their backward."""
         self._follower = follower_of(session.config.options)
         self._sampler = StepSampler(session.config.options)
         self._averages = Averages()
@@ -53,6 +57,10 @@ class Verify(Part):
         self._until: int | None = None
         """Steps at the end of the epoch in which the horizon was passed, 0 if that is far."""
         self._evaluations = Evaluations(self._sampler.folder)
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        # Before a technique listens to the gradients too, and may change them.
+        self._gradients.watch(_parameters_of(optimizer))
 
     def root_found(self, module: Any) -> None:
         self._evaluations.watch(module, len(self._watch.roots))
@@ -91,6 +99,9 @@ class Verify(Part):
     def backward_begins(self, loss: Any) -> None:
         self.loss_digests.append(digest.of_tensor(loss))
 
+    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
+        self._scales[id(optimizer)] = scaler.get_scale()
+
     def event_happens(self, kind: str) -> None:
         self._saved += kind == event_kinds.SAVE
 
@@ -100,16 +111,19 @@ class Verify(Part):
         if stepper is not None and stepper.number == 0:
             self._sampler.step_begins(self._watch.steps)
         assert stepper is not None, "an optimizer steps that has no place"
-        trained = {id(p) for each in known_optimizers() for p in _parameters_of(each)}
+        trained = [p for each in known_optimizers() for p in _parameters_of(each)]
         for copy in self._averages.update_begins(self._watch.roots, trained):
             State.copies.put(copy, True)
             self._evaluations.watch(copy, COPY)
+        scale = self._scales.pop(id(optimizer), 1.0)
+        self._gradients.update_begins(stepper.number, _parameters_of(optimizer), scale)
         self._follower.update_begins(stepper.number, optimizer)
         is_odd = self._follower.has_gradients(stepper.number, optimizer)
         self._sampler.before_update(optimizer, len(self.hyperparameters) - 1, is_odd=is_odd)
         self._custody.update_begins(stepper.number, optimizer, _weights_of(optimizer))
 
     def step_ends(self, optimizer: Any) -> None:
+        self._gradients.update_ends()
         self._sampler.after_update(optimizer)
         self.weights.append(digest.of_nested(_weights_of(optimizer)))
         stepper = self._watch.steppers.find(optimizer)
@@ -121,6 +135,10 @@ class Verify(Part):
         self._buffers.append(digest.of_nested(buffers))
         if not self.batches:
             self._inputs.new_step()
+
+    def step_failed(self, optimizer: Any) -> None:
+        del optimizer
+        self._gradients.update_ends()
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer
@@ -161,6 +179,7 @@ class Verify(Part):
                 "buffers": self._buffers,
                 "moved": self._custody.moved,
                 "state_moved": self._custody.state_moved,
+                "delivered": self._gradients.report(),
                 "hyperparameters": self.hyperparameters,
                 "epochs": self._watch.epochs(),
                 "saved": self._saved,

@@ -6,7 +6,7 @@ repeated by the engine itself, under no plan, from that state.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,9 +28,12 @@ from hotlap.engine.roles.named_tensors import (
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import StepDone, steps_of
 from hotlap.engine.state.content import Position, capture
+from hotlap.engine.step.passes import trained_tensors
 from hotlap.sequences.padding import Pad
 from hotlap.trial import digest
+from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
+from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.numbers import group_hyperparameters
 from hotlap.trial.update_follower import follower_of
 
@@ -46,8 +49,11 @@ def verify(trial: Trial) -> None:
     may be removed by then.
     """
     fed = _FeedDigests(trial.task.collate)
-    built = trial.build(replace(trial.task, loss=fed.wrap_loss(trial.task.loss)))
-    run = _Recorded(trial, built, fed)
+    delivered = _Delivered(trial.config.options.get("drawn_with", 0))
+    task = trial.task
+    heard = replace(task, model=delivered.wrap_model(task.model), loss=fed.wrap_loss(task.loss))
+    built = trial.build(heard)
+    run = _Recorded(trial, built, fed, delivered)
     run.take(trial.config.options["steps"])
     run.evaluate()
     trial.report(built, steps=len(run.weights), record=run.record())
@@ -78,11 +84,70 @@ class _FeedDigests:
         self._given = [batch for _, batch in micros]
         self._seen = []
 
-    def end(self) -> None:
-        """Digest the step; by what was given where it called no loss, as a replayed graph does."""
-        micros = self._seen or self._given
-        self.digests.append(digest.of_nested(join_micro_batches(micros, self._collate)))
+    def end(self, replayed: list[Any]) -> None:
+        """Digest the step; by what it has read where it called no loss, as a replayed graph."""
+        read = self._seen or replayed or self._given
+        self.digests.append(digest.of_nested(join_micro_batches(read, self._collate)))
         self._given, self._seen = [], []
+
+
+class _Delivered:
+    """Follows the gradients of a recipe's model from its making on, before any technique acts."""
+
+    def __init__(self, seed: int) -> None:
+        self._built: BuiltRun | None = None
+        self._micros, self._is_missed = 1, True
+        self.custody = GradientCustody(seed, is_capturing=self._is_capturing)
+
+    def wrap_model(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the task's `model`, whose gradients are followed."""
+
+        def make_followed() -> Any:
+            model = make()
+            if isinstance(model, torch.nn.Module):
+                self.custody.watch(model.parameters())
+            return model
+
+        return make_followed
+
+    def _is_capturing(self) -> bool:
+        return self._built is not None and self._built.hardware.is_capturing()
+
+    def follow(self, built: BuiltRun) -> None:
+        """Follow the updates of a run, too."""
+        self._built = built
+
+    def begin_step(self, micros: int) -> None:
+        """A step of so many micro-batches begins."""
+        # The update before may have been left out.
+        self.custody.update_ends()
+        self._micros, self._is_missed = micros, True
+
+    def begin_update(self) -> None:
+        """The optimizer is about to step, and this is not recorded as a graph."""
+        assert self._built is not None, "a step begins before the run is built"
+        if self._built.weights:
+            return
+        self._is_missed = False
+        parameters = trained_tensors(self._built.optimizer)
+        self.custody.update_begins(0, parameters, self._divisor())
+
+    def end_step(self) -> None:
+        """A step has ended whose update was taken."""
+        assert self._built is not None, "a step ends before the run is built"
+        if self._is_missed and self._built.weights:
+            self.custody.miss_update(0, "copies of the parameters are trained")
+        elif self._is_missed and self._built.step.target.graph is not None:
+            self.custody.miss_update(0, "a graph of the whole step is replayed")
+
+    def _divisor(self) -> float:
+        """Return what the engine has divided the gradients by since they were computed."""
+        assert self._built is not None, "a step begins before the run is built"
+        passes, scaler = self._built.step.passes, self._built.step.target.scaler
+        scale = 1.0 if scaler is None else float(scaler.get_scale())
+        # The loss of a single micro-batch is divided before its backward.
+        items: Any = passes.items if self._micros > 1 else None
+        return scale if items is None else scale * float(items)
 
 
 def join_micro_batches(batches: list[Any], collate: Any = None) -> Any:
@@ -125,8 +190,10 @@ def _can_join(column: list[torch.Tensor]) -> bool:
 class _Recorded:
     """A run while it is recorded, from outside the step."""
 
-    def __init__(self, trial: Trial, built: BuiltRun, fed: _FeedDigests) -> None:
-        self.trial, self.built, self.fed = trial, built, fed
+    def __init__(
+        self, trial: Trial, built: BuiltRun, fed: _FeedDigests, delivered: _Delivered
+    ) -> None:
+        self.trial, self.built, self.fed, self.delivered = trial, built, fed, delivered
         self.losses: list[torch.Tensor] = []
         self.loss_digests: list[int] = []
         self.weights: list[str] = []
@@ -141,6 +208,8 @@ class _Recorded:
         self._buffers: list[str] = []
         self._custody = Custody()
         self._follower = follower_of(trial.config.options)
+        self._averages = Averages()
+        delivered.follow(built)
         self._original = built.source.epoch
         built.source.epoch = self._epoch  # pyright: ignore[reportAttributeAccessIssue]
         built.optimizer.register_step_pre_hook(lambda *_: self._update_begins())
@@ -149,17 +218,21 @@ class _Recorded:
         self.sampler.at_update()
         # A replayed graph has no place to look in.
         if not self.built.hardware.is_capturing():
+            self.delivered.begin_update()
             self._custody.look(0, self.built.optimizer, trained_weights(self.built).values())
 
     def _epoch(self, *args: Any) -> Iterator[Any]:
         self._epochs += 1
         for micros in self._original(*args):
             self.fed.begin(micros)
+            self.delivered.begin_step(len(micros))
             self.hyperparameters.append(
                 json.dumps(group_hyperparameters(self.built.optimizer), sort_keys=True)
             )
             self.sampler.looks = bool(self.sampler.wanted) and self._follower.is_looking
             self.sampler.before_step(len(self.weights), micros)
+            trained = trained_tensors(self.built.optimizer)
+            self._averages.update_begins([self.built.model], trained)
             self._follower.update_begins(0, self.built.optimizer)
             self._custody.update_begins(
                 0, self.built.optimizer, trained_weights(self.built).values()
@@ -169,7 +242,8 @@ class _Recorded:
     def take(self, horizon: int) -> None:
         """Train to the horizon, or the task's end."""
         for step in steps_of(self.built):
-            self.fed.end()
+            replayed = self.built.step.executor.replayed
+            self.fed.end([batch for _, batch in replayed or ()])
             self.losses.append(step.loss.detach())
             self.loss_digests.append(digest.of_tensor(step.loss))
             self.weights.append(digest.of_nested(list(trained_weights(self.built).values())))
@@ -178,6 +252,7 @@ class _Recorded:
             # What the update got is still there.
             is_odd = self._follower.has_gradients(0, self.built.optimizer)
             if step.is_taken:
+                self.delivered.end_step()
                 self._follower.update_ends(0, self.built.optimizer)
             self.sampler.after_step(step, is_odd=is_odd)
             if step.number >= horizon:
@@ -206,10 +281,12 @@ class _Recorded:
             "buffers": self._buffers,
             "moved": self._custody.moved,
             "state_moved": self._custody.state_moved,
+            "delivered": self.delivered.custody.report(),
             "hyperparameters": self.hyperparameters[: len(self.weights)],
             "evaluated": self._evaluated,
             "reads_fixed": True,
             "epochs": self._epochs,
+            "averages": self._averages.report(),
             "followed": self._follower.report(self.trial.config.options),
             "not_sampled": self.sampler.reason,
         }

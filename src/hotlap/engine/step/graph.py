@@ -42,6 +42,7 @@ class CapturedGraph:
         update.adapt_optimizer = self._rates.use_device_rates
         self._stream = device.new_stream()
         self._graph: Graph | None = None
+        self.replayed: MicroBatches | None = None
         self._held: Any = None
         """Hyperparameters that the graph holds as constants."""
         self._inputs: dict[Any, _Inputs] = {}
@@ -52,6 +53,7 @@ class CapturedGraph:
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Replay a step, or take it as it is; return what the attempt returns."""
         self._rates.follow()
+        self.replayed = None
         if self._wish.refused is not None:
             return self._run_uncaptured(micros)
         form, leaves = _form(micros)
@@ -70,6 +72,7 @@ class CapturedGraph:
         # The graph knows no other momentum than the one it was captured with.
         if self._wish.refused is not None or self._rates.constant_hyperparameters() != self._held:
             return self._run_uncaptured(micros)
+        self.replayed = inputs.micros
         return self._replay()
 
     def forget(self) -> None:

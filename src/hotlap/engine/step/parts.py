@@ -41,6 +41,9 @@ class Decision(Protocol):
 class Executor(Protocol):
     """Runs attempts at a step."""
 
+    replayed: MicroBatches | None
+    """What the newest step has read, if it was a replay; None if not."""
+
     def __call__(self, micros: MicroBatches) -> Any:
         """Return what the decision returned."""
         ...
@@ -58,6 +61,8 @@ class Attempt:
         update: changes the weights.
         decision: says whether it does.
     """
+
+    replayed: MicroBatches | None = None
 
     def __init__(
         self,

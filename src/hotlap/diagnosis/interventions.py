@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hotlap.diagnosis.interventions_on_ranks import PAGES as ON_RANKS
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
 from hotlap.techniques.record import Live
 
@@ -118,5 +119,6 @@ PAGES = {
     FREE_STEP.name: "Lets the optimizer find no gradients, so that its update costs nothing. A "
     "diagnosis races it against the plain script to measure what the update costs. No plan can "
     "hold it: nothing would be learned.",
+    **ON_RANKS,
 }
 """Name of an intervention -> what `hotlap explain` says of it."""

@@ -3,6 +3,7 @@
 import collections
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
+from hotlap.attach.wrappers import Wrappers, outside_of
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -58,6 +60,9 @@ class Watch(Part):
             lambda seconds: session.channel.send("step_time", seconds=seconds),
         )
         self.roots: list[Any] = []
+        self.wrappers = Wrappers()
+        self._others: list[Any] = []
+        """Modules that no optimizer trains, called in training before the first step."""
         self.steppers = Steppers()
         self._session = session
         self._then = then or (lambda _: session.stop())
@@ -102,7 +107,7 @@ class Watch(Part):
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
-        known.begin(self.steps)
+        known.begin(self.steps, loader)
         iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -132,7 +137,17 @@ class Watch(Part):
         if not self.roots:
             self.recorder.run_on(device_of([module]))
         time_sums(module)
+        self.wrappers.add(module)
         self.roots.append(module)
+
+    def other_called(self, module: Any) -> None:
+        is_known = any(module is other for other in self._others)
+        if not is_known and next(module.parameters(), None) is not None:
+            self._others.append(module)
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        del output
+        self.wrappers.forward_ends(root)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
@@ -143,6 +158,7 @@ class Watch(Part):
     def backward_begins(self, loss: Any) -> None:
         self.recorder.clock.enter(BACKWARD)
         self.event_happens(event_kinds.BACKWARD)
+        self.wrappers.backward_begins()
         self._backwards += 1
         if self._last_loader is not None:
             self._last_loader.training = True
@@ -174,8 +190,13 @@ class Watch(Part):
         self.event_happens(event_kinds.OPTIMIZER_STEP)
 
     def step_ends(self, optimizer: Any) -> None:
-        del optimizer
         self.recorder.clock.enter(OTHER)
+        stepper = self.steppers.find(optimizer)
+        if stepper is not None and stepper.steps == 0:
+            found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
+            stepper.facts = replace(
+                stepper.facts, lost=found.lost, left=found.left, left_in=found.module
+            )
 
     def step_done(self, optimizer: Any) -> None:
         stepper = self.steppers.find(optimizer)
@@ -184,11 +205,13 @@ class Watch(Part):
         if stepper.number == 0:
             self.recorder.count_step()
         self.recorder.mark_step()
+        self._others.clear()
         if self.steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
         if stepper.number == 0:
             self.recorder.tell_step()
+            self.wrappers.step_done(self.steps)
         if len(self.steppers.all) == 1:
             self.recorder.commit()
         self.recorder.check_limits([known.starts for known in self._training()])
@@ -235,7 +258,7 @@ class Watch(Part):
             device=device_of(self.roots),
             threads=torch.get_num_threads(),
             layers=dict(layers),
-            loaders=tuple(loader_facts(known) for known in self._loaders.values()),
+            loaders=tuple(loader_facts(known, self.steps) for known in self._loaders.values()),
             optimizers=tuple(stepper.facts for stepper in self.steppers.all),
             steps_per_epoch=per_epoch,
             planned_steps=planned,
@@ -246,6 +269,7 @@ class Watch(Part):
             data_parallel=count_data_parallel(self.roots),
             ranks=self._session.ranks,
             exposed_ms=exposed_ms(self.roots),
+            sums=self.wrappers.facts(self.steps),
         )
 
 

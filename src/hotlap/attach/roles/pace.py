@@ -30,9 +30,11 @@ class Pace(Part):
             return
         self._told = now
         means = self._watch.recorder.means_ms()
+        sums = self._watch.wrappers.facts(self._watch.steps)
         self._session.channel.send(
             "pace",
             rank=self._session.config.options["follows"],
             phases=dict(zip(PHASES, means, strict=True)),
             exposed_ms=exposed_ms(self._watch.roots),
+            unused_bytes=0 if sums is None else sums.unused_bytes,
         )

@@ -72,6 +72,7 @@ class Watch(Part):
         self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
         self._backwards = 0
+        self._is_stepping = False
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
 
@@ -165,7 +166,8 @@ class Watch(Part):
         self.recorder.note_loss(loss)
 
     def backward_ends(self) -> None:
-        self.recorder.clock.enter(OTHER)
+        # In a closure that the step has called, as Lightning's, the update follows.
+        self.recorder.clock.enter(OPTIMIZER if self._is_stepping else OTHER)
 
     def zeroing_begins(self) -> None:
         self.recorder.clock.enter_nested(OPTIMIZER)
@@ -187,10 +189,16 @@ class Watch(Part):
         if stepper.number == 0:
             self.recorder.commit()
         self.recorder.clock.enter(OPTIMIZER)
+        self._is_stepping = True
         self.event_happens(event_kinds.OPTIMIZER_STEP)
+
+    def step_failed(self, optimizer: Any) -> None:
+        del optimizer
+        self._is_stepping = False
 
     def step_ends(self, optimizer: Any) -> None:
         self.recorder.clock.enter(OTHER)
+        self._is_stepping = False
         stepper = self.steppers.find(optimizer)
         if stepper is not None and stepper.steps == 0:
             found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())

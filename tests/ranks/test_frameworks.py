@@ -1,5 +1,6 @@
 """Accelerate and Lightning on two gloo ranks, unedited: every rank trains under the plan."""
 
+import json
 import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -92,3 +93,37 @@ def test_every_rank_trains_under_the_plan_and_learns_the_same(
         f"{name}: applied in 2 of 2 ranks" for name in EXACT_PLAN.techniques
     ]
     assert outcome.problems(script) == []
+
+
+@pytest.mark.slow
+@needs_accelerate
+def test_the_one_process_that_accelerate_starts_is_attached_to(hotlap: Call) -> None:
+    launch = ("accelerate", "launch", "--cpu", "--num_processes", "2")
+    ended = hotlap("run", *launch, ACCELERATE, timeout_s=240)
+    assert ended.returncode == 0, ended.stderr
+    # One process, and so twice as many steps in an epoch.
+    assert "rank 0 steps 36 " in ended.stdout and "rank 1" not in ended.stdout
+    assert "hotlap: optimizer: applied in 1 of 1 ranks\n" in ended.stderr
+    assert "`accelerate launch` has started one process, not 2" in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((LIGHTNING,), marks=needs_lightning, id="lightning"),
+        pytest.param((*TORCHRUN, ACCELERATE), marks=needs_accelerate, id="accelerate"),
+    ],
+)
+def test_a_diagnosis_measures_the_first_rank(words: tuple[str, ...], hotlap: Call) -> None:
+    ended = hotlap(
+        "diagnose", "--json", "--budget", "20s", *words, "--epochs", "300", timeout_s=240
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["notes"][0].startswith("2 ranks train; the first one was measured")
+    assert found["anchor"]["votes"]["optimizer_steps"] > 6
+    # Lightning's step calls a closure, with forward and backward in it.
+    assert all(found["phases"][name] > 0.0 for name in ("forward", "backward", "optimizer"))
+    # Both set the epoch of the sampler that they make.
+    assert found["mistakes"] == []

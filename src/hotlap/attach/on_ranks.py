@@ -39,7 +39,7 @@ def time_sums(module: Any) -> None:
 
 
 def exposed_ms(modules: Sequence[Any]) -> float:
-    """Return how long gradients are summed in a step when the backward is done, in ms.
+    """Return how long a sum of gradients goes on when its backward is done, in ms.
 
     Args:
         modules: those that are trained; 0 if none of them is a `DistributedDataParallel`.

@@ -253,6 +253,11 @@ class Watch(Part):
         votes = {"optimizer_steps": steps, "backwards": backwards, "training_batches": batches}
         return Anchor("optimizer.step", confidence, votes)
 
+    def exposed_ms(self) -> float:
+        """Return how long a step waits for sums of gradients after its backwards, in ms."""
+        sums = self.wrappers.facts(self.steps)
+        return 0.0 if sums is None else exposed_ms(self.roots) * sums.per_step
+
     def facts(self) -> TaskFacts:
         """Return what the run has shown of its task."""
         layers = collections.Counter(
@@ -276,7 +281,7 @@ class Watch(Part):
             denormals=count_denormals(known_optimizers()),
             data_parallel=count_data_parallel(self.roots),
             ranks=self._session.ranks,
-            exposed_ms=exposed_ms(self.roots),
+            exposed_ms=self.exposed_ms(),
             sums=self.wrappers.facts(self.steps),
         )
 

@@ -2,7 +2,6 @@
 
 import time
 
-from hotlap.attach.on_ranks import exposed_ms
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trace.schema import PHASES
@@ -35,6 +34,6 @@ class Pace(Part):
             "pace",
             rank=self._session.config.options["follows"],
             phases=dict(zip(PHASES, means, strict=True)),
-            exposed_ms=exposed_ms(self._watch.roots),
+            exposed_ms=self._watch.exposed_ms(),
             unused_bytes=0 if sums is None else sums.unused_bytes,
         )

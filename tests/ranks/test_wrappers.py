@@ -90,8 +90,11 @@ def test_what_a_search_and_sums_cost_is_measured_without_them() -> None:
         for _ in range(8):
             model(torch.ones(2, 4), skips=False).sum().backward()
         assert model.require_backward_grad_sync
-        assert read_log(model)["iteration"] == 2
-        assert [row["state"] for row in applied.proofs()] == ["applied", "applied"]
+        # Counted from 0, by forwards that prepare for a sum: two of eight.
+        assert read_log(model)["iteration"] == 1
+        states = {row["name"]: (row["state"], row["why"]) for row in applied.proofs()}
+        assert states["no_search"][0] == "applied"
+        assert states["fewer_sums"] == ("applied", "6 backwards without a sum")
     finally:
         switched.undo()
     assert DistributedDataParallel(Skipping(), find_unused_parameters=True).find_unused_parameters

@@ -27,7 +27,7 @@ def lines(children: Sequence[Child], exit_code: int) -> list[str]:
         found.append("it is not known which techniques took effect: no rank reports at its end")
     count = len({rank.rank for rank in ranks})
     world = max((rank.ranks for rank in ranks), default=1)
-    if exit_code == 0 and count < world:
+    if ranks and exit_code == 0 and count < world:
         found.append(
             f"{count} of {world} ranks are known to this `hotlap run`, which has started no others"
         )

@@ -70,8 +70,9 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     hidden: list[tuple[Any, Any]] = []
 
     def hide(optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
-        if not notes["is_on"]:
+        # A closure computes the gradients inside the step.
+        has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
+        if not notes["is_on"] or has_closure:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:

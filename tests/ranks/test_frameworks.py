@@ -83,15 +83,18 @@ def test_every_rank_trains_under_the_plan_and_learns_the_same(
 ) -> None:
     script = script_of(words, tmp_path)
     plain = run_plainly(script)
-    assert len(plain) == 2 and all(f" steps {steps} " in line for line in plain)
+    if "ddp_spawn" in words:
+        # Only the script's own process goes on behind them, and it has taken no step.
+        assert len(plain) == 1
+    else:
+        assert len(plain) == 2 and all(f" steps {steps} " in line for line in plain)
     printed, outcome = run_under_plan(script)
     assert outcome.exit_code == 0
     assert printed == plain
     heard = sorted((child.rank, child.steps) for child in outcome.children if child.trains)
     assert heard == [(0, steps), (1, steps)]
-    assert rank_report.lines(outcome.children, 0) == [
-        f"{name}: applied in 2 of 2 ranks" for name in EXACT_PLAN.techniques
-    ]
+    said = rank_report.lines(outcome.children, 0)
+    assert sorted(said) == [f"{name}: applied in 2 of 2 ranks" for name in EXACT_PLAN.techniques]
     assert outcome.problems(script) == []
 
 

@@ -278,6 +278,7 @@ if rank == 0:
 )
 
 
+@pytest.mark.slow
 def test_a_rank_that_a_script_starts_itself_is_attached_to(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LAUNCHES_ITSELF)
     script = Script(path="train.py", cwd=str(tmp_path))

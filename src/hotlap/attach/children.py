@@ -84,7 +84,7 @@ class Child:
     failure: str | None = None
     """Why the plan was not applied to it, if it was not."""
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Mapping[str, Any]) -> None:
         """Take in what it says."""
         kind = message["kind"]
         if kind == "trains":
@@ -172,8 +172,8 @@ def _pass_on_to_own_ranks(config: Config, session: Any) -> None:
     @functools.wraps(init)
     def init_with_config(self: Any, *args: Any, **kwargs: Any) -> None:
         env = kwargs.get("env")
-        rank = None if env is None or INSIDE in env else _rank_given(env)
-        if rank is not None and _is_rank_told(rank, config, session):
+        rank = None if not env or INSIDE in env else _rank_given(env)
+        if env and rank is not None and _is_rank_told(rank, config, session):
             inside = ChildConfig(config, _BY_SCRIPT, is_rank=True, rank=rank)
             kwargs["env"] = {**env, **_environment(inside, env)}
         init(self, *args, **kwargs)

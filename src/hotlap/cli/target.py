@@ -69,7 +69,7 @@ class Target:
             _check_script(self.script)
         elif self.module is not None and own_interpreter:
             _check_module(self.module)
-        if self.module in COMMANDS.values():
+        if self.module is not None and self.module in COMMANDS.values():
             _check_launched(self.module, self.args)
         return self
 

@@ -70,12 +70,13 @@ def _sum_seldom(notes: dict[str, Any], every: int) -> Callable[[], None]:
     from torch.nn.parallel import DistributedDataParallel
 
     forward = DistributedDataParallel.forward
+    forwards: dict[int, int] = {}
 
     @functools.wraps(forward)
     def forward_without_sum(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not (self.training and torch.is_grad_enabled() and self.require_backward_grad_sync):
             return forward(self, *args, **kwargs)
-        count = notes[id(self)] = notes.get(id(self), 0) + 1
+        count = forwards[id(self)] = forwards.get(id(self), 0) + 1
         # What `no_sync` does; a backward asks what its forward was.
         self.require_backward_grad_sync = count % every == 0
         notes["left_out"] = notes.get("left_out", 0) + (count % every != 0)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hotlap.attach import rank_report
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run as run_script
 from hotlap.errors import TrialError
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
+from hotlap.techniques import EXACT_PLAN
 from hotlap.trial.channel import Channel
 
 TRAIN = """
@@ -250,3 +252,39 @@ def test_a_script_that_closes_every_descriptor_keeps_its_own(tmp_path: Path) -> 
     script = Script(path="train.py", cwd=str(tmp_path))
     with Lab(script) as lab, pytest.raises(TrialError, match="closed hotlap's socket"):
         watch(lab, seconds=20, epochs=9)
+
+
+LAUNCHES_ITSELF = (
+    """
+import os, subprocess, sys
+if "LOCAL_RANK" not in os.environ:
+    os.environ.update(LOCAL_RANK="0", WORLD_SIZE="2")
+    import torch
+    other = subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, "LOCAL_RANK": "1"})
+    # What a script starts beside its ranks is none of them.
+    assert "HOTLAP" not in subprocess.check_output(["env"], env={**os.environ}, text=True)
+"""
+    + TRAIN
+    + """
+import torch.distributed
+rank = int(os.environ["LOCAL_RANK"])
+place = "file://" + os.path.abspath("met")
+torch.distributed.init_process_group("gloo", place, rank=rank, world_size=2)
+train(steps=3 + rank)
+torch.distributed.destroy_process_group()
+if rank == 0:
+    sys.exit(other.wait())
+"""
+)
+
+
+@pytest.mark.slow
+def test_a_rank_that_a_script_starts_itself_is_attached_to(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LAUNCHES_ITSELF)
+    script = Script(path="train.py", cwd=str(tmp_path))
+    outcome = run_script(script, EXACT_PLAN)
+    assert outcome.exit_code == 0
+    told = sorted((child.rank, child.by, child.steps) for child in outcome.children)
+    assert told == [(0, "the script", 3), (1, "subprocess.Popen", 4)]
+    assert "optimizer: applied in 2 of 2 ranks" in rank_report.lines(outcome.children, 0)
+    assert outcome.problems(script) == []

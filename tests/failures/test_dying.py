@@ -83,6 +83,17 @@ KINDS = {
         "dist.init_process_group('nccl', f'file://{place}', rank=0, world_size=1)",
         "gloo works on CPUs",
     ),
+    "parameters_unused": (
+        "import torch.distributed as dist\n"
+        "place = os.path.abspath('met')\n"
+        "dist.init_process_group('gloo', f'file://{place}', rank=0, world_size=1)\n"
+        "layers = nn.ModuleDict({'used': nn.Linear(4, 3), 'idle': nn.Linear(4, 3)})\n"
+        "layers.forward = lambda x: layers['used'](x)\n"
+        "model = nn.parallel.DistributedDataParallel(layers)\n"
+        "for _ in range(2):\n"
+        "    model(torch.ones(2, 4)).sum().backward()",
+        "Parameters 2, 3 of `model.parameters()` have no gradient on this rank.",
+    ),
     "collective_timeout": (
         "import datetime, torch.distributed as dist, torch.multiprocessing as mp\n"
         "wait = datetime.timedelta(seconds=3)\n"

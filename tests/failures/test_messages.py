@@ -228,6 +228,16 @@ ELSEWHERE = [
         "1 of 2 ranks came.",
     ),
     (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting "
+        "a new one. This error indicates that your module has parameters that were not used in "
+        "producing loss. You can enable unused parameter detection by passing the keyword "
+        "argument `find_unused_parameters=True` to `torch.nn.parallel.DistributedDataParallel`\n"
+        "Parameter indices which did not receive grad for rank 1: 2 3\n In addition, you can set "
+        "the environment variable TORCH_DISTRIBUTED_DEBUG",
+        "parameters_unused",
+        "Parameters 2, 3 of `model.parameters()` have no gradient on this rank.",
+    ),
+    (
         "RuntimeError: Distributed package doesn't have NCCL built in",
         "backend_missing",
         "This torch was built without NCCL",

@@ -1,6 +1,7 @@
 """What ranks say is merged, what they may not use is refused, and torchrun's words are read."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ from hotlap.attach import on_ranks, rank_report
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.children import Child, ChildConfig, problem
 from hotlap.attach.entry import Script
-from hotlap.attach.launchers import Launched, launched
+from hotlap.attach.launchers import ACCELERATE, Launched, launched, ranks_wanted, split_command
 from hotlap.attach.plan_choice import plan_path
 from hotlap.cli.target import Target
-from hotlap.diagnosis.stragglers import find_straggler
+from hotlap.diagnosis.stragglers import find_straggler, with_other_ranks
 from hotlap.errors import UsageError
 from hotlap.feed.memory.place import HostPlace, no_room
 from hotlap.plan import Plan
-from hotlap.task import TaskFacts
+from hotlap.task import GradientSums, TaskFacts
 from hotlap.techniques import ORDER, FeedTarget, get
 from hotlap.trace.schema import PHASES, Anchor, Trace
 from hotlap.trial.protocol import Config
 
 LAUNCHER = "a launcher"
+ANCHOR = Anchor("optimizer.step", "high", {})
 
 
 def rank(number: int, state: str = "applied", why: str = "so", **more: object) -> Child:
@@ -207,3 +209,47 @@ def test_the_slowest_rank_is_named_by_its_own_work() -> None:
     assert find_straggler(trace, paces(backward=1.5)) is None
     assert find_straggler(trace, {}) is None
     assert str(find_straggler(trace, paces(backward=0.0, data=0.0))).startswith("rank 0 is")
+
+
+def test_ranks_that_hotlap_did_not_start_are_counted() -> None:
+    assert rank_report.lines([rank(0, ranks=2), rank(1, ranks=2)], 0) == [
+        "resident: applied in 2 of 2 ranks"
+    ]
+    said = rank_report.lines([rank(0, ranks=2)], 0)
+    assert said[-1].startswith("1 of 2 ranks are known to this `hotlap run`")
+    assert len(rank_report.lines([rank(0, ranks=2)], 1)) == 1
+
+
+def test_parameters_that_another_rank_leaves_unused_count() -> None:
+    sums = GradientSums(per_step=1.0, ms=1.0, searches=True, looks=8, unused_bytes=4)
+    given = Trace([(1.0,) * len(PHASES)], [0], TaskFacts(ranks=2, sums=sums), ANCHOR, 1.0)
+    other = {1: {"unused_bytes": 80}, 2: {"unused_bytes": 0}}
+    for paces, most in ((other, 80), ({}, 4)):
+        found = with_other_ranks(given, paces).facts.sums
+        assert found is not None and found.unused_bytes == most
+    without = replace(given, facts=TaskFacts(ranks=2))
+    assert with_other_ranks(without, other) is without
+
+
+def test_the_script_among_the_words_of_accelerate() -> None:
+    words = ["launch", "--cpu", "--num_processes", "2", "-m", "pkg.train", "--epochs", "3"]
+    command = split_command(["accelerate", *words])
+    assert command is not None and command == (ACCELERATE, tuple(words[1:]))
+    started = launched(command[1], ACCELERATE)
+    assert started == Launched("pkg.train", False)
+    assert started is not None and started.words == ("-m", "pkg.train", "--epochs", "3")
+    assert ranks_wanted(command[1]) == 2 and ranks_wanted(["train.py"]) == 1
+    # The other launcher has no such flags.
+    assert launched(["--cpu", "train.py", "x"], ACCELERATE) == Launched("train.py", True)
+    assert launched(["--cpu", "train.py", "x"]) == Launched("x", True)
+    assert split_command(["accelerate", "config"]) is None
+
+
+def test_the_command_accelerate_launch_is_the_module_of_the_same_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = Target.parse(["accelerate", "launch", "--cpu", "train.py"])
+    assert target.module == ACCELERATE and target.args == ("--cpu", "train.py")
+    script = Script(module=ACCELERATE, args=target.args, cwd=str(tmp_path))
+    assert plan_path(script) == tmp_path / "train.ranks.plan.toml"

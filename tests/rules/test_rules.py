@@ -1,5 +1,6 @@
 """Rules nominate by what a trace shows, name the user's line, and say nothing below their share."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from hotlap import rules
 from hotlap.plan import Plan
-from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.task import GradientSums, LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.trace import event_kinds
 from hotlap.trace.schema import Anchor, Event, HotLine, Trace
 
@@ -129,3 +130,63 @@ def test_a_sum_of_gradients_that_nothing_overlaps_is_blamed_on_the_backward() ->
     assert "the first of 2 ranks waits 2.00 of 10.00 ms" in found.evidence
     assert found.at_most_ms == 2.0 and found.remedies == ()
     assert named(trace(ranks=2, exposed_ms=0.9)) == [] == named(trace(exposed_ms=2.0))
+
+
+SUMS = GradientSums(per_step=1.0, ms=1.0, searches=True, looks=8)
+
+
+def test_a_search_that_finds_nothing_is_blamed_on_the_wrapper() -> None:
+    wrap = Event(0, event_kinds.WRAP, "train.py:20")
+    given = replace(trace(ranks=2, exposed_ms=0.5, sums=SUMS), events=(wrap,))
+    (found,) = rules.nominate(given)
+    assert (found.rule, found.where) == ("unused_parameter_search", "train.py:20")
+    assert "none was found in the 8 steps" in found.evidence
+    assert found.bound == Plan({"no_search": {}}) and found.at_most_ms == pytest.approx(4.5)
+    for other in (
+        replace(SUMS, searches=False),
+        replace(SUMS, unused_bytes=4),
+        # Nothing is known of what it found.
+        replace(SUMS, looks=0),
+    ):
+        assert named(trace(ranks=2, sums=other)) == []
+    assert named(trace(ranks=1, sums=SUMS)) == [] == named(trace(ranks=2))
+
+
+def test_sums_after_every_micro_batch_are_blamed_on_the_backward() -> None:
+    four = replace(SUMS, per_step=3.9, searches=False)
+    backward = Event(3, event_kinds.BACKWARD, "train.py:40")
+    (found,) = rules.nominate(replace(trace(ranks=2, sums=four), events=(backward,)))
+    assert (found.rule, found.where) == ("sum_per_micro_batch", "train.py:40")
+    assert "over 2 ranks 3.9 times for each step" in found.evidence
+    assert found.bound == Plan({"fewer_sums": {"every": 4}})
+    assert found.at_most_ms == pytest.approx(2.9)
+    # A backward takes 6 ms here, and a sum in it no more than that.
+    (found,) = rules.nominate(trace(ranks=2, sums=replace(four, ms=50.0)))
+    assert found.at_most_ms == pytest.approx(6.0)
+    for other in (replace(four, per_step=1.0), replace(four, ms=0.01)):
+        assert named(trace(ranks=2, sums=other)) == []
+    assert named(trace(ranks=2, sums=four, optimizers=(ADAM, ADAM))) == []
+
+
+def test_epochs_in_the_same_order_are_a_mistake_that_costs_nothing() -> None:
+    same = replace(LOADER, orders=((0, 0), (0, 0)))
+    (found,) = rules.nominate(trace(ranks=2, loaders=(same,)))
+    assert (found.rule, found.kind, found.where) == ("repeated_order", "mistake", LOADER.where)
+    assert "in each of the 2 epochs" in found.evidence and found.at_most_ms == 0.0
+    for orders in ((), ((0, 0),), ((0, 0), (0, 1)), ((0, 0), (1, 0))):
+        assert named(trace(loaders=(replace(LOADER, orders=orders),))) == []
+
+
+def test_an_optimizer_whose_parameters_are_not_the_models_is_a_mistake() -> None:
+    stale = replace(ADAM, lost=4, left=4, left_in="FSDPLinear")
+    (found,) = rules.nominate(trace(optimizers=(stale,)))
+    assert (found.rule, found.kind, found.where) == ("stale_optimizer", "mistake", ADAM.where)
+    assert found.evidence.startswith("4 of the 4 tensors") and "FSDPLinear" in found.evidence
+    # A layer that the first step does not use, or one that is not to be trained, is none.
+    for other in (replace(stale, left=0), replace(stale, lost=0)):
+        assert named(trace(optimizers=(other,))) == []
+
+
+def test_what_ranks_say_of_their_sums_is_read_back() -> None:
+    given = trace(ranks=2, sums=SUMS, loaders=(replace(LOADER, orders=((0, 0), (0, 1))),))
+    assert Trace.from_json(json.loads(json.dumps(given.to_json()))).facts == given.facts

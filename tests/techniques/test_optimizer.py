@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from hotlap.attach.apply import PlanInProcess
+from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, Refusal, get
 from hotlap.techniques.optimizer import _FOREACH, _FUSED
 
@@ -129,3 +131,56 @@ def test_a_parameter_that_a_group_holds_twice_is_left_to_the_plain_loop() -> Non
             optimizer.step()
         results.append(layer.weight)
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_closure_sees_the_scripts_optimizer_and_the_update_is_switched(by_name: bool) -> None:
+    weights = [torch.ones(3, requires_grad=True) for _ in range(2)]
+    plain = [weight.detach().clone().requires_grad_() for weight in weights]
+    seen: list[Any] = []
+
+    def train(optimizer: torch.optim.Optimizer, parameters: list[torch.Tensor]) -> None:
+        def closure() -> torch.Tensor:
+            seen.append(optimizer.param_groups[0]["foreach"])
+            optimizer.zero_grad()
+            loss = torch.stack([each.square().sum() for each in parameters]).sum()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
+            return loss
+
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+
+    switched = torch.optim.Adam(weights, lr=0.1)
+    plan = PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}}))
+    for _ in range(3):
+        plan.step_begins(switched)
+        train(switched, weights)
+        plan.step_ends()
+    assert switched.param_groups[0]["foreach"] is None and seen == [None] * 3
+    (row,) = plan.proofs()
+    assert row["state"] == "applied" and "norm" not in row["why"], row
+    other = torch.optim.Adam(plain, lr=0.1)
+    for _ in range(3):
+        train(other, plain)
+    assert all(map(torch.equal, weights, plain))
+
+
+def test_what_a_closure_runs_is_not_taken_for_the_update() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    plan = PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}}))
+
+    def closure() -> torch.Tensor:
+        loss = weight.square().sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_([weight], 1.0, foreach=True)
+        # From now on the script has chosen itself.
+        optimizer.param_groups[0]["foreach"] = False
+        return loss
+
+    for _ in range(3):
+        plan.step_begins(optimizer)
+        optimizer.step(closure)
+        plan.step_ends()
+    (row,) = plan.proofs()
+    assert row["state"] == "no_effect", row

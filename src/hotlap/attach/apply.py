@@ -24,7 +24,7 @@ class PlanInProcess:
         plan: what to apply; checked before.
         extra: techniques from outside, as `module:NAME`.
         fill_ahead: let the feed reach its steady state at once.
-        is_rank: the process is one of several ranks.
+        is_rank: the process was started as one of several ranks.
     """
 
     def __init__(
@@ -35,8 +35,7 @@ class PlanInProcess:
         fill_ahead: bool = False,
         is_rank: bool = False,
     ) -> None:
-        why_not = on_ranks.why_not if is_rank else None
-        self._applied = Applied(plan, extra, why_not=why_not)
+        self._applied = Applied(plan, extra, why_not=self._why_not)
         self._is_rank = is_rank
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
@@ -46,6 +45,13 @@ class PlanInProcess:
         self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")
         self._switched_off: dict[str, str] = {}
+
+    def _is_on_ranks(self) -> bool:
+        # A script may start the other ranks itself, and then be one of them.
+        return self._is_rank or on_ranks.ranks_in_group() > 1
+
+    def _why_not(self, technique: Technique, options: Any) -> str | None:
+        return on_ranks.why_not(technique, options) if self._is_on_ranks() else None
 
     def start(self) -> None:
         """Set the switches that are global to the process."""
@@ -67,7 +73,7 @@ class PlanInProcess:
             return None
         target = self._feed_target(loader)
         if target is None:
-            if self._is_rank:
+            if self._is_on_ranks():
                 # Asked late: a spawned rank learns how many there are from its process group.
                 HostPlace.sharers = on_ranks.ranks_on_machine()
             target = FeedTarget(loader, fill_ahead=self.fill_ahead, size=_size(loader.dataset))

@@ -5,24 +5,30 @@ the script's own process was told, and is attached to in the same way.
 """
 
 import contextlib
+import functools
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hotlap.attach.at_exit import explain_at_exit
+from hotlap.attach.launchers import ACCELERATE, launched
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import Config
 
 INSIDE = "HOTLAP_INSIDE"
 """Holds a `ChildConfig` as JSON; in the environment of what is started during a run."""
-_LAUNCHERS = frozenset(
-    ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-)
+_LAUNCHERS = frozenset(("torch.distributed.run", "torch.distributed.launch", ACCELERATE))
 _LAUNCHER_SCRIPTS = frozenset(("torchrun", "accelerate"))
+_BY_LAUNCHER, _BY_SCRIPT = "a launcher", "subprocess.Popen"
+_OF_A_RANK = ("RANK", "LOCAL_RANK")
+"""Variables that launchers give each rank; the first one counts."""
+_OF_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+"""The same from mpirun, of several makes."""
 _ROLES = ("run", "observe", "race", "verify")
 _REFUSED = (
     "the script trains on several ranks, where only plans that are exact can be proven, and memory "
@@ -46,6 +52,8 @@ class ChildConfig:
     """Its number among those that are started together, None if the environment will say."""
     outside: tuple[str | None, str | None] | None = None
     """RANK and LOCAL_RANK of a launcher: whoever has them too is no rank that it has started."""
+    alone: tuple[str, ...] | None = None
+    """What is behind Python on the command line of a process that is a rank without a number."""
 
     def to_text(self) -> str:
         """Return it as JSON."""
@@ -67,6 +75,8 @@ class Child:
     is_rank: bool = True
     """False for a child that has no plan: it only says whether it trains."""
     trains: bool = False
+    ranks: int = 1
+    """Processes in its group."""
     steps: int | None = None
     """Optimizer steps, None if it did not say at its end."""
     techniques: list[dict[str, str]] = field(default_factory=list)
@@ -74,13 +84,14 @@ class Child:
     failure: str | None = None
     """Why the plan was not applied to it, if it was not."""
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: Mapping[str, Any]) -> None:
         """Take in what it says."""
         kind = message["kind"]
         if kind == "trains":
             self.trains = True
             # The number in its process group, which is what its own output calls it.
             self.rank = self.rank if message["rank"] is None else message["rank"]
+            self.ranks = message["ranks"]
         elif kind == "failed":
             self.failure = message["error"]
         elif kind == "report":
@@ -95,6 +106,19 @@ def is_launcher() -> bool:
     return any(os.path.basename(word) in _LAUNCHER_SCRIPTS for word in words[:1])
 
 
+def _started_alone() -> tuple[str, ...] | None:
+    """Return the command of the one process that Accelerate starts where it starts no ranks."""
+    words = sys.orig_argv[1:]
+    if ACCELERATE in words:
+        args = words[words.index(ACCELERATE) + 1 :]
+    elif [os.path.basename(word) for word in words[:2]] == ["accelerate", "launch"]:
+        args = words[2:]
+    else:
+        return None
+    started = launched(args, ACCELERATE)
+    return started.words if started is not None and started.words else None
+
+
 def pass_on_by_launcher(config: Config) -> None:
     """Let what this process starts find the configuration, if it is a launcher: it copies its own.
 
@@ -102,13 +126,20 @@ def pass_on_by_launcher(config: Config) -> None:
         config: of this process.
     """
     if is_launcher():
-        outside = os.environ.get("RANK"), os.environ.get("LOCAL_RANK")
-        inside = ChildConfig(config, "a launcher", is_rank=True, outside=outside)
-        os.environ.update(_environment(inside))
+        inside = ChildConfig(
+            config,
+            _BY_LAUNCHER,
+            is_rank=True,
+            outside=(os.environ.get("RANK"), os.environ.get("LOCAL_RANK")),
+            alone=_started_alone(),
+        )
+        os.environ.update(_environment(inside, os.environ))
 
 
 def pass_on(config: Config, session: Any) -> None:
-    """Let what `multiprocessing` starts find the configuration; the script does not see it.
+    """Let what `multiprocessing` starts find the configuration, and ranks that the script starts.
+
+    The script does not see it.
 
     Args:
         config: of this process.
@@ -123,11 +154,46 @@ def pass_on(config: Config, session: Any) -> None:
         if not _is_told(self, target, config, session):
             start(self)
             return
-        with _in_environment(_environment(_told(self, target, config))):
+        with _in_environment(_environment(_told(self, target, config), os.environ)):
             start(self)
 
     BaseProcess.start = start_with_config
     os.register_at_fork(after_in_child=_take_back)
+    _pass_on_to_own_ranks(config, session)
+
+
+def _pass_on_to_own_ranks(config: Config, session: Any) -> None:
+    """Tell processes that the script starts with a rank in their environment, as Lightning does.
+
+    Whoever starts them says so by a RANK or LOCAL_RANK that is not its own.
+    """
+    init = subprocess.Popen.__init__
+
+    @functools.wraps(init)
+    def init_with_config(self: Any, *args: Any, **kwargs: Any) -> None:
+        env = kwargs.get("env")
+        rank = None if not env or INSIDE in env else _rank_given(env)
+        if env and rank is not None and _is_rank_told(rank, config, session):
+            inside = ChildConfig(config, _BY_SCRIPT, is_rank=True, rank=rank)
+            kwargs["env"] = {**env, **_environment(inside, env)}
+        init(self, *args, **kwargs)
+
+    subprocess.Popen.__init__ = init_with_config
+
+
+def _rank_given(env: Mapping[str, str]) -> int | None:
+    """Return the rank that an environment gives to a process, None if it is this process's own."""
+    given = [env.get(name) for name in _OF_A_RANK]
+    if given == [os.environ.get(name) for name in _OF_A_RANK]:
+        return None
+    return next((int(text) for text in given if text is not None and text.isdecimal()), None)
+
+
+def _is_rank_told(rank: int, config: Config, session: Any) -> bool:
+    if config.role == "run":
+        return True
+    # In a trial the first rank is measured: this process, unless it starts the first one, too.
+    return session is not None and (rank != 0 or session.leave_to_ranks())
 
 
 def _is_told(process: Any, target: str, config: Config, session: Any) -> bool:
@@ -167,18 +233,27 @@ def attach(text: str, lost: Callable[[], None]) -> None:
     # Of a run nobody may listen any more, and this is no reason to disturb a script.
     channel = Channel.connect(config.address, lost=lost if is_trial else None)
     os.register_at_fork(after_in_child=channel.close)
-    rank = inside.rank
-    if rank is None and os.environ.get("RANK", "").isdecimal():
-        rank = int(os.environ["RANK"])
+    rank = _own_rank(inside)
     channel.send("attached", by=inside.by, rank=rank, is_rank=inside.is_rank)
     if config.role not in _ROLES:
         channel.send("refused", error=_REFUSED)
     if is_trial and rank != 0:
         config = _following(config, rank)
-    if inside.by == "a launcher" and not is_trial:
+    if inside.by in (_BY_LAUNCHER, _BY_SCRIPT) and not is_trial:
         # Of a process that torch starts, the script's own process prints the traceback.
         explain_at_exit()
     start(config, channel, is_rank=inside.is_rank)
+
+
+def _own_rank(inside: ChildConfig) -> int | None:
+    if inside.rank is not None:
+        return inside.rank
+    names = ("RANK", *(_OF_MPI if inside.alone is not None else ()))
+    given = next((text for name in names if (text := os.environ.get(name, "")).isdecimal()), None)
+    if given is None:
+        # Who has no number was started alone.
+        return None if inside.alone is None else 0
+    return int(given)
 
 
 def _following(config: Config, rank: int | None) -> Config:
@@ -194,8 +269,8 @@ def _following(config: Config, rank: int | None) -> Config:
     return replace(config, options={**options, **kept})
 
 
-def _environment(inside: ChildConfig) -> dict[str, str]:
-    before = os.environ.get("PYTHONPATH")
+def _environment(inside: ChildConfig, base: Mapping[str, str]) -> dict[str, str]:
+    before = base.get("PYTHONPATH")
     return {
         INSIDE: inside.to_text(),
         "PYTHONPATH": os.pathsep.join([_SITE, *([before] if before else [])]),

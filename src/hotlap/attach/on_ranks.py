@@ -39,18 +39,23 @@ def time_sums(module: Any) -> None:
 
 
 def exposed_ms(modules: Sequence[Any]) -> float:
-    """Return how long gradients are summed in a step when the backward is done, in ms.
+    """Return how long a sum of gradients goes on when its backward is done, in ms.
 
     Args:
         modules: those that are trained; 0 if none of them is a `DistributedDataParallel`.
     """
     total_ns = 0
     for module in modules:
-        read = _of_wrapper(module, "DistributedDataParallel._get_ddp_logging_data")
-        said = {} if read is None else read(module)
+        said = read_log(module)
         sums = int(said.get("avg_backward_comm_time", 0))
         total_ns += max(0, sums - int(said.get("avg_backward_compute_comm_overlap_time", 0)))
     return total_ns / 1e6
+
+
+def read_log(module: Any) -> dict[str, Any]:
+    """Return what a `DistributedDataParallel` notes of its last step; nothing if it is none."""
+    read = _of_wrapper(module, "DistributedDataParallel._get_ddp_logging_data")
+    return {} if read is None else read(module)
 
 
 def _of_wrapper(module: Any, name: str) -> Any:

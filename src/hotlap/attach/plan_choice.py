@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hotlap.attach.entry import is_off
-from hotlap.attach.launchers import TORCHRUN, launched
+from hotlap.attach.launchers import COMMANDS, launched
 from hotlap.attach.runner import exact_part
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
@@ -37,7 +37,9 @@ def plan_path(script: Started) -> Path:
     """Return where the tuned plan of a script or recipe is kept."""
     if script.path is not None:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
-    if script.module == TORCHRUN and (started := launched(script.args)) is not None:
+    module = script.module
+    started = launched(script.args, module) if module in COMMANDS.values() else None
+    if started is not None:
         # What is faster in one process need not be on ranks.
         stem = Path(started.name).with_suffix("") if started.is_script else started.name
         return script.folder / f"{stem}.ranks.plan.toml"

@@ -25,12 +25,19 @@ def lines(children: Sequence[Child], exit_code: int) -> list[str]:
     ]
     if ranks and exit_code == 0 and all(rank.steps is None for rank in ranks):
         found.append("it is not known which techniques took effect: no rank reports at its end")
+    count = len({rank.rank for rank in ranks})
+    world = max((rank.ranks for rank in ranks), default=1)
+    if ranks and exit_code == 0 and count < world:
+        found.append(
+            f"{count} of {world} ranks are known to this `hotlap run`, which has started no others"
+        )
     return found
 
 
 def _ranks(children: Sequence[Child]) -> list[Child]:
     """Return the ranks that train; one that was started again, for the last time."""
     ranks = [child for child in children if child.trains and child.is_rank]
+    ranks.sort(key=lambda child: -1 if child.rank is None else child.rank)
     return [
         rank
         for number, rank in enumerate(ranks)

@@ -14,6 +14,7 @@ from typing import Any
 from hotlap.attach.children import Child
 from hotlap.attach.children import problem as children_problem
 from hotlap.attach.entry import Script, environment, is_off
+from hotlap.attach.launchers import ACCELERATE, launched, ranks_wanted
 from hotlap.attach.signal_forwarding import SignalForwarder
 from hotlap.failures import recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
@@ -54,7 +55,9 @@ class Outcome:
     unheard: str | None = None
     """Why nobody could be heard, if so: no folder for temporary files can be written to."""
     children: list[Child] = field(default_factory=list)
-    """The child processes that hotlap was in."""
+    """The child processes that hotlap was in; with the script's own, if that is a rank itself."""
+    own_rank: Child | None = None
+    """The script's own process, if it is a rank beside others."""
 
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
@@ -88,6 +91,20 @@ class Outcome:
             return [f"{_UNKNOWN} the script ended without Python's clean-up (os._exit)"]
         line = children_problem(self.steps, self.exit_code, heard)
         return [] if line is None else [line]
+
+    def started_fewer(self, script: Script) -> str | None:
+        """Return a line on a launcher that has started one process where several were wanted."""
+        ranks = [child for child in self.children if child.trains and child.is_rank]
+        if script.module != ACCELERATE or len(ranks) != 1 or ranks[0].ranks > 1:
+            return None
+        wanted, started = ranks_wanted(script.args), launched(script.args, ACCELERATE)
+        if wanted == 1 or started is None:
+            return None
+        return (
+            f"`accelerate launch` has started one process, not {wanted}: it starts several only "
+            "with `--multi_gpu`, or by mpirun with `--mpirun_hostfile`. Use `torchrun "
+            f"--nproc_per_node {wanted} {' '.join(started.words)}`"
+        )
 
 
 def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
@@ -202,9 +219,14 @@ def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:
         outcome.torch = message["version"]
     elif kind == "failed":
         outcome.failure = message["error"]
+    elif kind == "trains" and message["ranks"] > 1:
+        outcome.own_rank = Child("the script", message["rank"])
+        outcome.children.append(outcome.own_rank)
     elif kind == "report":
         outcome.techniques = message["techniques"]
         outcome.steps = message["steps"]
+    if outcome.own_rank is not None:
+        outcome.own_rank.hear(message)
 
 
 def _dies_with(parent: int) -> Callable[[], None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.distributed import DistributedSampler
 
@@ -35,6 +36,7 @@ def patch() -> None:
     _tell_unscaling()
     _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
     _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
+    _tell(DistributedDataParallel, "__init__", event_kinds.WRAP)
     _tell(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
     _tell(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD)
     for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):

@@ -57,12 +57,14 @@ def run(
         say("would run: " + " ".join(said))
         return 0
     outcome = run_script(script, chosen.plan, techniques=technique, variables=variables)
-    for row in outcome.techniques:
+    # What a rank says of its techniques comes with that of the others.
+    for row in outcome.techniques if outcome.own_rank is None else ():
         if row["state"] != "applied":
             say(f"{row['name']}: {row['state']}, {printable(row['why'])}")
     for line in rank_report.lines(outcome.children, outcome.exit_code):
         say(line)
-    for line in outcome.problems(script):
+    fewer = outcome.started_fewer(script)
+    for line in [*outcome.problems(script), *([] if fewer is None else [fewer])]:
         say(line)
     return outcome.exit_code
 
@@ -83,6 +85,7 @@ COMMAND = Command(
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
         "hotlap run torchrun --nproc_per_node 2 train.py",
+        "hotlap run accelerate launch train.py",
         "hotlap run --synchronous train.py   # find the line of a device-side assert",
     ),
     exit_codes="the script's; 2 if the input is wrong: nothing was started.",

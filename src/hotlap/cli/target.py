@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hotlap.attach.launchers import TORCHRUN, launched
+from hotlap.attach.launchers import ACCELERATE, COMMANDS, TORCHRUN, launched, split_command
 from hotlap.errors import MissingFile, UsageError
 
 _FORMS = "the path of a Python script, or `-m MODULE`"
-_COMMAND = "torchrun"
+_EXAMPLES = {
+    TORCHRUN: ("torchrun", "--nproc_per_node"),
+    ACCELERATE: ("accelerate launch", "--num_processes"),
+}
 _SHOWN = 100
 """Letters of a path in a message."""
 
@@ -38,9 +41,10 @@ class Target:
         """
         if not tokens or not tokens[0]:
             raise UsageError(f"no SCRIPT was given. Expected: {_FORMS}.")
-        if tokens[0] == _COMMAND and not Path(_COMMAND).exists():
+        command = split_command(tokens)
+        if command is not None and not Path(tokens[0]).exists():
             # Of the Python that runs it, not the first one on the PATH.
-            return cls(module=TORCHRUN, args=tuple(tokens[1:]))
+            return cls(module=command[0], args=command[1])
         if tokens[0] != "-m":
             return cls(script=tokens[0], args=tuple(tokens[1:]))
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
@@ -65,8 +69,8 @@ class Target:
             _check_script(self.script)
         elif self.module is not None and own_interpreter:
             _check_module(self.module)
-        if self.module == TORCHRUN:
-            _check_launched(self.args)
+        if self.module is not None and self.module in COMMANDS.values():
+            _check_launched(self.module, self.args)
         return self
 
     def __str__(self) -> str:
@@ -121,12 +125,13 @@ def split(
     return own, script
 
 
-def _check_launched(args: Sequence[str]) -> None:
-    started = launched(args)
+def _check_launched(launcher: str, args: Sequence[str]) -> None:
+    started = launched(args, launcher)
     if started is None and not {"-h", "--help"} & {*args}:
+        name, option = _EXAMPLES[launcher]
         raise UsageError(
-            "torchrun was given no script. Expected: its options and then a script, as in "
-            "`torchrun --nproc_per_node 2 train.py`."
+            f"{name} was given no script. Expected: its options and then a script, as in "
+            f"`{name} {option} 2 train.py`."
         )
     # Whether another word is a value of an option, only torchrun itself knows for sure.
     if started is not None and started.is_script and started.name.endswith((".py", ".ipynb")):

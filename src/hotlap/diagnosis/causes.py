@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, suspect, trials_of_race
-from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.findings import Diagnosis, Mistake
 from hotlap.diagnosis.live_trials import race_live
-from hotlap.diagnosis.stragglers import notes_on_ranks
+from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
@@ -25,6 +25,8 @@ from hotlap.trace.schema import Trace
 INTERVENTIONS = (
     "hotlap.diagnosis.interventions:REPLAY",
     "hotlap.diagnosis.interventions:FREE_STEP",
+    "hotlap.diagnosis.interventions_on_ranks:NO_SEARCH",
+    "hotlap.diagnosis.interventions_on_ranks:FEWER_SUMS",
 )
 _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.2
@@ -100,15 +102,28 @@ def diagnose(
         trace, notes = _with_lines(subject, seen.trace)
         if trace.facts.ranks > 1:
             notes = (*notes_on_ranks(trace, seen.paces), *notes)
+            trace = with_other_ranks(trace, seen.paces)
+        found = nominate(trace, known_rules.values())
+        nominations = [each for each in found if each.kind != "mistake"]
         known = Diagnosis(
-            str(lab.subject), trace, lab.unprotected, is_recipe=subject.is_recipe, notes=notes
+            str(lab.subject),
+            trace,
+            lab.unprotected,
+            is_recipe=subject.is_recipe,
+            mistakes=tuple(_mistake(each) for each in found if each.kind == "mistake"),
+            notes=notes,
         )
-        nominations = nominate(trace, known_rules.values())
         switches = _switches(trace, host, registry(lab.techniques))
         return _try(subject, seen, known, nominations, switches)
     finally:
         if seen.trial is not None:
             seen.trial.kill()
+
+
+def _mistake(nomination: Nomination) -> Mistake:
+    return Mistake(
+        nomination.rule, nomination.where, nomination.evidence, remedy=nomination.by_hand
+    )
 
 
 def _with_lines(subject: _Subject, trace: Trace) -> tuple[Trace, tuple[str, ...]]:

@@ -49,6 +49,16 @@ class Suspect:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """Something because of which the script learns something else than is meant."""
+
+    rule: str
+    where: str
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
 class Opportunity:
     """A switch that is nobody's fault."""
 
@@ -73,6 +83,7 @@ class Diagnosis:
     ruled_out: tuple[str, ...] = ()
     """What was nominated and cost nothing that could be told from noise, in words."""
     suspects: tuple[Suspect, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
     floor: float | None = None
     """How far identical runs differ; None where no trial was made."""
     notes: tuple[str, ...] = ()
@@ -98,7 +109,7 @@ class Diagnosis:
             "phases": trace.phase_means(),
             "findings": [asdict(finding) for finding in self.findings],
             "opportunities": [asdict(opportunity) for opportunity in self.opportunities],
-            "mistakes": [],
+            "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "suspects": [asdict(suspect) for suspect in self.suspects],
             "lines": [asdict(line) for lines in self.hot_lines().values() for line in lines],
             "anchor": asdict(trace.anchor),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hotlap.diagnosis.interventions_on_ranks import PAGES as ON_RANKS
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
 from hotlap.techniques.record import Live
 
@@ -69,8 +70,9 @@ def _hide_gradients(target: OptimizerTarget) -> OptimizerTarget:
     hidden: list[tuple[Any, Any]] = []
 
     def hide(optimizer: Any, args: Any, kwargs: Any) -> None:
-        del args, kwargs
-        if not notes["is_on"]:
+        # A closure computes the gradients inside the step.
+        has_closure = any(value is not None for value in (*args[1:], *kwargs.values()))
+        if not notes["is_on"] or has_closure:
             return
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -118,5 +120,6 @@ PAGES = {
     FREE_STEP.name: "Lets the optimizer find no gradients, so that its update costs nothing. A "
     "diagnosis races it against the plain script to measure what the update costs. No plan can "
     "hold it: nothing would be learned.",
+    **ON_RANKS,
 }
 """Name of an intervention -> what `hotlap explain` says of it."""

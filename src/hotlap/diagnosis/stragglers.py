@@ -1,6 +1,7 @@
-"""Which of several ranks is the slowest, and in which phase."""
+"""What is known of several ranks together: which is the slowest, and in which phase."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -8,6 +9,21 @@ from hotlap.trace.schema import Trace
 
 _WORTH_SAYING = 1.1
 """How many times longer than the others' the slowest rank's own work takes."""
+
+
+def with_other_ranks(trace: Trace, paces: Mapping[int, Mapping[str, Any]]) -> Trace:
+    """Return the trace of the first rank with what only the others have seen.
+
+    Args:
+        trace: of the first rank.
+        paces: other rank -> `unused_bytes`, and what `find_straggler` takes.
+    """
+    sums = trace.facts.sums
+    if sums is None:
+        return trace
+    most = max([sums.unused_bytes, *(pace["unused_bytes"] for pace in paces.values())])
+    facts = replace(trace.facts, sums=replace(sums, unused_bytes=most))
+    return replace(trace, facts=facts)
 
 
 def notes_on_ranks(trace: Trace, paces: Mapping[int, Mapping[str, Any]]) -> list[str]:

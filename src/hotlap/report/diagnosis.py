@@ -23,6 +23,7 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     _phases(diagnosis, console)
     _lines(diagnosis, console)
     _findings(diagnosis, console)
+    _mistakes(diagnosis, console)
     _not_measured(diagnosis, console)
     anchor = trace.anchor
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")
@@ -98,6 +99,13 @@ def _nothing_found(diagnosis: Diagnosis) -> str:
     if diagnosis.floor is None or not diagnosis.ruled_out:
         return "No rule applies: no known cause takes a large enough part of the step."
     return f"No cause costs more than identical runs differ ({diagnosis.floor:.1%})."
+
+
+def _mistakes(diagnosis: Diagnosis, console: Console) -> None:
+    for row in diagnosis.mistakes:
+        console.print(f"\nMistake: {row.rule} at {printable(row.where)}")
+        console.print(f"   {printable(row.evidence)}.")
+        console.print(f"   Remedy: {printable(row.remedy)}.")
 
 
 def _not_measured(diagnosis: Diagnosis, console: Console) -> None:

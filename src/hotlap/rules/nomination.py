@@ -30,4 +30,4 @@ class Nomination:
     rule: str = ""
     """Who nominates; filled in by the rule's record."""
     kind: str = ""
-    """`speed` or `memory`; filled in likewise."""
+    """`speed`, `memory` or `mistake`; filled in likewise."""

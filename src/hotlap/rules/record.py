@@ -11,14 +11,14 @@ from hotlap.trace.schema import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Looks at a trace, and says what may be slow. It never convicts: a trial does.
+    """Looks at a trace, and says what may be slow or wrong. Only a trial convicts of a cost.
 
     The docstring of the module that `nominate` is defined in is the rule's page.
     """
 
     name: str
-    kind: Literal["speed", "memory"]
-    """What it costs."""
+    kind: Literal["speed", "memory", "mistake"]
+    """What it costs; a `mistake` costs no time: something else is learned than is meant."""
     nominate: Callable[[Trace], list[Nomination]]
     """A pure function: the same trace gives the same nominations."""
 

@@ -5,7 +5,7 @@ while it runs and handed on as `TaskFacts`.
 """
 
 from hotlap.task.data_sets import is_stream
-from hotlap.task.facts import LoaderFacts, OptimizerFacts, TaskFacts
+from hotlap.task.facts import GradientSums, LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.task.task import PER, Task
 
-__all__ = ["PER", "LoaderFacts", "OptimizerFacts", "Task", "TaskFacts", "is_stream"]
+__all__ = ["PER", "GradientSums", "LoaderFacts", "OptimizerFacts", "Task", "TaskFacts", "is_stream"]

@@ -1,6 +1,6 @@
 """`TaskFacts`: what is known of a task or a script from outside. No torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -28,6 +28,9 @@ class LoaderFacts:
     """Batches in one pass, if known."""
     collates_samples: bool = False
     """True if a function of the script's own makes batches, from samples that may be kept."""
+    orders: Sequence[Sequence[int]] = ()
+    """(seed, epoch) of its shuffling `DistributedSampler` in each pass in which a step was taken;
+    empty without one."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,28 @@ class OptimizerFacts:
     where: str
     """`file:line` of the call to `step`."""
     sparse: bool = False  # True if a gradient of its first step was a sparse tensor.
+    lost: int = 0
+    """Parameter tensors in no module that was trained, and without a gradient."""
+    left: int = 0
+    """Parameter tensors of those modules that have a gradient and are in no optimizer."""
+    left_in: str = ""
+    """Class of the module that holds the first of these."""
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """How a `DistributedDataParallel` sums gradients over ranks."""
+
+    per_step: float
+    """Sums of all its gradients for one step of the optimizer."""
+    ms: float
+    """Mean time of one, what the backward overlaps included; 0 if unknown."""
+    searches: bool
+    """True if it searches the graph of every step for parameters that were not used."""
+    looks: int = 0
+    """Steps of which is known what the search has found."""
+    unused_bytes: int = 0
+    """The most that it has found in one of them, on any rank that told."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,8 @@ class TaskFacts:
     """Processes that train one model; what is known is of the first of them."""
     exposed_ms: float = 0.0
     """Of a step: gradients are still summed over ranks when the backward is done, 0 if unknown."""
+    sums: GradientSums | None = None
+    """None where no `DistributedDataParallel` is trained."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,9 +109,14 @@ class TaskFacts:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TaskFacts":
         """Read back what `to_json` wrote."""
-        rest = {k: v for k, v in data.items() if k not in ("loaders", "optimizers")}
+        rest = {k: v for k, v in data.items() if k not in ("loaders", "optimizers", "sums")}
+        sums = data.get("sums")
         return cls(
-            loaders=tuple(LoaderFacts(**row) for row in data.get("loaders", ())),
+            sums=None if sums is None else GradientSums(**sums),
+            loaders=tuple(
+                LoaderFacts(**{**row, "orders": tuple(map(tuple, row.get("orders", ())))})
+                for row in data.get("loaders", ())
+            ),
             optimizers=tuple(OptimizerFacts(**row) for row in data.get("optimizers", ())),
             **rest,
         )

@@ -11,7 +11,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,7 +94,7 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
         _place_step_counters(optimizer)
         # A state that is loaded later brings its own.
         optimizer.register_load_state_dict_post_hook(_after_load)
-    switch = target.notes["optimizer"] = _Switch(options.implementation)
+    switch = target.notes["optimizer"] = _Switch(options.implementation, target.operators)
     switch.join(optimizer)
     target.implementation = options.implementation
     target.each_step.append(switch.place)
@@ -138,8 +138,10 @@ class _Switch:
     The script may change its groups at any time, so each step looks at them anew.
     """
 
-    def __init__(self, implementation: str) -> None:
+    def __init__(self, implementation: str, operators: set[str]) -> None:
         self.implementation = implementation
+        self._operators = operators
+        """Names of what the step runs while it is observed."""
         self.other = "foreach" if implementation == "fused" else "fused"
         self.is_live = True
         """False while it is switched off, see `Technique.live`."""
@@ -175,15 +177,43 @@ class _Switch:
         before.hooks_dict_ref().move_to_end(before.id)
         after.hooks_dict_ref().move_to_end(after.id, last=False)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if not self._is_placed:
             self._place_counters(optimizer)
-        # A closure runs inside the step, and may print or save the optimizer.
         if not self.is_live:
-            return
-        has_more = len(args) > 1 or kwargs
-        if has_more and any(value is not None for value in (*args[1:], *kwargs.values())):
-            return
+            return None
+        given = {**dict(enumerate(args[1:])), **kwargs}
+        given = {key: value for key, value in given.items() if value is not None}
+        if not given:
+            self._switch_groups(optimizer)
+        if len(given) != 1:
+            return None
+        if 0 in given:
+            return (args[0], self._hidden_from(given[0], optimizer), *args[2:]), kwargs
+        if "closure" in given:
+            hidden = self._hidden_from(given["closure"], optimizer)
+            return args, {**kwargs, "closure": hidden}
+        return None
+
+    def _hidden_from(self, closure: Callable[[], Any], optimizer: Any) -> Callable[[], Any]:
+        """Return a closure behind which the implementation is switched on.
+
+        It runs inside the step, before torch's optimizers look at their groups, and may print or
+        save the optimizer.
+        """
+
+        def call_closure() -> Any:
+            self.restore_groups(optimizer)
+            before = set(self._operators)
+            result = closure()
+            # What it has run, as to clip gradients, is not the optimizer's.
+            self._operators.intersection_update(before)
+            self._switch_groups(optimizer)
+            return result
+
+        return call_closure
+
+    def _switch_groups(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:
             if _obstacle(group, self.implementation) is None and self._has_once(group["params"]):
                 group[self.implementation] = True

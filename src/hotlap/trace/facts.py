@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data import DistributedSampler, IterableDataset, default_collate
 
 from hotlap.task import LoaderFacts, OptimizerFacts
 from hotlap.trace import frames
@@ -19,19 +19,30 @@ class WatchedLoader:
         self.function: frames.Function | None = None
         self.training = False
         self.starts: list[int] = []
+        self.orders: list[tuple[int, int] | None] = []
+        """What the order of each pass follows from, None if that is not known."""
         self.batches = 0
         self.batches_before = 0
         """Batches before the newest epoch."""
 
-    def begin(self, steps: int) -> None:
-        """An iterator was made, after so many steps."""
+    def begin(self, steps: int, loader: Any) -> None:
+        """An iterator of a loader over this data set was made, after so many steps."""
         self.starts.append(steps)
+        self.orders.append(_order_of(loader))
         self.batches_before = self.batches
 
     def batches_left(self) -> int | None:
         """Return the batches that are left in the epoch, None if the loader has no length."""
         length = _length(self.loader)
         return None if length is None else length - (self.batches - self.batches_before)
+
+
+def _order_of(loader: Any) -> tuple[int, int] | None:
+    """Return seed and epoch of the loader's shuffling `DistributedSampler`, None without one."""
+    for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if isinstance(sampler, DistributedSampler) and sampler.shuffle:
+            return sampler.seed, sampler.epoch
+    return None
 
 
 def device_of(roots: list[Any]) -> str:
@@ -105,8 +116,10 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def loader_facts(known: WatchedLoader) -> LoaderFacts:
-    """Return what is known of a loader when the watch ends."""
+def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:
+    """Return what is known of a loader when the watch ends, after so many steps."""
+    ends = [*known.starts[1:], steps]
+    passes = zip(known.starts, ends, known.orders, strict=True)
     loader = known.loader
     dataset = loader.dataset
     inner = dataset
@@ -124,6 +137,7 @@ def loader_facts(known: WatchedLoader) -> LoaderFacts:
         getitem=getitem_of(type(inner)),
         batches=_length(loader),
         collates_samples=loader.collate_fn is not default_collate,
+        orders=tuple(order for start, end, order in passes if end > start and order is not None),
     )
 
 

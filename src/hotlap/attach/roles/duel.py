@@ -51,6 +51,9 @@ def go_on_as_duel(session: Session, watch: Watch) -> None:
         session: has been watched, and has no plan.
         watch: what has watched it.
     """
+    if session.ranks > 1:
+        # This process has started the others; techniques would be switched in it alone.
+        session.stop()
     session.finish("limit")
     message = session.channel.receive()
     if message is None or message["kind"] != "duel":

@@ -3,6 +3,7 @@
 import collections
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
+from hotlap.attach.wrappers import Wrappers, outside_of
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -58,6 +60,9 @@ class Watch(Part):
             lambda seconds: session.channel.send("step_time", seconds=seconds),
         )
         self.roots: list[Any] = []
+        self.wrappers = Wrappers()
+        self._others: list[Any] = []
+        """Modules that no optimizer trains, called in training before the first step."""
         self.steppers = Steppers()
         self._session = session
         self._then = then or (lambda _: session.stop())
@@ -67,6 +72,7 @@ class Watch(Part):
         self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
         self._backwards = 0
+        self._is_stepping = False
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
 
@@ -102,7 +108,7 @@ class Watch(Part):
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
-        known.begin(self.steps)
+        known.begin(self.steps, loader)
         iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -132,7 +138,17 @@ class Watch(Part):
         if not self.roots:
             self.recorder.run_on(device_of([module]))
         time_sums(module)
+        self.wrappers.add(module)
         self.roots.append(module)
+
+    def other_called(self, module: Any) -> None:
+        is_known = any(module is other for other in self._others)
+        if not is_known and next(module.parameters(), None) is not None:
+            self._others.append(module)
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        del output
+        self.wrappers.forward_ends(root)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
@@ -143,13 +159,15 @@ class Watch(Part):
     def backward_begins(self, loss: Any) -> None:
         self.recorder.clock.enter(BACKWARD)
         self.event_happens(event_kinds.BACKWARD)
+        self.wrappers.backward_begins()
         self._backwards += 1
         if self._last_loader is not None:
             self._last_loader.training = True
         self.recorder.note_loss(loss)
 
     def backward_ends(self) -> None:
-        self.recorder.clock.enter(OTHER)
+        # In a closure that the step has called, as Lightning's, the update follows.
+        self.recorder.clock.enter(OPTIMIZER if self._is_stepping else OTHER)
 
     def zeroing_begins(self) -> None:
         self.recorder.clock.enter_nested(OPTIMIZER)
@@ -171,11 +189,22 @@ class Watch(Part):
         if stepper.number == 0:
             self.recorder.commit()
         self.recorder.clock.enter(OPTIMIZER)
+        self._is_stepping = True
         self.event_happens(event_kinds.OPTIMIZER_STEP)
 
-    def step_ends(self, optimizer: Any) -> None:
+    def step_failed(self, optimizer: Any) -> None:
         del optimizer
+        self._is_stepping = False
+
+    def step_ends(self, optimizer: Any) -> None:
         self.recorder.clock.enter(OTHER)
+        self._is_stepping = False
+        stepper = self.steppers.find(optimizer)
+        if stepper is not None and stepper.steps == 0:
+            found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
+            stepper.facts = replace(
+                stepper.facts, lost=found.lost, left=found.left, left_in=found.module
+            )
 
     def step_done(self, optimizer: Any) -> None:
         stepper = self.steppers.find(optimizer)
@@ -184,11 +213,13 @@ class Watch(Part):
         if stepper.number == 0:
             self.recorder.count_step()
         self.recorder.mark_step()
+        self._others.clear()
         if self.steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
         if stepper.number == 0:
             self.recorder.tell_step()
+            self.wrappers.step_done(self.steps)
         if len(self.steppers.all) == 1:
             self.recorder.commit()
         self.recorder.check_limits([known.starts for known in self._training()])
@@ -222,6 +253,11 @@ class Watch(Part):
         votes = {"optimizer_steps": steps, "backwards": backwards, "training_batches": batches}
         return Anchor("optimizer.step", confidence, votes)
 
+    def exposed_ms(self) -> float:
+        """Return how long a step waits for sums of gradients after its backwards, in ms."""
+        sums = self.wrappers.facts(self.steps)
+        return 0.0 if sums is None else exposed_ms(self.roots) * sums.per_step
+
     def facts(self) -> TaskFacts:
         """Return what the run has shown of its task."""
         layers = collections.Counter(
@@ -235,7 +271,7 @@ class Watch(Part):
             device=device_of(self.roots),
             threads=torch.get_num_threads(),
             layers=dict(layers),
-            loaders=tuple(loader_facts(known) for known in self._loaders.values()),
+            loaders=tuple(loader_facts(known, self.steps) for known in self._loaders.values()),
             optimizers=tuple(stepper.facts for stepper in self.steppers.all),
             steps_per_epoch=per_epoch,
             planned_steps=planned,
@@ -245,7 +281,8 @@ class Watch(Part):
             denormals=count_denormals(known_optimizers()),
             data_parallel=count_data_parallel(self.roots),
             ranks=self._session.ranks,
-            exposed_ms=exposed_ms(self.roots),
+            exposed_ms=self.exposed_ms(),
+            sums=self.wrappers.facts(self.steps),
         )
 
 

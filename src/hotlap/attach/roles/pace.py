@@ -2,7 +2,6 @@
 
 import time
 
-from hotlap.attach.on_ranks import exposed_ms
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trace.schema import PHASES
@@ -30,9 +29,11 @@ class Pace(Part):
             return
         self._told = now
         means = self._watch.recorder.means_ms()
+        sums = self._watch.wrappers.facts(self._watch.steps)
         self._session.channel.send(
             "pace",
             rank=self._session.config.options["follows"],
             phases=dict(zip(PHASES, means, strict=True)),
-            exposed_ms=exposed_ms(self._watch.roots),
+            exposed_ms=self._watch.exposed_ms(),
+            unused_bytes=0 if sums is None else sums.unused_bytes,
         )

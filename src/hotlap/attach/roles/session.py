@@ -25,6 +25,9 @@ class Part(Listener):
     def root_found(self, module: Any) -> None:
         """A module that an optimizer trains is about to run for the first time."""
 
+    def other_called(self, module: Any) -> None:
+        """A module that no optimizer trains is about to run in training, before the first step."""
+
     def step_done(self, optimizer: Any) -> None:
         """Every part has heard that the step has ended: here one may wait, or stop the trial."""
 
@@ -93,6 +96,8 @@ class Session(Listener):
             for parameter in group["params"]
         }
         if not any(id(parameter) in trained for parameter in module.parameters()):
+            for part in self.parts:
+                part.other_called(module)
             return False
         self.plan.root_found(module)
         for part in self.parts:
@@ -150,7 +155,7 @@ class Session(Listener):
             seams.stop_looking_for_roots()
             # A script that ends well has taken its process group down by then.
             self.ranks = ranks_in_group()
-            self.channel.send("trains", rank=rank_in_group())
+            self.channel.send("trains", rank=rank_in_group(), ranks=self.ranks)
         for part in self.parts:
             part.step_done(optimizer)
 

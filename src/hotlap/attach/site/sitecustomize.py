@@ -34,8 +34,10 @@ def _is_beside_ranks(inside: str | None) -> bool:
 
     Compared, because a cluster may set RANK for the launcher itself.
     """
-    outside = json.loads(inside).get("outside") if inside is not None else None
-    return outside == [os.environ.get("RANK"), os.environ.get("LOCAL_RANK")]
+    told = json.loads(inside) if inside is not None else {}
+    if told.get("alone") is not None and told["alone"] == sys.orig_argv[1:]:
+        return False
+    return told.get("outside") == [os.environ.get("RANK"), os.environ.get("LOCAL_RANK")]
 
 
 def _run_next_sitecustomize() -> None:

@@ -1,0 +1,39 @@
+"""Rules that look at several ranks, with real scripts: habits are named, corrected ones not."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+HABITS = str(Path(__file__).parent / "habits.py")
+TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2", HABITS)
+RULES = {
+    "search": "unused_parameter_search",
+    "sums": "sum_per_micro_batch",
+    "order": "repeated_order",
+    "stale": "stale_optimizer",
+}
+
+
+def diagnosed(hotlap: Call, *args: str) -> dict[str, Any]:
+    ended = hotlap("diagnose", "--json", "--budget", "25s", *TORCHRUN, *args, timeout_s=240)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("habit", RULES)
+def test_a_habit_is_named_at_its_line_and_a_corrected_script_is_not(
+    habit: str, hotlap: Call
+) -> None:
+    found, corrected = diagnosed(hotlap, habit), diagnosed(hotlap, habit, "--corrected")
+    kinds = ("mistakes",) if habit in ("order", "stale") else ("findings", "suspects")
+    (row,) = [row for kind in kinds for row in found[kind] if row["rule"] == RULES[habit]]
+    assert row["where"].startswith("habits.py:") or "/habits.py:" in row["where"]
+    # What trials have ruled out was suspected.
+    for kind in ("mistakes", "findings", "suspects", "ruled_out"):
+        assert RULES[habit] not in json.dumps(corrected[kind])

@@ -7,6 +7,7 @@ this package is found. No torch in here.
 import functools
 import importlib
 import pkgutil
+import re
 import traceback
 from dataclasses import replace
 
@@ -27,6 +28,12 @@ __all__ = [
 _NO_FAILURES = ("death", "record", "sizes", "memory_words")
 _MOST_READ = 100_000
 """Characters of a text, from its end, that are looked at: a log may be long."""
+_ASSERTION = re.compile(r"Assertion `[^`\n]*` failed")
+"""What a kernel prints on a GPU before it fails."""
+_REPORT = re.compile(r"device-side assert triggered")
+"""What is raised after every assertion, whichever it was."""
+_WARNING = re.compile(r"(?m)^\S.*:\d+: \w*Warning: \S.*$")
+"""What Python's `warnings` print."""
 
 
 @functools.cache
@@ -51,12 +58,17 @@ def recognize(text: str) -> Recognized | None:
     if not found:
         return None
     match, failure = max(found, key=lambda pair: pair[0].start())
+    asserted = _ASSERTION.findall(text[: match.start()]) if _REPORT.search(match.group()) else []
+    known = recognize(asserted[-1]) if asserted else None
+    if known is not None:
+        return known
     return Recognized(failure, match.group().strip(), failure.explain(match))
 
 
 def recognize_output(text: str) -> Recognized | None:
     """Return what a process of this host died of, as it has just printed it; see `recognize`."""
-    known = recognize(text)
+    # No process ends by a warning.
+    known = recognize(_WARNING.sub("", text))
     return None if known is None else _locate(known, death_in(text[-_MOST_READ:]))
 
 

@@ -51,7 +51,7 @@ FAILURE = Failure(
     name="host_out_of_memory",
     patterns=(
         r"DefaultCPUAllocator: [^\n]*",
-        r"_ArrayMemoryError: Unable to allocate [^\n]*",
+        r"Unable to allocate [\d.]+ (?:[KMGTPE]iB|bytes) for an array with shape[^\n]*",
         r"(?m)^MemoryError\b[^\n]*",
         r"\[Errno 12\] Cannot allocate memory",
         r"std::bad_alloc",

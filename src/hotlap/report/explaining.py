@@ -80,6 +80,9 @@ def explain(name: str | None) -> Page:
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
     if _is_path(name):
         return Page(name, "plan", _plan(Path(name)))
+    if failures.recognize(name) is not None:
+        # A message of one word, such as `Killed`.
+        return _message(name)
     raise UnknownName(
         unknown_name(
             name,

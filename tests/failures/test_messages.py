@@ -239,6 +239,19 @@ ELSEWHERE = [
     ("RuntimeError: Address already in use", "port_in_use", ""),
     ("EADDRINUSE", "port_in_use", ""),
     (
+        "RuntimeError: Error(s) in loading state_dict for Sequential:\n"
+        '\tMissing key(s) in state_dict: "0.weight", "0.bias". \n'
+        '\tUnexpected key(s) in state_dict: "_orig_mod.0.weight", "_orig_mod.0.bias". ',
+        "state_dict_mismatch",
+        "The file's names begin with `_orig_mod.`",
+    ),
+    (
+        "size mismatch for head.weight: copying a param with shape torch.Size([1000, 512]) from "
+        "checkpoint, the shape in current model is torch.Size([10, 512]).",
+        "state_dict_mismatch",
+        "`head.weight` has shape [1000, 512] in the file, and [10, 512] in the model.",
+    ),
+    (
         "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address "
         "already in use",
         "port_in_use",

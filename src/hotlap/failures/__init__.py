@@ -32,6 +32,8 @@ _ASSERTION = re.compile(r"Assertion `[^`\n]*` failed")
 """What a kernel prints on a GPU before it fails."""
 _REPORT = re.compile(r"device-side assert triggered")
 """What is raised after every assertion, whichever it was."""
+_TRIED = "Sizes of micro-batches that were tried"
+"""Of a recipe's step that was split as far as it may be."""
 _WARNING = re.compile(r"(?m)^\S.*:\d+: \w*Warning: \S.*$")
 """What Python's `warnings` print."""
 
@@ -53,23 +55,19 @@ def recognize(text: str) -> Recognized | None:
 
     Of several failures the one that is spoken of last: a traceback ends with its reason.
     """
-    text = text[-_MOST_READ:]
-    found = [(match, each) for each in registry().values() if (match := each.find(text))]
-    if not found:
-        return None
-    match, failure = max(found, key=lambda pair: pair[0].start())
-    asserted = _ASSERTION.findall(text[: match.start()]) if _REPORT.search(match.group()) else []
-    known = recognize(asserted[-1]) if asserted else None
-    if known is not None:
-        return known
-    return Recognized(failure, match.group().strip(), failure.explain(match))
+    found = _find(text)
+    return None if found is None else _build(*found, Death([]))
 
 
 def recognize_output(text: str) -> Recognized | None:
     """Return what a process of this host died of, as it has just printed it; see `recognize`."""
+    text = text[-_MOST_READ:]
     # No process ends by a warning.
-    known = recognize(_WARNING.sub("", text))
-    return None if known is None else _locate(known, death_in(text[-_MOST_READ:]))
+    found = _find(_WARNING.sub("", text))
+    if found is None:
+        return None
+    known = _build(*found, death_in(text))
+    return replace(known, advice=()) if _TRIED in text else known
 
 
 def recognize_exception(error: BaseException) -> Recognized | None:
@@ -81,13 +79,26 @@ def recognize_exception(error: BaseException) -> Recognized | None:
         chain.append(cause)
         cause = cause.__cause__
     said = [(each, "".join(traceback.format_exception_only(each))) for each in reversed(chain)]
-    known = recognize("".join(text for _, text in said))
-    if known is None:
+    found = _find("".join(text for _, text in said))
+    if found is None:
         return None
-    place = next((each for each, text in said if known.failure.find(text) is not None), error)
-    return _locate(known, death_of(place))
+    place = next((each for each, text in said if found[1].find(text) is not None), error)
+    return _build(*found, death_of(place))
 
 
-def _locate(known: Recognized, death: Death) -> Recognized:
-    more = known.failure.locate(death) if death.calls else []
-    return replace(known, sentences=[*known.sentences, *more])
+def _find(text: str) -> tuple["re.Match[str]", Failure] | None:
+    """Return the failure that a text speaks of last, and where."""
+    text = text[-_MOST_READ:]
+    found = [(match, each) for each in registry().values() if (match := each.find(text))]
+    if not found:
+        return None
+    match, failure = max(found, key=lambda pair: pair[0].start())
+    asserted = _ASSERTION.findall(text[: match.start()]) if _REPORT.search(match.group()) else []
+    before = _find(asserted[-1]) if asserted else None
+    return (match, failure) if before is None else before
+
+
+def _build(match: "re.Match[str]", failure: Failure, death: Death) -> Recognized:
+    where = failure.locate(death) if death.calls else []
+    advice = failure.advise(match, death)
+    return Recognized(failure, match.group().strip(), [*failure.explain(match), *where], advice)

@@ -122,7 +122,7 @@ FAILURE = Failure(
         rf"(?i:exit(?:ed with)? ?(?:code|status)):? ?(?:{_CODES})\b",
         rf"(?m)^(?:{_WORDS})(?:: \d+)?$",
         # As shells say of what they started.
-        rf"(?m)(?:^\[\d+\][-+ ]+(?:\d+ +)?|(?:^|: +)\d+ +|^zsh: )(?i:{_WORDS})"
+        rf"(?m)(?:^\[\d+\][-+ ]+(?:\d+ +)?|line \d+: +\d+ +|^zsh: )(?i:{_WORDS})"
         r"(?: {2,}| +\(core dumped\)).*",
     ),
     explain=explain,

@@ -105,7 +105,8 @@ def _message(text: str) -> Page:
             f"traceback, or a name: {', '.join(failures.registry())}."
         )
     name = known.failure.name
-    parts = [f"{name} (failure)", known.words, "\n".join(known.sentences), known.failure.page]
+    said = "\n".join([*known.sentences, *known.advice])
+    parts = [f"{name} (failure)", known.words, said, known.failure.page]
     return Page(name, "failure", "\n\n".join(part for part in parts if part))
 
 

@@ -8,6 +8,7 @@
     `-- RunError                    the input was fine, the work could not be done; exit code 1
         |-- AttachError             the script ran, but hotlap could not attach to it
         |-- TrialError              a trial crashed, hung, grew too large or never trained
+        |-- DoesNotFit              a step ran out of memory, however it was split
         |-- ScratchError            the copy-on-write view of the files could not be made
         |-- StorageError            a checkpoint could not be written
         `-- CheckpointCorrupt       a checkpoint is not what its manifest says
@@ -56,12 +57,40 @@ class TrialError(RunError):
     Attributes:
         reason: one of ``crashed``, ``timeout``, ``memory``, ``no_training``, ``ended_early``.
         output: the last lines that the script printed, standard error included.
+        why: the first sentences of the message: how the trial ended, and what to do.
+        shown: what the message shows of `output`, its traceback for one.
+        meaning: what the message says that it died of; empty if that is not known.
     """
 
-    def __init__(self, message: str, *, reason: str, output: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        output: str = "",
+        why: str = "",
+        shown: str = "",
+        meaning: str = "",
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.output = output
+        self.why, self.shown, self.meaning = why or message, shown, meaning
+
+
+class DoesNotFit(RunError):
+    """A step ran out of memory, in micro-batches of every size that may be tried.
+
+    Attributes:
+        remedy: what to do, the end of the message. Whoever knows better what would fit empties it.
+    """
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.remedy}".rstrip()
 
 
 class ScratchError(RunError):

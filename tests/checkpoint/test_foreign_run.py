@@ -1,6 +1,7 @@
 """A plain script's run is read part by part; what is unclear is refused, and no code is run."""
 
 import argparse
+import gzip
 import os
 import pickle
 import warnings
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from hotlap.checkpoint.foreign import unpickle
 from hotlap.checkpoint.foreign_run import PARTS, parse_keys, read_run
+from hotlap.checkpoint.other_formats import describe_other
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 
 MODEL = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
@@ -212,6 +214,57 @@ class Evil:
 
     def __reduce__(self) -> Any:
         return os.mkdir, (str(self.folder),)
+
+
+OTHERS: dict[str, tuple[bytes, str]] = {
+    "a log": (b"\nepoch 1, loss 0.31\n" * 99, "a text file that begins with 'epoch 1, loss 0.31'"),
+    "letters of others": (
+        "\u00e9poque 1".encode() * 99,
+        "a text file that begins with '\u00e9poque",
+    ),
+    "a page": (b"<!DOCTYPE html>\n<html>404</html>", "a web page: download the file itself"),
+    "a pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "run `git lfs pull`",
+    ),
+    "nothing": (b"", "an empty file"),
+    "noise": (bytes(range(7, 255)), "a file of another format"),
+    "packed": (gzip.compress(b"weights"), "a gzip archive: unpack it first"),
+    "a pickle": (pickle.dumps({"model": 1}), "a pickle of something else"),
+}
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, "a zip", "safetensors"])
+def test_what_torch_save_did_not_write_is_said_to_be_what_it_is(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.pth"
+    if kind == "a zip":
+        numpy.savez(tmp_path / "x.npz", weight=numpy.ones(3))
+        (tmp_path / "x.npz").rename(path)
+        said = "a zip archive of other files, such as 'weight.npy'"
+    elif kind == "safetensors":
+        save_file(MODEL, path)
+        said = "give it the ending .safetensors"
+    else:
+        content, said = OTHERS[kind]
+        path.write_bytes(content)
+    with pytest.raises(UsageError) as raised:
+        read_run(path)
+    assert f"'{path}' is not a file that `torch.save` wrote. It is " in str(raised.value)
+    assert said in str(raised.value)
+    assert "Expected: a checkpoint of the script" in str(raised.value)
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_what_torch_save_wrote_is_not_said_to_be_another_file(
+    protocol: int, is_zip: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.pth"
+    torch.save(held(), path, _use_new_zipfile_serialization=is_zip, pickle_protocol=protocol)
+    content = path.read_bytes()
+    for length in (len(content), len(content) - 9, len(content) // 2, 30, 9, 4, 1):
+        path.write_bytes(content[:length])
+        assert describe_other(path) is None, length
 
 
 @pytest.mark.parametrize("part", [*PARTS, "extra"])

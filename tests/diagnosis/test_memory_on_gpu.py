@@ -1,12 +1,16 @@
 """`diagnose --memory` of scripts that train on a GPU; and its refusal of a snapshot without one."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import hotlap
 from hotlap.cli import main
-from tests.diagnosis.test_memory import LOOP, SMALL, TAIL, diagnosed
+from hotlap.errors import UsageError
+from hotlap.host.facts import Host
+from tests.diagnosis.test_memory import HEAD, LOOP, SMALL, TAIL, diagnosed
 
 ON_GPU = SMALL + 'model = model.to("cuda")\n' + TAIL
 MOVED = LOOP.replace(
@@ -24,6 +28,35 @@ def test_a_snapshot_needs_a_gpu(
     shown = capsys.readouterr()
     assert "no CUDA GPU was found on this host" in shown.err and "--svg" in shown.err
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_call_from_python_refuses_a_snapshot_that_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("open('started', 'w').close()\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for path, words in (
+        (tmp_path / "a.pickle", "snapshot='.*a.pickle': no CUDA GPU .* Remove snapshot;"),
+        (tmp_path / "no" / "a.pickle", "the folder .* was not found"),
+        (script, "exists and was not written by this option"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            hotlap.diagnose_memory(script, snapshot=path)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.slow
+def test_a_call_from_python_asks_for_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(HEAD + SMALL + TAIL + LOOP)
+    found = Host.detect()
+    monkeypatch.setattr(Host, "detect", lambda: replace(found, gpus=("a GPU",)))
+    to = tmp_path / "a.pickle"
+    diagnosis = hotlap.diagnose_memory(tmp_path / "train.py", snapshot=to, budget=20)
+    assert any("no snapshot was written: the model is not on" in n for n in diagnosis.trace.notes)
+    assert not diagnosis.trace.has_snapshot and not to.exists()
 
 
 @pytest.mark.parametrize(

@@ -397,7 +397,10 @@ def faster(optimizer: Any) -> Any:
             {"schedule": cosine},
             "has gamma, step_size and lacks T_max, eta_min, unlike",
         ),
-        ({"schedule": faster}, "'gamma' is 0.5, in the recipe's StepLR 0.1"),
+        (
+            {"schedule": faster},
+            "'gamma' is 0.5, in the recipe's StepLR 0.1. Use the same schedule in the recipe",
+        ),
         ({"schedule": None}, "the recipe has no schedule.*--keys scheduler=none"),
         ({"batch_size": 20}, "an epoch of the recipe has 5 steps.*--epochs-done N"),
         ({"epochs": 2}, "was saved after 21 steps, and the task has only 14"),
@@ -439,7 +442,10 @@ def changed(change: Callable[[Any, Any], Any]) -> Callable[[dict[str, Any]], Any
         (changed(lambda s, g: g.update(param_names=["3.bias", *"abcde"])), r"has '3\.bias' where"),
         (changed(lambda s, _: s.update({0: 3})), "cannot be continued: AttributeError"),
         (lambda c: c["scheduler_state_dict"].update(last_epoch=-3), "'last_epoch' .* is -3"),
-        (lambda c: c["scheduler_state_dict"].update(base_lrs=[0.5]), r"'base_lrs' is \[0\.5\]"),
+        (
+            lambda c: c["scheduler_state_dict"].update(base_lrs=[0.5]),
+            r"'base_lrs' is \[0\.5\].*Use the lr with which the script's optimizer began",
+        ),
         (lambda c: c["model_state_dict"]["0.weight"].fill_(torch.nan), "NaN or infinite values"),
         (lambda c: c.update(epoch=8), "were done is unclear"),
     ],
@@ -467,8 +473,20 @@ def test_names_of_parameters_in_a_file_are_compared(tmp_path: Path) -> None:
 def test_without_a_scheduler_the_rate_is_the_recipes_and_must_be_the_files(tmp_path: Path) -> None:
     script = Script(tmp_path / "old.pth")
     keys = {"scheduler": "none"}
-    with pytest.raises(UsageError, match=r"'lr' .* is 0\.01 in .* and 0\.02 in the recipe"):
+    # StepLR has halved it: to set it and to keep the script's schedule are two ways to go on.
+    with pytest.raises(
+        UsageError,
+        match=r"'lr' .* is 0\.01 in .* and 0\.02 in the recipe.*Set the recipe's to 0\.02, from "
+        r"which .* `schedule` to the script's; or set it to 0\.01, which stays constant",
+    ):
         continued(script.path, task(schedule=None), keys=keys)
+    # A script without a schedule.
+    del script.content["scheduler_state_dict"]
+    del script.content["optimizer_state_dict"]["param_groups"][0]["initial_lr"]
+    script.save()
+    with pytest.raises(UsageError, match=r"Set the recipe's to 0\.01\.$"):
+        continued(script.path, task(schedule=None))
+    script = Script(tmp_path / "old.pth")
     slower = task(
         schedule=None, optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01)
     )

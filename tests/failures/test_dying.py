@@ -191,7 +191,8 @@ def test_a_recipe_that_dies_is_explained_below_its_own_traceback(
     )
     ended = hotlap("train", "recipe.py")
     assert ended.returncode == 1
-    assert "shape_mismatch: " in ended.stderr.partition("Traceback")[2]
+    assert ended.stderr.partition("Traceback")[2].count("hotlap train: shape_mismatch: ") == 1
+    assert ended.stderr.count("shape_mismatch: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -285,10 +286,10 @@ SGD = "lambda model: torch.optim.SGD(model.parameters())"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "labels", "optimizer", "code", "said"),
+    ("before", "labels", "optimizer", "code", "first", "dies", "said"),
     [
         (
-            "torch.empty(10**13)", 3, SGD, 1,
+            "torch.empty(10**13)", 3, SGD, 1, "step 1 does not fit", True,
             [
                 "step 1 does not fit into the memory of cpu",
                 "by the estimate, a step as planned needs about 36.38 TiB of",
@@ -296,19 +297,22 @@ SGD = "lambda model: torch.optim.SGD(model.parameters())"
             ],
         ),
         (
-            "pass", 10, SGD, 2,
+            "pass", 10, SGD, 2, "", True,
             ["index_out_of_range: ", "; the model has 3 outputs, for labels from 0 to 2."],
         ),
         (
-            "pass", 3, "torch.optim.SGD", 2,
+            "1 / 0", 3, SGD, 1, "raised by your code, at ", True, ["ZeroDivisionError"],
+        ),
+        (
+            "pass", 3, "torch.optim.SGD", 2, "", False,
             ["optimizer is SGD, which raised TypeError when it was called with the model: "],
         ),
     ],
-    ids=["out of memory", "label", "optimizer"],
+    ids=["out of memory", "label", "another error", "optimizer"],
 )  # fmt: skip
 def test_a_recipe_that_dies_is_told_where_and_what_it_needs(
-    before: str, labels: int, optimizer: str, code: int, said: list[str],
-    hotlap: Call, tmp_path: Path,
+    before: str, labels: int, optimizer: str, code: int, first: str, dies: bool,
+    said: list[str], hotlap: Call, tmp_path: Path,
 ) -> None:  # fmt: skip
     text = RECIPE.format(before=before, labels=labels, optimizer=optimizer)
     (tmp_path / "recipe.py").write_text(text)
@@ -317,3 +321,47 @@ def test_a_recipe_that_dies_is_told_where_and_what_it_needs(
     for each in said:
         assert each in ended.stderr, ended.stderr
     assert "bug in hotlap" not in ended.stderr
+    traced, found, after = ended.stderr.partition(f"\nhotlap train: {first}")
+    assert found, ended.stderr
+    if dies:
+        assert "recipe.py" in traced.partition("Traceback (most recent call last)")[2]
+    assert "Traceback" not in after
+
+
+@pytest.mark.slow
+def test_a_recipe_that_dies_while_it_is_tuned_is_explained_below_its_traceback(
+    hotlap: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.py").write_text(
+        RECIPE.format(before="pass", labels=3, optimizer=SGD).replace("(4, 3)", "(5, 3)")
+    )
+    ended = hotlap("tune", "--budget", "20s", "recipe.py")
+    assert ended.returncode == 1
+    traced, found, after = ended.stderr.partition("\nhotlap tune: `recipe.py`")
+    assert found and "Traceback (most recent call last)" in traced, ended.stderr
+    assert after.count("hotlap tune: shape_mismatch: ") == 1
+    assert ended.stderr.count("shape_mismatch: ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("train",), ("tune", "--budget", "20s")], ids=" ".join)
+def test_a_recipe_that_does_not_fit_gets_one_advice(
+    command: tuple[str, ...], hotlap: Call, tmp_path: Path
+) -> None:
+    text = RECIPE.format(before="torch.empty(10**13)", labels=3, optimizer=SGD)
+    # What a loader in a recipe's frame is told of batch sizes contradicts what was tried.
+    text = text.replace("def loss(model, batch):", "def loss(model, batch, loader=LOADER):")
+    text = text.replace("def loss", "LOADER = torch.utils.data.DataLoader([1, 2], 2)\ndef loss", 1)
+    (tmp_path / "recipe.py").write_text(text)
+    ended = hotlap(*command, "recipe.py")
+    assert ended.returncode == 1
+    traced, found, after = ended.stderr.partition(f"\nhotlap {command[0]}: ")
+    assert found and "DefaultCPUAllocator" in traced, ended.stderr
+    assert after.count(f"\nhotlap {command[0]}: host_out_of_memory: ") == 1
+    for contradicting in ("batch_size is 2: with 1", "micro_batch(size="):
+        assert contradicting not in ended.stderr
+    if command[0] == "train":
+        assert "Sizes of micro-batches that were tried: 8, 4, 2, 1." in found + after
+        assert "neither smaller micro-batches, recompute nor a lower precision" in after
+        # The general remedy would name what was just said not to help.
+        assert "Use a smaller model, shorter samples" not in ended.stderr

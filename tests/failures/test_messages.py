@@ -6,7 +6,7 @@ import pytest
 
 from hotlap.cli import main
 from hotlap.errors import UnknownName
-from hotlap.failures import recognize, recognize_exception, registry
+from hotlap.failures import recognize, recognize_exception, recognize_output, registry
 from hotlap.report.explaining import explain
 
 OOM = (
@@ -146,6 +146,49 @@ ON_GPUS += [
         "CUDA_LAUNCH_BLOCKING=1",
     ),
 ]
+ON_GPUS += [
+    (
+        "../aten/src/ATen/native/cuda/Loss.cu:92: operator(): block: [0,0,0], thread: [3,0,0] "
+        "Assertion `input_val >= zero && input_val <= one` failed.",
+        "not_a_probability",
+        "An output of the model is below 0, above 1, or NaN.",
+    ),
+    (
+        "../aten/src/ATen/native/cuda/Loss.cu:95: operator(): block: [0,0,0], thread: [3,0,0] "
+        "Assertion `target_val >= zero && target_val <= one` failed.",
+        "not_a_probability",
+        "A target is below 0",
+    ),
+    (
+        'RuntimeError: "nll_loss_forward_reduce_cuda_kernel_2d_index" not implemented for '
+        "'Float'",
+        "dtype_not_supported",
+        "numbers of classes must be int64",
+    ),
+    (
+        "Could not load library libcudnn_cnn_infer.so.8. Error: libcuda.so: cannot open shared "
+        "object file: No such file or directory",
+        "library_not_found",
+        "libcuda.so is the driver's own",
+    ),
+    (
+        "Unable to load any of {libcudnn_cnn.so.9.1.0, libcudnn_cnn.so.9.1, libcudnn_cnn.so.9, "
+        "libcudnn_cnn.so}\nInvalid handle. Cannot load symbol cudnnCreateConvolutionDescriptor",
+        "library_not_found",
+        "libcudnn_cnn.so.9.1.0 was not found",
+    ),
+    (
+        "ImportError: /env/nvidia/cusparse/lib/libcusparse.so.12: undefined symbol: "
+        "__nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "library_not_found",
+        "A function is missing in libnvJitLink.so.12",
+    ),
+    (
+        "ImportError: /env/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister",
+        "library_not_found",
+        "libtorch_cuda.so needs a function that is missing",
+    ),
+]
 ELSEWHERE = [
     (
         "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't "
@@ -162,6 +205,80 @@ ELSEWHERE = [
     ("traceback : Signal 9 (SIGKILL) received by PID 12", "ended_by_signal", "memory ran out"),
     ("exitcode  : -11 (pid: 4711)", "ended_by_signal", "Native code used memory"),
     ("Job ended with exit code 137", "ended_by_signal", "memory ran out"),
+    ("The container exited with code 137", "ended_by_signal", "memory ran out"),
+    ("Killed: 9", "ended_by_signal", "memory ran out"),
+    (
+        "./run.sh: line 3: 12345 Killed                  python train.py",
+        "ended_by_signal",
+        "memory ran out",
+    ),
+    ("[1]  + 4711 killed     python train.py", "ended_by_signal", "memory ran out"),
+    ("zsh: segmentation fault  python train.py", "ended_by_signal", "Native code used memory"),
+    (
+        "Out of memory: Killed process 4711 (python) total-vm:32876540kB, anon-rss:31990104kB",
+        "ended_by_signal",
+        "The system's out-of-memory killer ended it",
+    ),
+    (
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=123.batch.",
+        "ended_by_signal",
+        "The system's out-of-memory killer ended it",
+    ),
+    ("  Reason:       OOMKilled", "ended_by_signal", "The system's out-of-memory killer ended it"),
+    (
+        "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit "
+        "status 137.",
+        "ended_by_signal",
+        "memory ran out",
+    ),
+    (
+        "E1103 api.py:869] failed (exitcode: -11) local_rank: 0 (pid: 12) of binary: /bin/python",
+        "ended_by_signal",
+        "Native code used memory",
+    ),
+    ("RuntimeError: Address already in use", "port_in_use", ""),
+    ("EADDRINUSE", "port_in_use", ""),
+    (
+        "RuntimeError: Error(s) in loading state_dict for Sequential:\n"
+        '\tMissing key(s) in state_dict: "0.weight", "0.bias". \n'
+        '\tUnexpected key(s) in state_dict: "_orig_mod.0.weight", "_orig_mod.0.bias". ',
+        "state_dict_mismatch",
+        "The file's names begin with `_orig_mod.`",
+    ),
+    (
+        "size mismatch for head.weight: copying a param with shape torch.Size([1000, 512]) from "
+        "checkpoint, the shape in current model is torch.Size([10, 512]).",
+        "state_dict_mismatch",
+        "`head.weight` has shape [1000, 512] in the file, and [10, 512] in the model.",
+    ),
+    (
+        "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address "
+        "already in use",
+        "port_in_use",
+        "The port is 8000.",
+    ),
+    (
+        "RuntimeError: The server socket has failed to listen on any local network address. The "
+        "server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use).",
+        "rendezvous_failed",
+        "Port 29500 is taken",
+    ),
+    (
+        "RuntimeError: unable to write to file </torch_12_34>: No space left on device (28)",
+        "shared_memory_full",
+        "",
+    ),
+    (
+        "OSError: [Errno 28] No space left on device: 'checkpoint.pt'",
+        "disk_full",
+        "It happened to 'checkpoint.pt'.",
+    ),
+    (
+        "RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 128 vs 22",
+        "disk_full",
+        "could not write a file to its end",
+    ),
+    ("OSError: [Errno 122] Disk quota exceeded: 'runs/a'", "disk_full", "this user's quota"),
     (
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.28 TiB for an array with "
         "shape (1000000, 1000000) and data type float64",
@@ -327,10 +444,23 @@ def test_a_message_is_recognised_as_one_failure_with_its_own_numbers(
         "ValueError: batch_size should be a positive integer value, but got batch_size=0",
         "FileNotFoundError: [Errno 2] No such file or directory: 'train.csv'",
         "TypeError: forward() missing 1 required positional argument: 'mask'",
-        "OSError: [Errno 28] No space left on device: 'checkpoint.pt'",
         "RuntimeError: my own words on running out of memory",
         "IndexError: list index out of range",
         "ModuleNotFoundError: No module named 'torchvision'",
+        "12 killed  processes of the simulation",
+        "process 1 terminated with signal SIGTERM",
+        "process 0 terminated with exit code 1",
+        "OSError: [Errno 99] Cannot assign requested address",
+        "The address is already in use by another customer",
+        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+        "ImportError: /env/own.so: undefined symbol: my_function",
+        'NotImplementedError: "resize" not implemented',
+        "KeyError: 'state_dict'",
+        "ValueError: Missing keys in the configuration: lr",
+        "OSError: [Errno 30] Read-only file system: 'checkpoint.pt'",
+        "ValueError: target size must be positive",
+        "AssertionError: all elements of the list should be between 0 and 1",
+        "Unable to allocate a worker for job 12",
     ],
 )
 def test_other_messages_are_not_recognised(text: str) -> None:
@@ -346,6 +476,35 @@ def test_a_traceback_ends_with_its_reason() -> None:
     ):
         recognized = recognize(text)
         assert recognized is not None and recognized.failure.name == name
+
+
+def test_what_is_raised_after_every_assertion_hides_no_assertion() -> None:
+    raised = "\nRuntimeError: CUDA error: device-side assert triggered"
+    for assertion, name in (
+        ("Assertion `input_val >= zero && input_val <= one` failed.", "not_a_probability"),
+        ("Assertion `t >= 0 && t < n_classes` failed.", "index_out_of_range"),
+        # Of one that nothing is known of, what is raised says at least how to find the line.
+        ("Assertion `my_own` failed.", "index_out_of_range"),
+    ):
+        recognized = recognize(assertion + raised)
+        assert recognized is not None and recognized.failure.name == name
+    # An assertion of the run before, in one log, is not this one's.
+    recognized = recognize(f"Assertion `input_val >= zero && input_val <= one` failed.\n{FULL}")
+    assert recognized is not None and recognized.failure.name == "cuda_out_of_memory"
+
+
+def test_no_process_has_died_of_a_warning() -> None:
+    warning = (
+        "/env/loss.py:616: UserWarning: Using a target size (torch.Size([4])) that is different to "
+        "the input size (torch.Size([4, 1])). This will likely lead to incorrect results due to "
+        "broadcasting. Please ensure they have the same size."
+    )
+    recognized = recognize(warning)
+    assert recognized is not None and recognized.failure.name == "shape_mismatch"
+    assert "what is learned is wrong" in recognized.line
+    assert recognize_output(f"{warning}\nTraceback ...\nKeyError: 'label'") is None
+    died = recognize_output(f"{warning}\nTraceback ...\nMemoryError")
+    assert died is not None and died.failure.name == "host_out_of_memory"
 
 
 def test_every_kind_has_messages_and_a_page_that_says_what_to_do() -> None:
@@ -367,6 +526,10 @@ def test_a_pasted_message_is_explained_however_long(capsys: pytest.CaptureFixtur
     assert printed.startswith("cuda_out_of_memory (failure)")
     assert "at least 23.10 GiB would have been needed" in printed
     assert "What to do" in printed
+    # One word, too: no name of hotlap's is meant.
+    for word, name in (("Killed", "ended_by_signal"), ("MemoryError", "host_out_of_memory")):
+        assert main(["explain", word]) == 0
+        assert capsys.readouterr().out.startswith(f"{name} (failure)")
     with pytest.raises(UnknownName, match="'it does not work' is not a message that hotlap knows"):
         explain("it does not work")
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from hotlap.checkpoint.numpy_scalars import NUMPY_SCALARS
+from hotlap.checkpoint.other_formats import describe_other
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
@@ -159,9 +160,16 @@ def unpickle(path: Path) -> Any:
     """Return what `torch.save` wrote, where that is plain data.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not, or the file is no such file at all.
         CheckpointCorrupt: the file is cut or damaged.
     """
+    other = describe_other(path)
+    if other is not None:
+        raise UsageError(
+            f"'{path}' is not a file that `torch.save` wrote. It is {other}. Expected: a "
+            "checkpoint of the script, as `torch.save({'model': model.state_dict(), ...}, FILE)` "
+            "writes it."
+        )
     try:
         with torch.serialization.safe_globals([argparse.Namespace, *NUMPY_SCALARS]):
             return torch.load(path, map_location="cpu", weights_only=True)

@@ -8,7 +8,14 @@ import traceback
 from collections.abc import Sequence
 
 from hotlap.cli.stopping import leave_on_signals
-from hotlap.errors import HotlapError, UnknownName, UsageError, unknown_name
+from hotlap.errors import (
+    DoesNotFit,
+    HotlapError,
+    TrialError,
+    UnknownName,
+    UsageError,
+    unknown_name,
+)
 
 COMMANDS: dict[str, str] = {
     "demo": "The whole story on real data: why it is slow, made faster, proven, and run.",
@@ -44,10 +51,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(tokens)
     except UsageError as error:
+        _show_cause(error)
         _complain(f"{name}: {error}\nRun `{name} --help` for its options.")
         _explain_cause(name, error)
         return 2
+    except TrialError as error:
+        if error.shown:
+            _complain(error.shown)
+        _complain(f"{name}: {error.why}")
+        if error.meaning:
+            _complain(f"{name}: {error.meaning}")
+        _explain_cause(name, error)
+        return 1
     except HotlapError as error:
+        _show_cause(error)
         _complain(f"{name}: {error}")
         _explain_cause(name, error)
         return 1
@@ -61,8 +78,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         _complain(f"{traceback.format_exc()}{name}: {whose}")
-        _explain(name, error)
+        # A note is advice already, with figures.
+        _explain(name, error, advises=not getattr(error, "__notes__", ()))
         return 1
+
+
+def _show_cause(error: HotlapError) -> None:
+    """Show the traceback of the user's code that one of hotlap's exceptions was made of."""
+    from hotlap.usercode import is_users
+
+    cause = error.__cause__
+    place = None if cause is None else cause.__traceback__
+    while place is not None and not is_users(place.tb_frame.f_code.co_filename):
+        place = place.tb_next
+    if cause is not None and place is not None:
+        _complain("".join(traceback.format_exception(type(cause), cause, place)).rstrip())
 
 
 def _explain_cause(name: str, error: HotlapError) -> None:
@@ -70,16 +100,17 @@ def _explain_cause(name: str, error: HotlapError) -> None:
     for note in getattr(error, "__notes__", ()):
         _complain(note)
     if error.__cause__ is not None:
-        _explain(name, error.__cause__)
+        # What does not fit, however it was split, is not to be split.
+        _explain(name, error.__cause__, advises=not isinstance(error, DoesNotFit))
 
 
-def _explain(name: str, error: BaseException) -> None:
+def _explain(name: str, error: BaseException, *, advises: bool = True) -> None:
     """Say what an exception means, if it is one that training often dies of."""
     from hotlap.failures import recognize_exception
 
     known = recognize_exception(error)
     if known is not None:
-        _complain(f"{name}: {known.line}")
+        _complain(f"{name}: {known.line if advises else known.facts_line}")
 
 
 def _origin_of_error() -> str:

@@ -86,19 +86,17 @@ def _diagnose_memory(
     json: bool,
 ) -> int:
     from hotlap.diagnosis.memory import find_memory
+    from hotlap.diagnosis.outfiles import check_snapshot, check_svg
     from hotlap.report import jsonout
     from hotlap.report import memory as text
     from hotlap.report.terminal import page_console
     from hotlap.techniques import EXACT_PLAN
 
     # Before anything starts: a measurement is not to be lost to a wrong path.
-    _check_output("svg", svg, b"<svg")
-    _check_output("snapshot", snapshot, b"\x80")
-    if snapshot is not None and not detect_host().gpus:
-        raise UsageError(
-            f"--snapshot {snapshot}: no CUDA GPU was found on this host, and only CUDA memory has "
-            "a snapshot. Remove --snapshot; --svg FILE draws the memory of a CPU."
-        )
+    if svg is not None:
+        check_svg(Path(svg), f"--svg {svg}")
+    if snapshot is not None:
+        check_snapshot(Path(snapshot), f"--snapshot {snapshot}", detect_host())
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it under {EXACT_PLAN}")
     with lab_of(script, hide=hide) as lab:
@@ -112,30 +110,6 @@ def _diagnose_memory(
         text.page(found, page_console())
     # The report's notes say why.
     return 1 if snapshot is not None and not found.trace.has_snapshot else 0
-
-
-def _check_output(option: str, given: str | None, begins: bytes) -> None:
-    """Raise UsageError unless a file can be written there; only one of its own kind is replaced."""
-    if given is None:
-        return
-    path = Path(given)
-    if not path.absolute().parent.is_dir():
-        raise UsageError(
-            f"--{option} {given}: the folder '{path.parent}' was not found. Create it, or choose "
-            "another file."
-        )
-    if not path.exists():
-        return
-    if not path.is_file() or not _begins_with(path, begins):
-        raise UsageError(
-            f"--{option} {given} exists and was not written by this option, so it was not "
-            "overwritten. Choose another file."
-        )
-
-
-def _begins_with(path: Path, begins: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(begins)) == begins
 
 
 COMMAND = Command(

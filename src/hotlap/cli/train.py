@@ -13,7 +13,7 @@ from hotlap.cli.ranks import RankRequest, is_first_rank
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
-from hotlap.errors import HotlapError
+from hotlap.errors import DoesNotFit, HotlapError
 
 
 def train(
@@ -202,6 +202,9 @@ def _advising(run: Any) -> Iterator[None]:
             advice = f"what would have fitted could not be estimated: {failed}"
         if advice is not None:
             error.add_note(f"hotlap train: {advice}.")
+            if isinstance(error, DoesNotFit):
+                # One advice, which knows the figures.
+                error.remedy = ""
         raise
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from hotlap.diagnosis.autocast import AutocastEffect, find_autocast_effect
 from hotlap.diagnosis.call import run_of
+from hotlap.diagnosis.outfiles import check_snapshot
 from hotlap.diagnosis.time_plan import Clock
 from hotlap.errors import UsageError
+from hotlap.host.facts import Host
 from hotlap.lab.call_arguments import check_call
 from hotlap.lab.memory import watch_memory
 from hotlap.lab.trial import Lab
@@ -145,6 +147,7 @@ def diagnose_memory(
     budget: float = 60.0,
     device: str | None = None,
     plan: Plan | None = None,
+    snapshot: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryDiagnosis:
     """Find out where the memory of a training script or a recipe goes.
@@ -160,10 +163,13 @@ def diagnose_memory(
         budget: seconds that everything may take together.
         device: of a recipe, as torch names it; the first accelerator if None, else the CPU.
         plan: of a recipe; what `hotlap.train` uses without one if None.
+        snapshot: file to which the history of a CUDA device's allocator is written, for PyTorch's
+            viewer (pytorch.org/memory_viz). `trace.has_snapshot` of what is returned is False, and
+            `trace.notes` say why, if it could not be written.
         progress: called with a line now and then.
 
     Raises:
-        UsageError: what was given is neither, or the recipe is wrong.
+        UsageError: what was given is neither, the recipe is wrong, or no snapshot can be made.
         TrialError: the plain script or recipe itself cannot be measured.
 
     >>> hotlap.diagnose_memory("train.py").findings        # doctest: +SKIP
@@ -175,5 +181,8 @@ def diagnose_memory(
             f"plan={str(plan)!r} cannot be used with a script, which is observed as it is. Remove "
             "`plan`."
         )
+    to = None if snapshot is None else Path(snapshot).absolute()
+    if to is not None:
+        check_snapshot(to, f"snapshot={os.fspath(to)!r}", Host.detect())
     with Lab(run) as lab:
-        return find_memory(lab, plan, budget_s=budget, progress=progress)
+        return find_memory(lab, plan, budget_s=budget, snapshot=to, progress=progress)

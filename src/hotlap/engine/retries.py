@@ -13,7 +13,7 @@ from typing import Any
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.splitting import why_not_smaller
 from hotlap.engine.step.transaction import CannotRestore, Transaction
-from hotlap.errors import RunError
+from hotlap.errors import DoesNotFit, RunError
 
 MicroBatches = list[tuple[int, Any]]
 
@@ -50,12 +50,16 @@ class Retries:
         self._number = 0
 
     def check(self, error: RuntimeError, micros: MicroBatches | None, number: int) -> None:
-        """Raise RunError if a step cannot be taken again.
+        """Raise if a step cannot be taken again.
 
         Args:
             error: what it ran out of memory with.
             micros: its micro-batches, None if they were being made.
             number: of the step, from 1.
+
+        Raises:
+            DoesNotFit: it was tried in all sizes.
+            RunError: its update has begun.
         """
         built = self._built
         samples = max(n for n, _ in micros) if micros else built.source.micro
@@ -77,10 +81,10 @@ class Retries:
             return
         sizes = ", ".join(map(str, dict.fromkeys(self._tried)))
         split = "" if why_not is None else f" The step is not split, as {why_not}."
-        raise RunError(
+        raise DoesNotFit(
             f"step {number} does not fit into the memory of {built.device}. Sizes of micro-batches "
-            f"that were tried: {sizes}. Use a smaller model, shorter samples, `recompute` or a "
-            f"lower precision.{split}"
+            f"that were tried: {sizes}.{split}",
+            remedy="Use a smaller model, shorter samples, `recompute` or a lower precision.",
         ) from error
 
     def prepare(self, asked: str, *, was_read: bool) -> None:

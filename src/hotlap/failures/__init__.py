@@ -7,6 +7,7 @@ this package is found. No torch in here.
 import functools
 import importlib
 import pkgutil
+import re
 import traceback
 from dataclasses import replace
 
@@ -27,6 +28,14 @@ __all__ = [
 _NO_FAILURES = ("death", "record", "sizes", "memory_words")
 _MOST_READ = 100_000
 """Characters of a text, from its end, that are looked at: a log may be long."""
+_ASSERTION = re.compile(r"Assertion `[^`\n]*` failed")
+"""What a kernel prints on a GPU before it fails."""
+_REPORT = re.compile(r"device-side assert triggered")
+"""What is raised after every assertion, whichever it was."""
+_TRIED = "Sizes of micro-batches that were tried"
+"""Of a recipe's step that was split as far as it may be."""
+_WARNING = re.compile(r"(?m)^\S.*:\d+: \w*Warning: \S.*$")
+"""What Python's `warnings` print."""
 
 
 @functools.cache
@@ -46,18 +55,19 @@ def recognize(text: str) -> Recognized | None:
 
     Of several failures the one that is spoken of last: a traceback ends with its reason.
     """
-    text = text[-_MOST_READ:]
-    found = [(match, each) for each in registry().values() if (match := each.find(text))]
-    if not found:
-        return None
-    match, failure = max(found, key=lambda pair: pair[0].start())
-    return Recognized(failure, match.group().strip(), failure.explain(match))
+    found = _find(text)
+    return None if found is None else _build(*found, Death([]))
 
 
 def recognize_output(text: str) -> Recognized | None:
     """Return what a process of this host died of, as it has just printed it; see `recognize`."""
-    known = recognize(text)
-    return None if known is None else _locate(known, death_in(text[-_MOST_READ:]))
+    text = text[-_MOST_READ:]
+    # No process ends by a warning.
+    found = _find(_WARNING.sub("", text))
+    if found is None:
+        return None
+    known = _build(*found, death_in(text))
+    return replace(known, advice=()) if _TRIED in text else known
 
 
 def recognize_exception(error: BaseException) -> Recognized | None:
@@ -69,13 +79,26 @@ def recognize_exception(error: BaseException) -> Recognized | None:
         chain.append(cause)
         cause = cause.__cause__
     said = [(each, "".join(traceback.format_exception_only(each))) for each in reversed(chain)]
-    known = recognize("".join(text for _, text in said))
-    if known is None:
+    found = _find("".join(text for _, text in said))
+    if found is None:
         return None
-    place = next((each for each, text in said if known.failure.find(text) is not None), error)
-    return _locate(known, death_of(place))
+    place = next((each for each, text in said if found[1].find(text) is not None), error)
+    return _build(*found, death_of(place))
 
 
-def _locate(known: Recognized, death: Death) -> Recognized:
-    more = known.failure.locate(death) if death.calls else []
-    return replace(known, sentences=[*known.sentences, *more])
+def _find(text: str) -> tuple["re.Match[str]", Failure] | None:
+    """Return the failure that a text speaks of last, and where."""
+    text = text[-_MOST_READ:]
+    found = [(match, each) for each in registry().values() if (match := each.find(text))]
+    if not found:
+        return None
+    match, failure = max(found, key=lambda pair: pair[0].start())
+    asserted = _ASSERTION.findall(text[: match.start()]) if _REPORT.search(match.group()) else []
+    before = _find(asserted[-1]) if asserted else None
+    return (match, failure) if before is None else before
+
+
+def _build(match: "re.Match[str]", failure: Failure, death: Death) -> Recognized:
+    where = failure.locate(death) if death.calls else []
+    advice = failure.advise(match, death)
+    return Recognized(failure, match.group().strip(), [*failure.explain(match), *where], advice)

@@ -16,9 +16,10 @@ Who else       `nvidia-smi` lists the processes on the GPU: a run that was kille
 """
 
 import re
+from dataclasses import dataclass
 
 from hotlap.failures.death import Death
-from hotlap.failures.memory_words import say_where
+from hotlap.failures.memory_words import advise_half, say_where
 from hotlap.failures.record import Failure
 from hotlap.failures.sizes import SIZE, find_size, in_words
 
@@ -28,14 +29,39 @@ _ANOTHERS = 0.2
 """Share of the device that others hold."""
 
 
-def explain(match: "re.Match[str]") -> list[str]:
-    text = match.group()
-    asked = find_size(rf"[Tt]ried to allocate {SIZE}", text)
-    total = find_size(rf"total capacity of {SIZE}", text) or find_size(
-        rf"{SIZE} total capacity", text
-    )
-    free = find_size(rf"of which {SIZE} is free", text) or find_size(rf"{SIZE} free", text)
-    own = find_size(rf"this process has {SIZE}", text)
+@dataclass(frozen=True)
+class _Figures:
+    """What a message says, in bytes; None where it does not."""
+
+    asked: float | None
+    total: float | None
+    free: float | None
+    own: float | None
+    tensors: float | None
+    cached: float | None
+
+    @property
+    def others(self) -> float:
+        if self.total is None or self.free is None or self.own is None:
+            return 0.0
+        return self.total - self.free - self.own
+
+    @property
+    def is_in_pieces(self) -> bool:
+        """True if enough is reserved for nothing, but in pieces that are too small."""
+        if self.asked is None or self.tensors is None or self.cached is None:
+            return False
+        return self.cached > max(self.asked, _FRAGMENTED * (self.tensors + self.cached))
+
+    @property
+    def needed(self) -> float | None:
+        """What would have been needed at least, if live tensors are what fills the memory."""
+        if self.asked is None or self.tensors is None or self.cached is None or self.is_in_pieces:
+            return None
+        return self.tensors + self.asked
+
+
+def _read(text: str) -> _Figures:
     tensors = find_size(rf"{SIZE} is allocated by PyTorch", text) or find_size(
         rf"{SIZE} already allocated", text
     )
@@ -43,32 +69,50 @@ def explain(match: "re.Match[str]") -> list[str]:
     if cached is None and tensors is not None:
         reserved = find_size(rf"{SIZE} reserved in total", text)
         cached = None if reserved is None else reserved - tensors
-    said = []
-    if asked is not None and free is not None and total is not None:
-        said.append(
-            f"{in_words(asked)} were asked for in one piece; {in_words(free)} of "
-            f"{in_words(total)} were free."
-        )
+    own = find_size(rf"this process has {SIZE}", text)
     if own is None and tensors is not None and cached is not None:
         own = tensors + cached
-    others = 0.0 if None in (total, free, own) else total - free - own  # type: ignore[operator]
-    if total is not None and others > _ANOTHERS * total:
+    return _Figures(
+        asked=find_size(rf"[Tt]ried to allocate {SIZE}", text),
+        total=find_size(rf"total capacity of {SIZE}", text)
+        or find_size(rf"{SIZE} total capacity", text),
+        free=find_size(rf"of which {SIZE} is free", text) or find_size(rf"{SIZE} free", text),
+        own=own,
+        tensors=tensors,
+        cached=cached,
+    )
+
+
+def explain(match: "re.Match[str]") -> list[str]:
+    seen = _read(match.group())
+    said = []
+    if seen.asked is not None and seen.free is not None and seen.total is not None:
         said.append(
-            f"Other processes hold about {in_words(others)} of the GPU: look at `nvidia-smi` first."
+            f"{in_words(seen.asked)} were asked for in one piece; {in_words(seen.free)} of "
+            f"{in_words(seen.total)} were free."
         )
-    if tensors is None or cached is None or asked is None:
-        return said
-    if cached > asked and cached > _FRAGMENTED * (tensors + cached):
+    if seen.total is not None and seen.others > _ANOTHERS * seen.total:
         said.append(
-            f"{in_words(cached)} are reserved and not in use, more than was asked for, but in "
+            f"Other processes hold about {in_words(seen.others)} of the GPU: look at `nvidia-smi` "
+            "first."
+        )
+    if seen.cached is not None and seen.is_in_pieces:
+        said.append(
+            f"{in_words(seen.cached)} are reserved and not in use, more than was asked for, but in "
             "pieces: set PYTORCH_ALLOC_CONF=expandable_segments:True before the script starts."
         )
-    else:
+    if seen.tensors is not None and seen.needed is not None:
         said.append(
-            f"Live tensors hold {in_words(tensors)}: at least {in_words(tensors + asked)} would "
-            "have been needed. Halve the micro-batch, and accumulate twice as many of them."
+            f"Live tensors hold {in_words(seen.tensors)}: at least {in_words(seen.needed)} would "
+            "have been needed."
         )
     return said
+
+
+def advise(match: "re.Match[str]", death: Death) -> list[str]:
+    if _read(match.group()).needed is None:
+        return advise_half(death)
+    return ["Halve the micro-batch, and accumulate twice as many of them.", *advise_half(death)]
 
 
 def locate(death: Death) -> list[str]:
@@ -83,5 +127,6 @@ FAILURE = Failure(
         r"CUDA_ERROR_OUT_OF_MEMORY",
     ),
     explain=explain,
+    advise=advise,
     locate=locate,
 )

@@ -53,15 +53,29 @@ _HERE = {
     ),
 }
 """Signal -> what it means, and what to do."""
+_BY_OOM_KILLER = (
+    "The system's out-of-memory killer ended it: memory ran out, the machine's or its control "
+    "group's. Use fewer workers or smaller batches, or raise the limit."
+)
+_WORDS = "Killed|Segmentation fault|Bus error|Aborted|Illegal instruction"
+_NAMES = "SIG(?:ILL|ABRT|BUS|FPE|KILL|SEGV)"
+_CODES = "132|134|135|136|137|139"
 
 
 def explain(match: "re.Match[str]") -> list[str]:
     text = match.group()
-    number = re.search(r"(?:[Ss]ignal|code)[\s:]*-?(\d+)", text)
+    named = re.search(r"SIG[A-Z]+", text)
+    if named is not None:
+        number = getattr(signal, named[0], None)
+        return [] if number is None else _say(number)
+    if "oom" in text.lower() or "Out of memory" in text:
+        return [_BY_OOM_KILLER]
+    number = re.search(r"(?:[Ss]ignal|code|status)[\s:]*-?(\d+)", text)
     if number is not None:
         code = int(number[1])
         return _say(code - 128 if code > 128 else code)
-    return next((_say(each) for word, each in _NUMBERS.items() if word in text), [])
+    words = text.lower()
+    return next((_say(each) for word, each in _NUMBERS.items() if word.lower() in words), [])
 
 
 def recognize_signal(number: int) -> Recognized | None:
@@ -101,8 +115,15 @@ FAILURE = Failure(
         r"(?:Segmentation fault|Bus error|Aborted|Illegal instruction) +\(core dumped\)",
         r"Signal (?:4|6|7|8|9|11) \(SIG[A-Z]+\) received by PID \d+",
         r"(?m)^exitcode *: -(?:4|6|7|8|9|11)\b",
-        r"exit(?:ed with| ?)code:? (?:132|134|135|136|137|139)\b",
-        r"(?m)^(?:Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)$",
+        r"\(exitcode: -(?:4|6|7|8|9|11)\)",
+        rf"process \d+ terminated with signal {_NAMES}\b",
+        rf"died with <Signals\.{_NAMES}: \d+>",
+        r"Out of memory: Killed process \d+|\bOOMKilled\b|Detected \d+ oom[-_]kill event",
+        rf"(?i:exit(?:ed with)? ?(?:code|status)):? ?(?:{_CODES})\b",
+        rf"(?m)^(?:{_WORDS})(?:: \d+)?$",
+        # As shells say of what they started.
+        rf"(?m)(?:^\[\d+\][-+ ]+(?:\d+ +)?|line \d+: +\d+ +|^zsh: )(?i:{_WORDS})"
+        r"(?: {2,}| +\(core dumped\)).*",
     ),
     explain=explain,
 )

@@ -18,7 +18,7 @@ import re
 import sys
 
 from hotlap.failures.death import Death
-from hotlap.failures.memory_words import say_where
+from hotlap.failures.memory_words import advise_half, say_where
 from hotlap.failures.record import Failure
 from hotlap.failures.sizes import SIZE, find_size, in_words
 from hotlap.host.memory import memory
@@ -47,15 +47,21 @@ def locate(death: Death) -> list[str]:
     return [*said, *say_where(death, "cpu")]
 
 
+def advise(match: "re.Match[str]", death: Death) -> list[str]:
+    del match
+    return advise_half(death)
+
+
 FAILURE = Failure(
     name="host_out_of_memory",
     patterns=(
         r"DefaultCPUAllocator: [^\n]*",
-        r"_ArrayMemoryError: Unable to allocate [^\n]*",
+        r"Unable to allocate [\d.]+ (?:[KMGTPE]iB|bytes) for an array with shape[^\n]*",
         r"(?m)^MemoryError\b[^\n]*",
         r"\[Errno 12\] Cannot allocate memory",
         r"std::bad_alloc",
     ),
     explain=explain,
+    advise=advise,
     locate=locate,
 )

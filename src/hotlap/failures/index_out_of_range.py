@@ -7,6 +7,8 @@ Look at        `labels.min(), labels.max()` against the last layer's `out_featur
                10 need to become 0 to 9, and -1 must be given as `ignore_index=-1`; `ids.max()`
                against `num_embeddings`, after the tokenizer was given new tokens too; positions
                against the longest sequence that the model knows.
+               Another assertion that is printed (`input_val >= zero`) is no index: see
+               `not_a_probability`.
 What to do     on a GPU, run again with CUDA_LAUNCH_BLOCKING=1 (`hotlap run --synchronous SCRIPT`),
                whose traceback has the right line, or on the CPU, which names the value. A
                device that has failed is usable again only in a new process: restart the notebook's
@@ -41,8 +43,9 @@ def explain(match: "re.Match[str]") -> list[str]:
         return ["An id is negative, or not smaller than the number of rows of an embedding."]
     if "device-side assert" in text:
         return [
-            "Unless CUDA_LAUNCH_BLOCKING=1 was set, the line in the traceback may be an innocent "
-            "one: run again with it, as `hotlap run --synchronous SCRIPT` does."
+            "The assertion that was printed before it says which index, if it is one. Unless "
+            "CUDA_LAUNCH_BLOCKING=1 was set, the line in the traceback may be an innocent one: run "
+            "again with it, as `hotlap run --synchronous SCRIPT` does."
         ]
     return []
 
@@ -89,8 +92,8 @@ FAILURE = Failure(
     patterns=(
         r"CUDA error: device-side assert triggered",
         r"Assertion `[^`\n]*(?:n_classes|srcSelectDimSize|index out of bounds)[^`\n]*` failed",
-        r"IndexError: Target -?\d+ is out of bounds",
-        r"IndexError: index out of range in self",
+        r"\bTarget -?\d+ is out of bounds",
+        r"\bindex out of range in self\b",
         r"index -?\d+ is out of bounds for (?:dimension|axis) \d+ with size \d+",
     ),
     explain=explain,

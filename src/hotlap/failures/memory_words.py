@@ -11,7 +11,7 @@ _LEAST_SHOWN = 2**20
 
 
 def say_where(death: Death, device: str) -> list[str]:
-    """Say at which line memory ran out, what that line's frames hold, and what would need less.
+    """Say at which line memory ran out, and what that line's frames hold.
 
     Args:
         death: where it died.
@@ -23,13 +23,18 @@ def say_where(death: Death, device: str) -> list[str]:
     if largest:
         shown = ", ".join(_in_words(each) for each in largest)
         said.append(f"The largest tensors that the lines of the traceback hold: {shown}.")
-    batch = death.find("torch.utils.data:DataLoader", "batch_size")
-    if type(batch) is int and batch > 1:
-        said.append(
-            f"The DataLoader's batch_size is {batch}: with {batch // 2}, activations take about "
-            "half; weights, gradients and the optimizer's state take the same."
-        )
     return said
+
+
+def advise_half(death: Death) -> list[str]:
+    """Say what a smaller batch of the loader in the traceback would need, if there is one."""
+    batch = death.find("torch.utils.data:DataLoader", "batch_size")
+    if type(batch) is not int or batch < 2:
+        return []
+    return [
+        f"The DataLoader's batch_size is {batch}: with {batch // 2}, activations take about half; "
+        "weights, gradients and the optimizer's state take the same."
+    ]
 
 
 def _distinct(held: Iterable[Held]) -> Iterable[Held]:

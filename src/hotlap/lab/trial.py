@@ -373,16 +373,16 @@ class Trial:
     def _error(self, why: str, reason: str, number: int | None = None) -> TrialError:
         tail = self.output.strip()
         lines = "\n".join(last_words(tail.splitlines()))
-        text = f"`{self.lab.subject}` {why}."
+        said = f"`{self.lab.subject}` {why}."
         if self.own_network:
-            text += (
+            said += (
                 " It ran in a separate network without outside connections, because it listens on "
                 f"{self.lab.listens}."
             )
-        if lines:
-            text += f" Its last output:\n{lines}"
         known = recognize_output(lines) if reason == "crashed" else None
         if known is None and number is not None:
             known = recognize_signal(number)
-        text += "" if known is None else f"\n{known.line}"
-        return TrialError(text, reason=reason, output=tail)
+        meaning = "" if known is None else known.line
+        parts = (f"{said} Its last output:" if lines else said, lines, meaning)
+        text = "\n".join(filter(None, parts))
+        return TrialError(text, reason=reason, output=tail, why=said, shown=lines, meaning=meaning)

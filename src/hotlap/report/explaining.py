@@ -80,6 +80,9 @@ def explain(name: str | None) -> Page:
         return Page(name, "error", f"{name} (error)\n\n{inspect.getdoc(kind) or ''}")
     if _is_path(name):
         return Page(name, "plan", _plan(Path(name)))
+    if failures.recognize(name) is not None:
+        # A message of one word, such as `Killed`.
+        return _message(name)
     raise UnknownName(
         unknown_name(
             name,
@@ -102,7 +105,8 @@ def _message(text: str) -> Page:
             f"traceback, or a name: {', '.join(failures.registry())}."
         )
     name = known.failure.name
-    parts = [f"{name} (failure)", known.words, "\n".join(known.sentences), known.failure.page]
+    said = "\n".join([*known.sentences, *known.advice])
+    parts = [f"{name} (failure)", known.words, said, known.failure.page]
     return Page(name, "failure", "\n\n".join(part for part in parts if part))
 
 

@@ -248,8 +248,19 @@ def _check_values(built: BuiltRun, number: int, theirs: Mapping[str, Any], run: 
             hint = " (AdamW has True, Adam False)" if key == "decoupled_weight_decay" else ""
             raise UsageError(
                 f"'{key}' of parameter group {number} is {given!r} in '{run.path}', and "
-                f"{mine[key]!r} in the recipe's {kind}{hint}. Set the recipe's to {given!r}."
+                f"{mine[key]!r} in the recipe's {kind}{hint}. Set {_remedy(key, theirs, given)}"
             )
+
+
+def _remedy(key: str, theirs: Mapping[str, Any], given: Any) -> str:
+    """Say what to set a hyperparameter to: a rate that a scheduler has moved is no script's own."""
+    began = theirs.get("initial_lr")
+    if key != "lr" or began is None or is_same(began, given):
+        return f"the recipe's to {given!r}."
+    return (
+        f"the recipe's to {began!r}, from which the script's scheduler has brought it there, and "
+        f"`schedule` to the script's; or set it to {given!r}, which stays constant then."
+    )
 
 
 def _check_names(

@@ -28,6 +28,8 @@ _MOVING = (
     "T_i",
 )
 """What changes while torch's schedulers step, or from one version of torch to the next."""
+_RATES = "base_lrs"
+"""Key of the learning rates of the optimizer's groups that a scheduler begins with."""
 _PARTS = "_schedulers"
 """Key of a scheduler that is made of others."""
 
@@ -69,9 +71,20 @@ def check_schedule(built: BuiltRun, run: ForeignRun) -> None:
     if wrong is not None:
         raise UsageError(
             f"the scheduler under '{run.keys['scheduler']}' in '{run.path}' is not the recipe's: "
-            f"{wrong}. Use the same schedule in the recipe, or pass --keys scheduler=none to set "
-            "the recipe's own to that epoch."
+            f"{wrong}. Use {_remedy(wrong)}"
         )
+
+
+def _remedy(wrong: str) -> str:
+    if f"'{_RATES}' is" in wrong:
+        return (
+            "the lr with which the script's optimizer began (max_lr, for OneCycleLR) in the "
+            "recipe, not that of its last epoch: a schedule begins with it."
+        )
+    return (
+        "the same schedule in the recipe, or pass --keys scheduler=none to set the recipe's "
+        "own to that epoch."
+    )
 
 
 def advance_schedule(built: BuiltRun, position: Position) -> None:
@@ -146,7 +159,7 @@ def _difference(
         words = {"has": has, "lacks": lacks}
         differs = [f"{verb} {', '.join(sorted(keys))}" for verb, keys in words.items() if keys]
         return f"it {' and '.join(differs)}, unlike the recipe's {kind}"
-    fixed = (own.keys() & theirs.keys()) - {*_MOVING} if is_known else {"base_lrs"} & theirs.keys()
+    fixed = (own.keys() & theirs.keys()) - {*_MOVING} if is_known else {_RATES} & theirs.keys()
     for key in sorted(fixed):
         mine, given = own[key], theirs[key]
         if key == _PARTS:

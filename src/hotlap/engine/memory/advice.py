@@ -7,7 +7,7 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.engine.memory.estimate import Estimate, estimate
-from hotlap.errors import HotlapError
+from hotlap.errors import DoesNotFit, HotlapError
 from hotlap.failures.sizes import in_words
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
@@ -54,8 +54,13 @@ class Run:
             cause = cause.__cause__
         if cause is None or cause in seen:
             return None
+        is_tried = isinstance(error, DoesNotFit)
+        if isinstance(error, HotlapError) and not is_tried:
+            # It says itself what to do: smaller micro-batches do not help an update, for one.
+            return None
         try:
-            return self._in_words(self._estimate(self.plan, find_largest=True))
+            found = self._estimate(self.plan, find_largest=True)
+            return self._in_words(found, is_tried=is_tried)
         except HotlapError as why:
             return f"no estimate of what would have fitted: {why}"
 
@@ -69,7 +74,8 @@ class Run:
             techniques=self.techniques,
         )
 
-    def _in_words(self, found: Estimate) -> str:
+    def _in_words(self, found: Estimate, *, is_tried: bool) -> str:
+        """Say what would fit; smaller micro-batches only if they were not tried in vain."""
         room = in_words(found.memory_bytes)
         line = f"by the estimate, a step as planned needs about {in_words(found.needed_bytes)}"
         if found.fits:
@@ -78,7 +84,7 @@ class Run:
                 "keeps from step to step, an evaluation, the data set or another process. See "
                 "`hotlap train --estimate`"
             )
-        answers = [self._split(found)] if self._split_size(found) else []
+        answers = [self._split(found)] if not is_tried and self._split_size(found) else []
         for row in found.rows:
             changed = row.precision != "fp32" or row.recompute != "none"
             if changed and row.peak is not None and row.peak.bytes <= found.memory_bytes:

@@ -142,7 +142,7 @@ def test_what_it_would_take_is_said_and_nothing_is_trained(
     ("argv", "words"),
     [
         (["--estimate", "--memory", "lots", "recipe.py"], "not a memory size"),
-        (["--memory", "1GiB", "recipe.py"], "needs --estimate"),
+        (["--memory", "1GiB", "recipe.py"], "without --estimate or"),
     ],
 )
 @pytest.mark.usefixtures("recipe")

@@ -39,7 +39,7 @@ TOO_LONG = [
 
 @pytest.mark.parametrize("schedule", TOO_LONG)
 def test_a_schedule_longer_than_the_run_is_refused(schedule: Any) -> None:
-    with pytest.raises(UsageError, match="11 steps, the run has 10 steps: it would not reach"):
+    with pytest.raises(UsageError, match="11 steps, and the run has only 10 steps"):
         build(task(schedule), hotlap.Plan())
     longer = task(schedule, epochs=None, steps=11)
     assert hotlap.train(longer).steps == 11
@@ -55,7 +55,7 @@ def test_epochs_are_counted_where_the_schedule_steps_by_epoch() -> None:
         return lambda o: lr.CosineAnnealingLR(o, T_max=length)
 
     assert hotlap.train(task(cosine(2), schedule_per="epoch")).steps == 10
-    with pytest.raises(UsageError, match="3 epochs, the run has 2 epochs"):
+    with pytest.raises(UsageError, match="3 epochs, and the run has only 2 epochs"):
         build(task(cosine(3), schedule_per="epoch"), hotlap.Plan())
 
 

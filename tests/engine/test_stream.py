@@ -115,9 +115,9 @@ def test_a_schedule_is_held_against_what_is_known_of_the_length() -> None:
     def cosine(optimizer: Any) -> Any:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)
 
-    with pytest.raises(hotlap.UsageError, match="takes 9 epochs, the run has 3 epochs"):
+    with pytest.raises(hotlap.UsageError, match="takes 9 epochs, and the run has only 3 epochs"):
         hotlap.train(task(schedule=cosine))
-    with pytest.raises(hotlap.UsageError, match="takes 9 steps, the run has 7 steps"):
+    with pytest.raises(hotlap.UsageError, match="takes 9 steps, and the run has only 7 steps"):
         hotlap.train(task(schedule=cosine, schedule_per="step", epochs=None, steps=7))
     hotlap.train(task(schedule=cosine, schedule_per="step"))
     hotlap.train(task(schedule=cosine, epochs=None, steps=7))

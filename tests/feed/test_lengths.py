@@ -169,8 +169,10 @@ def test_every_tier_gives_the_same_batches(plan: Any, noise: bool, to: Any) -> N
     batches, built = read(plan)
     assert batches == expected
     assert len(built.source.epoch(1, first=1).__next__()) == 2
-    states = [row["state"] for row in built.applied.proofs()]
-    assert states == ["refused" if noise and "workers" not in plan else "applied"] * len(plan)
+    states = {row["name"]: row["state"] for row in built.applied.proofs()}
+    # Threads would draw in another order; what a sample is before it draws is kept in memory.
+    refused = {"reader_threads"} if noise else set()
+    assert states == {name: "refused" if name in refused else "applied" for name in plan}
 
 
 @pytest.mark.parametrize("tokens", [None, 128])

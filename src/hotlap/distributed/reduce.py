@@ -22,11 +22,13 @@ class PendingSum:
 
     Args:
         tensors: of one dtype and device; they may be changed from now on.
+        memory: for the sum, shape (elements,), in which none of the tensors is.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
         self._shapes = [tensor.shape for tensor in tensors]
-        self._flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+        self._flat = memory
+        torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=memory)
         self._work: Any = None
 
         def begin() -> None:
@@ -61,21 +63,37 @@ class Reduce:
     def __init__(self, ranks: Ranks = ALONE, *, overlaps: bool = False) -> None:
         self.ranks, self.overlaps = ranks, overlaps
         self.rank, self.world = ranks.rank, ranks.world
+        self._memory: dict[Any, torch.Tensor] = {}
+        """Where sums are made, kept for the next step: fresh memory costs a page fault a page."""
 
-    def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Add up tensors in place; the same shapes in the same order on every rank."""
+    def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the sums of tensors; the same shapes in the same order on every rank.
+
+        Those of one dtype are contiguous views of one buffer, until the next call.
+        """
         if self.world == 1:
-            return
-        for group in _by_format(tensors):
-            flat = torch.cat([tensor.reshape(-1) for tensor in group])
-            _collective(dist.all_reduce, flat)
-            parts = flat.split([tensor.numel() for tensor in group])
-            shaped = [part.view_as(tensor) for part, tensor in zip(parts, group, strict=True)]
-            torch._foreach_copy_(group, shaped)  # pyright: ignore[reportPrivateImportUsage]
+            return list(tensors)
+        sums: dict[int, torch.Tensor] = {}
+        for number, group in enumerate(_by_format(tensors)):
+            pending = self.begin_sum(group, number)
+            pending.wait()
+            sums.update(zip(map(id, group), pending.parts(), strict=True))
+        return [sums[id(tensor)] for tensor in tensors]
 
-    def begin_sum(self, tensors: Sequence[torch.Tensor]) -> PendingSum:
-        """Begin to add up tensors of one dtype and device; all ranks begin, in one order."""
-        return PendingSum(tensors)
+    def begin_sum(self, tensors: Sequence[torch.Tensor], number: int) -> PendingSum:
+        """Begin to add up tensors of one dtype and device; all ranks begin, in one order.
+
+        Args:
+            tensors: of which one at least.
+            number: of the sum; another one of this number may not be in use.
+        """
+        first, size = tensors[0], sum(tensor.numel() for tensor in tensors)
+        key = number, first.dtype, first.device
+        memory = self._memory.get(key)
+        # Gradients that are zeroed in place are still where they were last added up.
+        if memory is None or len(memory) != size or any(_is_in(each, memory) for each in tensors):
+            memory = self._memory[key] = torch.empty(size, dtype=first.dtype, device=first.device)
+        return PendingSum(tensors, memory)
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return the sums of numbers, in float64."""
@@ -282,6 +300,10 @@ def _open_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
         "they meet, are not set. Set them to the first node's name and a free port, or use "
         "`torchrun`, or `hotlap train RECIPE --devices N` on one machine."
     )
+
+
+def _is_in(tensor: torch.Tensor, memory: torch.Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
 def _by_format(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

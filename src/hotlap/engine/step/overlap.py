@@ -96,15 +96,8 @@ class Overlap:
                 if id(tensor) in wanted
             ]
             wanted -= {id(tensor) for tensor, _ in pairs}
-            gradients: list[torch.Tensor] = []
-            for tensor, _ in pairs:
-                if tensor.grad is None:
-                    tensor.grad = torch.empty_like(tensor)
-                gradients.append(tensor.grad)
-            if pairs:
-                torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
-                    gradients, [part for _, part in pairs]
-                )
+            for tensor, part in pairs:
+                set_gradient(tensor, part)
             bucket.pending = None
         return [tensor for tensor in used if id(tensor) in wanted]
 
@@ -122,12 +115,28 @@ class Overlap:
         return made
 
     def _begin(self, bucket: _Bucket) -> None:
+        number = self._next
         self._next += 1
         gradients = [
             torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             for tensor in bucket.tensors
         ]
-        bucket.pending = self._reduce.begin_sum(gradients)
+        bucket.pending = self._reduce.begin_sum(gradients, number)
+
+
+def set_gradient(tensor: torch.Tensor, total: torch.Tensor) -> None:
+    """Make a sum over ranks the gradient of a tensor, without a copy where it is laid out alike.
+
+    Args:
+        tensor: is trained.
+        total: of its shape, contiguous, and not changed before the gradient is dropped.
+    """
+    if tensor.stride() == total.stride():
+        tensor.grad = total
+        return
+    if tensor.grad is None:
+        tensor.grad = torch.empty_like(tensor)
+    tensor.grad.copy_(total)
 
 
 def _in_groups(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -11,7 +11,7 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.step.overlap import Overlap
+from hotlap.engine.step.overlap import Overlap, set_gradient
 from hotlap.engine.step.passes import MicroBatches, Passes, trained_tensors
 from hotlap.errors import RunError
 from hotlap.feed.samples.order import derive_seed
@@ -138,7 +138,8 @@ class RankSum:
         summed = [tensor for tensor, ranks in zip(trained, used, strict=True) if ranks]
         if overlap is not None:
             summed = overlap.write(summed)
-        self._reduce.sum_tensors(_gradients(summed))
+        for tensor, total in zip(summed, self._reduce.sum_tensors(_gradients(summed)), strict=True):
+            set_gradient(tensor, total)
 
     def _seed_draws(self) -> None:
         """Let ranks draw other numbers than the first one, the same in a run that was resumed."""

@@ -105,7 +105,8 @@ def test_pages_are_counted_from_the_tenth_step_on() -> None:
 
 def test_every_rule_has_its_page() -> None:
     for name, rule in rules_registry().items():
-        for heading in ("What it sees", "Why it costs", "What to do", "Evidence"):
+        why = "Why it matters" if rule.kind == "mistake" else "Why it costs"
+        for heading in ("What it sees", why, "What to do", "Evidence"):
             assert heading in rule.page, (name, heading)
 
 

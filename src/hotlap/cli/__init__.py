@@ -88,6 +88,9 @@ def _show_cause(error: HotlapError) -> None:
     from hotlap.usercode import is_users
 
     cause = error.__cause__
+    if isinstance(cause, SystemExit):
+        # Python shows none of it either.
+        return
     place = None if cause is None else cause.__traceback__
     while place is not None and not is_users(place.tb_frame.f_code.co_filename):
         place = place.tb_next

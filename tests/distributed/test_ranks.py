@@ -85,8 +85,10 @@ def test_one_rank_that_is_not_finite_is_skipped_by_all(two: Any) -> None:
 @pytest.mark.parametrize("world", [3, 4])
 def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(world: int, alone: Any) -> None:
     found = on_ranks(world)
+    # Which layer is used hangs on how samples are dealt, and that is here other than for two.
+    other = ("one rank", "some ranks", "ordinary", "fused")
     for name in found:
-        if "one rank" not in name and "ordinary" not in name and "fused" not in name:
+        if not any(words in name for words in other):
             assert found[name]["weights"] == alone[name]["weights"], name
             assert found[name]["losses"] == alone[name]["losses"], name
 

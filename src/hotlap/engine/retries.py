@@ -63,6 +63,10 @@ class Retries:
         """
         built = self._built
         samples = max(n for n, _ in micros) if micros else built.source.micro
+        ranks = built.step.ranks
+        if ranks is not None and micros is not None:
+            # All ranks decide alike: of a short last step, one of them may have a single sample.
+            samples = min(built.source.micro, ranks.samples)
         if number != self._number:
             self._number, self._tried = number, []
         self._tried.append(samples)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import hotlap
-from hotlap.engine.step import overlap
+from hotlap.engine.step import bucket_sums
 from tests.distributed.cases import tasks
 
 OVERLAPS = "TESTS_RANK_OVERLAP"
@@ -34,7 +34,7 @@ def main() -> None:
     only = sys.argv[1:]
     overlaps = OVERLAPS in os.environ
     if overlaps:
-        overlap.BUCKET_BYTES = overlap.FIRST_BUCKET_BYTES = 16
+        bucket_sums.BUCKET_BYTES = bucket_sums.FIRST_BUCKET_BYTES = 16
     found = {
         name: outcome(*given, rank_overlap=overlaps)
         for name, given in tasks(rank, world).items()

@@ -74,7 +74,7 @@ class Reduce:
         if self.world == 1:
             return list(tensors)
         sums: dict[int, torch.Tensor] = {}
-        for number, group in enumerate(_by_format(tensors)):
+        for number, group in enumerate(by_format(tensors)):
             pending = self.begin_sum(group, number)
             pending.wait()
             sums.update(zip(map(id, group), pending.parts(), strict=True))
@@ -129,7 +129,7 @@ class Reduce:
             return
         for rank in range(self.world):
             theirs = [each for each, owner in zip(tensors, ranks, strict=True) if owner == rank]
-            for group in _by_format(theirs):
+            for group in by_format(theirs):
                 for some in _parcels(group):
                     self._send(some, rank)
 
@@ -306,7 +306,7 @@ def _is_in(tensor: torch.Tensor, memory: torch.Tensor) -> bool:
     return tensor.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
-def _by_format(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+def by_format(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Return the tensors in groups of one dtype and device."""
     groups: dict[Any, list[torch.Tensor]] = {}
     for tensor in tensors:

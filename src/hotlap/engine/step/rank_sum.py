@@ -11,7 +11,7 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.step.overlap import Overlap, set_gradient
+from hotlap.engine.step.bucket_sums import BucketSums, set_gradient
 from hotlap.engine.step.passes import MicroBatches, Passes, trained_tensors
 from hotlap.errors import RunError
 from hotlap.feed.samples.order import derive_seed
@@ -21,8 +21,8 @@ class RankSum:
     """Makes the gradients of a step on every rank.
 
     A parameter may be used by some ranks only, a rank may have no sample of a short last step, and
-    all ranks take a step again if one of them ran out of memory. Gradients are added up behind the
-    last backward; with `reduce.overlaps` during it, see `Overlap`.
+    all ranks take a step again if one of them ran out of memory. Sums of gradients begin behind the
+    last backward; with `reduce.overlaps` during it. See `BucketSums`.
 
     Args:
         passes: of this rank's share.
@@ -33,7 +33,9 @@ class RankSum:
 
     def __init__(self, passes: Passes, optimizer: Any, reduce: Reduce, seed: int) -> None:
         self._passes, self._optimizer, self._reduce, self._seed = passes, optimizer, reduce, seed
-        self._overlap = Overlap(reduce) if reduce.overlaps else None
+        # What a technique does behind a backward may change gradients.
+        self._in_backward = reduce.overlaps and not passes.target.after_backward
+        self._sums: BucketSums | None = BucketSums(reduce, in_backward=self._in_backward)
         self.samples = 0
         """Of the next step, over all ranks; told by who gives the step."""
         self.number = 0
@@ -46,11 +48,12 @@ class RankSum:
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
         self._seed_draws()
-        overlap = self._begin_overlap()
-        share, count, failed = self._go_through(micros, overlap)
-        if overlap is not None:
-            overlap.begin_rest()
-        trained = trained_tensors(self._optimizer)
+        trained, sums = trained_tensors(self._optimizer), self._sums
+        if sums is not None:
+            sums.begin(trained)
+        share, count, failed = self._go_through(micros)
+        if sums is not None:
+            sums.begin_rest()
         row = [
             0.0 if share is None else float(share),
             0.0 if count is None else float(count),
@@ -58,14 +61,14 @@ class RankSum:
             float(share is not None and count is None),
             float(bool(failed)),
             float(self.vote()),
-            float(overlap is not None and overlap.is_stale),
+            float(sums is not None and sums.is_stale),
         ]
         total, counted, counts, means, failures, stops, stale, *used = self._reduce.sum_numbers(
             [*row, *self._find_used(trained)]
         )
         self.is_stop_wanted = stops > 0
-        if overlap is not None:
-            overlap.wait()
+        if sums is not None:
+            sums.wait()
         if failures:
             raise torch.OutOfMemoryError(failed or "another rank ran out of memory")
         if counts and means:
@@ -73,7 +76,7 @@ class RankSum:
                 f"loss() returned (sum, count) on {counts:.0f} ranks and a mean on {means:.0f}. "
                 "Return the same form for all micro-batches."
             )
-        self._add_up(trained, used, None if stale else overlap)
+        self._add_up(trained, used, is_stale=stale > 0)
         dtype = torch.float32 if share is None else share.dtype
         loss = torch.tensor(total, dtype=dtype, device=trained[0].device)
         self._passes.items = None
@@ -83,22 +86,14 @@ class RankSum:
         self._passes.divide(counted)
         return loss / counted
 
-    def _begin_overlap(self) -> Overlap | None:
-        """Return what sums during this step's last backward, None if that is not done."""
-        # What a technique does behind a backward may change gradients.
-        if self._overlap is None or self._passes.target.after_backward:
-            return None
-        self._overlap.begin(trained_tensors(self._optimizer))
-        return self._overlap
-
-    def _accumulate(self, micros: MicroBatches, overlap: Overlap | None) -> tuple[Any, Any]:
-        """Return what `Passes.accumulate` does, with sums that begin during the last backward."""
-        if overlap is None:
+    def _accumulate(self, micros: MicroBatches) -> tuple[Any, Any]:
+        """Return what `Passes.accumulate` does, with sums that may begin in the last backward."""
+        if self._sums is None or not self._in_backward:
             return self._passes.accumulate(micros, self.samples)
         share, count = None, None
         if len(micros) > 1:
             share, count = self._passes.accumulate(micros[:-1], self.samples)
-        with overlap.watching():
+        with self._sums.watching():
             more, counted = self._passes.accumulate(micros[-1:], self.samples)
         if share is None:
             return more, counted
@@ -109,11 +104,11 @@ class RankSum:
             )
         return share + more, None if count is None else count + counted
 
-    def _go_through(self, micros: MicroBatches, overlap: Overlap | None) -> tuple[Any, Any, str]:
+    def _go_through(self, micros: MicroBatches) -> tuple[Any, Any, str]:
         """Return the share of the loss, its count, and how memory ran out if it did."""
         try:
             if micros:
-                return *self._accumulate(micros, overlap), ""
+                return *self._accumulate(micros), ""
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -125,19 +120,17 @@ class RankSum:
         """Return for each tensor whether this rank has found a gradient for it."""
         return [float(tensor.grad is not None) for tensor in trained]
 
-    def _add_up(
-        self, trained: list[torch.Tensor], used: list[float], overlap: Overlap | None
-    ) -> None:
-        """Add up the gradients of all ranks.
+    def _add_up(self, trained: list[torch.Tensor], used: list[float], *, is_stale: bool) -> None:
+        """Give the tensors the gradients of all ranks.
 
         Args:
             trained: what is trained.
             used: of each, how many ranks have found a gradient for it.
-            overlap: has added some of them up already; None if none.
+            is_stale: what has been added up is of no use on one rank at least.
         """
         summed = [tensor for tensor, ranks in zip(trained, used, strict=True) if ranks]
-        if overlap is not None:
-            summed = overlap.write(summed)
+        if self._sums is not None and not is_stale:
+            summed = self._sums.write(summed)
         for tensor, total in zip(summed, self._reduce.sum_tensors(_gradients(summed)), strict=True):
             set_gradient(tensor, total)
 

@@ -11,7 +11,6 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.step.overlap import Overlap
 from hotlap.engine.step.passes import MicroBatches, Passes
 from hotlap.engine.step.rank_sum import RankSum
 from hotlap.errors import RunError, UsageError
@@ -40,7 +39,7 @@ class ShardedSum(RankSum):
     ) -> None:
         super().__init__(passes, optimizer, reduce, seed)
         # Gradients are summed during the backward pass as it is.
-        self._overlap = None
+        self._sums = None
         self._sharding, self._spare = sharding, spare
         self._batch: Any = None
         """The newest batch, gone through once more where this rank has fewer than others."""
@@ -49,8 +48,7 @@ class ShardedSum(RankSum):
         # Parts of a batch cannot be compared: only whole steps have gradients.
         passes.is_checked = True
 
-    def _go_through(self, micros: MicroBatches, overlap: Overlap | None) -> tuple[Any, Any, str]:
-        del overlap
+    def _go_through(self, micros: MicroBatches) -> tuple[Any, Any, str]:
         self._sharding.begin_step()
         passes = self._agree(len(micros))
         share: Any = None
@@ -99,10 +97,8 @@ class ShardedSum(RankSum):
         used = self._sharding.used
         return [float(self._names.get(id(tensor)) in used) for tensor in trained]
 
-    def _add_up(
-        self, trained: list[torch.Tensor], used: list[float], overlap: Overlap | None
-    ) -> None:
-        del overlap
+    def _add_up(self, trained: list[torch.Tensor], used: list[float], *, is_stale: bool) -> None:
+        del is_stale
         # Added up they are. What no rank has used is not updated, as in one process.
         for tensor, ranks in zip(trained, used, strict=True):
             if not ranks:

@@ -1,9 +1,11 @@
-"""`Overlap`: sums of gradients over ranks that begin while the backward pass still runs.
+"""`BucketSums`: sums of gradients over ranks that run beside something else.
 
-Gradients are summed in buckets, in the order in which a backward pass makes them. Every rank sums
-every bucket in the same order in every step, whatever happens to it: for gradients that it has not,
-as it did not use a weight or ran out of memory, it adds zeros. So no rank waits for a sum that
-another one does not take part in. Sums are used only if the ranks agree that the step went well.
+They begin while the last backward pass still runs, or behind it; then the ranks agree on whether
+the step went well while the sums are under way. Gradients are summed in buckets, in the order in
+which a backward pass makes them. Every rank sums every bucket in the same order in every step,
+whatever happens to it: for gradients that it has not, as it did not use a weight or ran out of
+memory, it adds zeros. So no rank waits for a sum that another one does not take part in. Sums are
+used only if the ranks agree that the step went well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hotlap.distributed.reduce import PendingSum, Reduce
+from hotlap.distributed.reduce import PendingSum, Reduce, by_format
 
 BUCKET_BYTES = 25 * 2**20
 """Of gradients that are summed at once, about."""
@@ -29,15 +31,17 @@ class _Bucket:
     pending: PendingSum | None = None
 
 
-class Overlap:
+class BucketSums:
     """Sums the gradients of one step after the other.
 
     Args:
         reduce: the ranks.
+        in_backward: sums begin during the last backward pass; else there is one bucket of each
+            dtype and device, as nothing is gained by several.
     """
 
-    def __init__(self, reduce: Reduce) -> None:
-        self._reduce = reduce
+    def __init__(self, reduce: Reduce, *, in_backward: bool) -> None:
+        self._reduce, self._in_backward = reduce, in_backward
         self._buckets: list[_Bucket] = []
         self._next = 0
         """The first bucket whose sum has not begun."""
@@ -50,7 +54,8 @@ class Overlap:
         self._next, self._made, self.is_stale = 0, set(), False
         # Those that need no gradient have none on any rank.
         needed = [tensor for tensor in trained if tensor.requires_grad]
-        self._buckets = [_Bucket(group, len(group)) for group in _in_groups(needed)]
+        groups = _in_groups(needed) if self._in_backward else by_format(needed)
+        self._buckets = [_Bucket(group, len(group)) for group in groups]
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from hotlap.engine.step import overlap
-from hotlap.engine.step.overlap import Overlap
+from hotlap.engine.step import bucket_sums
+from hotlap.engine.step.bucket_sums import BucketSums
 
 
 class Twofold:
@@ -37,8 +37,8 @@ class Pending:
 
 @pytest.fixture
 def reduce(monkeypatch: pytest.MonkeyPatch) -> Twofold:
-    monkeypatch.setattr(overlap, "BUCKET_BYTES", 32)
-    monkeypatch.setattr(overlap, "FIRST_BUCKET_BYTES", 8)
+    monkeypatch.setattr(bucket_sums, "BUCKET_BYTES", 32)
+    monkeypatch.setattr(bucket_sums, "FIRST_BUCKET_BYTES", 8)
     return Twofold()
 
 
@@ -46,8 +46,8 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2))
 
 
-def taken(reduce: Any, model: nn.Module, backward: Any) -> Overlap:
-    found = Overlap(reduce)
+def taken(reduce: Any, model: nn.Module, backward: Any) -> BucketSums:
+    found = BucketSums(reduce, in_backward=True)
     found.begin(list(model.parameters()))
     with found.watching():
         backward()
@@ -96,7 +96,7 @@ def test_a_rank_that_fails_in_its_backward_pass_takes_part_in_every_sum(reduce: 
         hidden.register_hook(fail)
         model[2](model[1](hidden)).sum().backward()
 
-    found = Overlap(reduce)  # pyright: ignore[reportArgumentType]
+    found = BucketSums(reduce, in_backward=True)  # pyright: ignore[reportArgumentType]
     found.begin(list(model.parameters()))
     with pytest.raises(torch.OutOfMemoryError), found.watching():
         backward()
@@ -126,3 +126,16 @@ def test_a_gradient_that_grows_after_its_sum_has_begun_is_noticed(reduce: Twofol
 
     assert taken(reduce, model, backward).is_stale
     assert not taken(reduce, first, lambda: first(torch.randn(2, 3)).sum().backward()).is_stale
+
+
+def test_behind_the_backward_pass_there_is_one_sum(reduce: Twofold) -> None:
+    model = network()
+    found = BucketSums(reduce, in_backward=False)  # pyright: ignore[reportArgumentType]
+    found.begin(list(model.parameters()))
+    model[2](torch.randn(2, 5)).sum().backward()
+    found.begin_rest()
+    assert [len(group) for group in reduce.begun] == [6]
+    found.wait()
+    assert found.write(list(model[2].parameters())) == []
+    # What no rank has used has no gradient, though zeros were sent for it.
+    assert model[0].weight.grad is None

@@ -14,6 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 from hotlap.distributed import stacks
 from hotlap.distributed.absent import Meeting, name_ranks
 from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
+from hotlap.distributed.shared_slots import MAX_RANKS, SharedSlots, share_memory
 from hotlap.errors import RunError, UsageError
 
 
@@ -23,13 +24,22 @@ class PendingSum:
     Args:
         tensors: of one dtype and device; they may be changed from now on.
         memory: for the sum, shape (elements,), in which none of the tensors is.
+        slots: to sum through; None sums through the process group.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        memory: torch.Tensor,
+        slots: SharedSlots | None = None,
+    ) -> None:
         self._shapes = [tensor.shape for tensor in tensors]
-        self._flat = memory
-        torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=memory)
+        self._flat, self._slots = memory, slots
         self._work: Any = None
+        if slots is not None:
+            slots.write(tensors)
+            return
+        torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=memory)
 
         def begin() -> None:
             self._work = dist.all_reduce(self._flat, async_op=True)
@@ -38,6 +48,9 @@ class PendingSum:
 
     def wait(self) -> None:
         """Wait until it is done; on a device, until what is computed next may use it."""
+        if self._slots is not None:
+            self._slots.add_up(self._flat)
+            return
         _collective(self._work.wait)
 
     def parts(self) -> list[torch.Tensor]:
@@ -63,8 +76,12 @@ class Reduce:
     def __init__(self, ranks: Ranks = ALONE, *, overlaps: bool = False) -> None:
         self.ranks, self.overlaps = ranks, overlaps
         self.rank, self.world = ranks.rank, ranks.world
+        self.meetings = 0
+        """How often all ranks have waited for each other, to add up numbers or to compare them."""
         self._memory: dict[Any, torch.Tensor] = {}
         """Where sums are made, kept for the next step: fresh memory costs a page fault a page."""
+        self._slots: dict[Any, SharedSlots | None] = {}
+        """Of sums on the CPU, if all ranks are on one machine."""
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of tensors; the same shapes in the same order on every rank.
@@ -90,10 +107,19 @@ class Reduce:
         first, size = tensors[0], sum(tensor.numel() for tensor in tensors)
         key = number, first.dtype, first.device
         memory = self._memory.get(key)
+        if (memory is None or len(memory) != size) and self._shares_memory(first):
+            self._slots[key] = None
+            self._slots[key] = share_memory(self, size, first.dtype)
+        slots = self._slots.get(key)
         # Gradients that are zeroed in place are still where they were last added up.
-        if memory is None or len(memory) != size or any(_is_in(each, memory) for each in tensors):
+        is_read = slots is None and memory is not None and any(_is_in(x, memory) for x in tensors)
+        if memory is None or len(memory) != size or is_read:
             memory = self._memory[key] = torch.empty(size, dtype=first.dtype, device=first.device)
-        return PendingSum(tensors, memory)
+        return PendingSum(tensors, memory, slots)
+
+    def _shares_memory(self, tensor: torch.Tensor) -> bool:
+        is_here = self.ranks.local_world == self.world <= MAX_RANKS
+        return is_here and tensor.device.type == "cpu"
 
     def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
         """Return the sums of numbers, in float64."""
@@ -101,6 +127,7 @@ class Reduce:
             return list(numbers)
         row = torch.tensor(numbers, dtype=torch.float64)
         _collective(dist.all_reduce, row)
+        self.meetings += 1
         return row.tolist()
 
     def most(self, numbers: Sequence[float]) -> list[float]:
@@ -109,6 +136,7 @@ class Reduce:
             return list(numbers)
         row = torch.tensor(numbers, dtype=torch.float64)
         _collective(dist.all_reduce, row, dist.ReduceOp.MAX)
+        self.meetings += 1
         return row.tolist()
 
     def copy_tensors(self, tensors: Sequence[torch.Tensor], rank: int = 0) -> None:

@@ -59,12 +59,20 @@ class Retries:
 
         Raises:
             DoesNotFit: it was tried in all sizes.
-            RunError: its update has begun.
+            RunError: its update has begun, or other ranks do not take it again.
         """
         built = self._built
         samples = max(n for n, _ in micros) if micros else built.source.micro
         ranks = built.step.ranks
         if ranks is not None and micros is not None:
+            if not ranks.is_repeated:
+                raise RunError(
+                    f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) behind "
+                    "its passes, while gradients were added up, clipped or applied. The other "
+                    "ranks go on, so the step cannot be taken again, and the run ends: resume it "
+                    "from its last checkpoint. What is done there needs memory for the model, "
+                    "not for the batch: use `sharding`, or a smaller model."
+                ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.
             samples = min(built.source.micro, ranks.samples)
         if number != self._number:

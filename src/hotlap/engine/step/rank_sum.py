@@ -44,10 +44,13 @@ class RankSum:
         """Asked at every step whether this rank wants the run to stop."""
         self.is_stop_wanted = False
         """Any rank wanted to, at the newest step: the same on all of them."""
+        self.is_repeated = False
+        """All ranks take the newest step again, as one of them ran out of memory in its passes."""
 
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
         self._seed_draws()
+        self.is_repeated = False
         trained, sums = trained_tensors(self._optimizer), self._sums
         if sums is not None:
             sums.begin(trained)
@@ -70,6 +73,7 @@ class RankSum:
         if sums is not None:
             sums.wait()
         if failures:
+            self.is_repeated = True
             raise torch.OutOfMemoryError(failed or "another rank ran out of memory")
         if counts and means:
             raise RunError(

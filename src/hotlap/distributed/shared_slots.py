@@ -1,0 +1,132 @@
+"""`SharedSlots`: sums over the ranks of one machine, in memory that all of them read.
+
+Over a loopback connection, each byte that is summed is copied several times, by both ranks and by
+the kernel. In shared memory each rank writes its tensors once and reads those of the others. Sums
+are made in the order of the ranks, as one process adds up as many micro-batches.
+"""
+
+import contextlib
+import mmap
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from hotlap.host.memory import available_bytes
+
+MAX_RANKS = 4
+"""Every rank reads the tensors of all: with more of them, parts are better added up by one each."""
+_SHARE_OF_MEMORY = 8
+"""The slots of all ranks take at most one part in so many of the memory that is free."""
+_HEADER = 64
+"""Bytes in front of the slots, with the word by which a rank knows that it has opened the right
+memory: ranks may be in containers whose process numbers mean different processes."""
+_WORD = 16
+
+
+class Meetings(Protocol):
+    """What `SharedSlots` needs of `hotlap.distributed.reduce.Reduce`."""
+
+    rank: int
+    world: int
+    meetings: int
+    """How often all ranks have waited for each other."""
+
+    def gather(self, value: Any) -> list[Any]: ...
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]: ...
+
+    def wait(self) -> None: ...
+
+
+class SharedSlots:
+    """Two slots of each rank, written in turn: while a slow rank still reads those of one sum,
+    the others write those of the next.
+
+    Args:
+        reduce: the ranks.
+        slots: of each rank its two, shape (2, elements).
+    """
+
+    def __init__(self, reduce: Meetings, slots: list[torch.Tensor]) -> None:
+        self._reduce, self._slots = reduce, slots
+        self._turn = 0
+        self._used_at = [-1, -1]
+        """Of each slot, how often the ranks had met when it was last written or read."""
+
+    def write(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Write this rank's tensors of the next sum, of as many elements as a slot has."""
+        self._turn ^= 1
+        if self._used_at[self._turn] == self._reduce.meetings:
+            # Another rank may not have read what is there.
+            self._reduce.wait()
+        own = self._slots[self._reduce.rank][self._turn]
+        torch.cat([tensor.detach().reshape(-1) for tensor in tensors], out=own)
+        self._used_at[self._turn] = self._reduce.meetings
+
+    def add_up(self, total: torch.Tensor) -> None:
+        """Write the sums of what all ranks have written last into a tensor, shape (elements,)."""
+        if self._used_at[self._turn] == self._reduce.meetings:
+            # Another rank may not have written its tensors yet.
+            self._reduce.wait()
+        first, second, *others = (slots[self._turn] for slots in self._slots)
+        torch.add(first, second, out=total)
+        for other in others:
+            total.add_(other)
+        self._used_at[self._turn] = self._reduce.meetings
+
+
+def share_memory(reduce: Meetings, elements: int, dtype: torch.dtype) -> SharedSlots | None:
+    """Make slots; all ranks call it, and get them, or None where one of them cannot have them.
+
+    The memory has no name, so nothing is left of it when the ranks end, however they do.
+    """
+    size = _HEADER + 2 * elements * dtype.itemsize
+    with contextlib.ExitStack() as stack:
+        own = None
+        if size * reduce.world * _SHARE_OF_MEMORY <= available_bytes():
+            own = _offer(size, stack)
+        opened = [_open(size, offer, dtype) for offer in reduce.gather(own)]
+        # None closes its memory before the others have opened it.
+        failures = reduce.sum_numbers([float(None in opened)])[0]
+    slots = [each for each in opened if each is not None]
+    return None if failures else SharedSlots(reduce, slots)
+
+
+def _offer(size: int, stack: contextlib.ExitStack) -> list[Any] | None:
+    """Return how others find new memory of this process while the stack is open, None if there is
+    none to be had."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    word = secrets.token_bytes(_WORD)
+    try:
+        file = os.memfd_create("hotlap-sums")
+        stack.callback(os.close, file)
+        # Memory that is promised and not there ends a process at its first write.
+        os.posix_fallocate(file, 0, size)
+        os.pwrite(file, word, 0)
+    except OSError:
+        return None
+    return [os.getpid(), file, word.hex()]
+
+
+def _open(size: int, offer: list[Any] | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return the slots of the rank that has offered them, None if they are not there."""
+    if offer is None:
+        return None
+    process, number, word = offer
+    try:
+        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        if os.fstat(file).st_size != size or os.pread(file, _WORD, 0).hex() != word:
+            return None
+        memory = mmap.mmap(file, size)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return torch.frombuffer(memory, dtype=dtype, offset=_HEADER).view(2, -1)

@@ -114,10 +114,13 @@ def exact(**options: Any) -> hotlap.Task:
     return hotlap.Task(**{**given, **options})
 
 
-def tasks(rank: int, world: int) -> dict[str, tuple[hotlap.Task, Plan]]:
-    """Return the runs by name, for one of `world` ranks; alone for `world` 1."""
+def tasks(rank: int, world: int, parts: int = 2) -> dict[str, tuple[hotlap.Task, Plan]]:
+    """Return the runs by name, for one of `world` ranks.
+
+    For `world` 1, they are runs of one process that does what `parts` ranks do.
+    """
     # Of micro-batches, what one process takes in turn several ranks take at once.
-    split = {"batch_size": BATCH // 2, "accumulate": 2} if world == 1 else {}
+    split = {"batch_size": BATCH // parts, "accumulate": parts} if world == 1 else {}
     ordinary = {"model": network, "optimizer": adam, **split}
     small = TensorDataset(*(each[:3] for each in lattice.data(8).tensors))
     plain = Plan()

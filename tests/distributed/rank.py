@@ -14,6 +14,9 @@ from tests.distributed.cases import tasks
 OVERLAPS = "TESTS_RANK_OVERLAP"
 """Variable: gradients are summed during the backward pass, in buckets of one or two tensors."""
 
+SHORT_IN_CLIPPING = "short of memory in clipping"
+"""A run by its name: rank 1 runs out of memory where gradients are clipped, in its third step."""
+
 
 def outcome(task: hotlap.Task, plan: Any, **options: Any) -> dict[str, Any]:
     """Train; return losses, measures, weights as text, and what was skipped and taken again."""
@@ -28,10 +31,25 @@ def outcome(task: hotlap.Task, plan: Any, **options: Any) -> dict[str, Any]:
     }
 
 
+def run_short_in_clipping(rank: int) -> None:
+    clip, calls = torch.nn.utils.clip_grad_norm_, iter(range(10**6))
+
+    def clip_or_fail(*arguments: Any, **options: Any) -> Any:
+        if rank == 1 and next(calls) == 2:
+            raise torch.OutOfMemoryError("no memory for norms")
+        return clip(*arguments, **options)
+
+    torch.nn.utils.clip_grad_norm_ = clip_or_fail
+    outcome(*tasks(rank, 2)["ordinary, clipped"])
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     only = sys.argv[1:]
+    if only == [SHORT_IN_CLIPPING]:
+        run_short_in_clipping(rank)
+        return
     overlaps = OVERLAPS in os.environ
     if overlaps:
         bucket_sums.BUCKET_BYTES = bucket_sums.FIRST_BUCKET_BYTES = 16

@@ -21,7 +21,7 @@ from hotlap.engine.checks.same_on_ranks import check_model
 from hotlap.engine.checks.splitting import check_statistics
 from hotlap.errors import UsageError
 from tests.distributed.cases import tasks
-from tests.distributed.rank import OVERLAPS, outcome
+from tests.distributed.rank import OVERLAPS, SHORT_IN_CLIPPING, outcome
 
 ROOT = Path(__file__).parents[2]
 RUNNER = (
@@ -75,16 +75,49 @@ def test_a_rank_that_runs_out_of_memory_costs_no_bit(two: Any, alone: Any) -> No
     assert found["losses"] == alone["sum and count"]["losses"]
 
 
+def test_a_rank_that_runs_out_of_memory_behind_its_passes_ends_the_run() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUNNER, "2", SHORT_IN_CLIPPING],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert "step 3 ran out of memory on rank 1 (no memory for norms) behind its" in done.stderr
+
+
 def test_one_rank_that_is_not_finite_is_skipped_by_all(two: Any) -> None:
     found = two["not finite on one rank"]
     assert found["skipped"] == 1
     assert all(torch.isfinite(torch.tensor(each)).all() for each in found["weights"])
 
 
+@pytest.fixture(scope="module")
+def four() -> dict[str, Any]:
+    return on_ranks(4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="sums go through the process group")
+@pytest.mark.parametrize("name", ["ordinary", "ordinary, clipped"])
+def test_four_ranks_of_one_machine_round_as_one_process_does(name: str, four: Any) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone = outcome(*tasks(0, 1, parts=4)[name])
+    finally:
+        torch.set_num_threads(threads)
+    assert four[name]["weights"] == alone["weights"]
+    assert four[name]["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [3, 4])
-def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(world: int, alone: Any) -> None:
-    found = on_ranks(world)
+def test_more_ranks_learn_the_same_where_the_arithmetic_is_exact(
+    world: int, alone: Any, request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue("four") if world == 4 else on_ranks(world)
     # Which layer is used hangs on how samples are dealt, and that is here other than for two.
     other = ("one rank", "some ranks", "ordinary", "fused")
     for name in found:

@@ -15,6 +15,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.live import LiveTechniques
 from hotlap.attach.roles.guard import Guard
 from hotlap.attach.roles.session import Part, Session
+from hotlap.distributed.ending import let_tensors_go
 from hotlap.plan import Plan
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_FAILED, Config
@@ -114,6 +115,8 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
     session.play(*_parts(session, is_rank))
     seams.install(session)
     in_process.start()
+    if is_rank:
+        atexit.register(let_tensors_go)
     atexit.register(session.finish)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
     return session

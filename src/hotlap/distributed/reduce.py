@@ -13,6 +13,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from hotlap.distributed import stacks
 from hotlap.distributed.absent import Meeting, name_ranks
+from hotlap.distributed.ending import let_tensors_go
 from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.distributed.shared_slots import MAX_RANKS, SharedSlots, share_memory
 from hotlap.errors import RunError, UsageError
@@ -262,6 +263,7 @@ def joined(
     finally:
         _meetings.pop()
         dist.destroy_process_group()
+        let_tensors_go()
 
 
 def _join(meeting: Meeting, is_cuda: bool) -> None:

@@ -69,8 +69,8 @@ class Retries:
                 raise RunError(
                     f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) behind "
                     "its passes, while gradients were added up, clipped or applied. The other "
-                    "ranks go on, so the step cannot be taken again, and the run ends: resume it "
-                    "from its last checkpoint. What is done there needs memory for the model, "
+                    "ranks do not take the step again, so the run ends: resume it from its last "
+                    "checkpoint. What is done there needs memory for the model, "
                     "not for the batch: use `sharding`, or a smaller model."
                 ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.

@@ -1,7 +1,8 @@
 """Two ranks on this machine: hotlap's own against plain torch DDP as one writes it by hand.
 
-Fresh processes in pairs, A B, B A, and so on: what is told is the median of the ratios, with its
-interval. Under accumulation also one sum per step against one after every backward.
+Fresh processes in rounds of one run of each way, in one order and then in the other: what is told
+is the median of the ratios within rounds, with its interval. Under accumulation also one sum per
+step against one after every backward.
 """
 
 import argparse
@@ -20,17 +21,20 @@ _RUNNER = (
     "import sys; from hotlap.distributed.launch import launch; "
     "sys.exit(launch([sys.executable, '-m', 'benchmarks.ranks_loop', *sys.argv[1:]], 2))"
 )
+AGAIN = f"{BASE} again"
+"""The base once more: how far identical runs differ."""
 CASES = {
-    1: ("hotlap", "hotlap, overlapping", BASE),
-    4: ("hotlap", "hotlap, overlapping", "ddp, every backward", BASE),
+    1: ("hotlap", "hotlap, overlapping", AGAIN),
+    4: ("hotlap", "hotlap, overlapping", "ddp, every backward", AGAIN),
 }
 """Micro-batches of a step -> ways, each compared with DDP that sums once a step."""
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Measure; options: `--pairs N`, `--width N`, `--batch N`, `--steps N`, `--epochs N`."""
+    """Measure; options: `--accumulate N ...`, `--pairs N`, and the sizes of `ranks_loop`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks ranks")
+    parser.add_argument("--accumulate", type=int, nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--pairs", type=int, default=2 if quick else 12)
     sizes = {"width": (256, 1024), "batch": (64, 128), "steps": (10, 100), "epochs": (2, 4)}
     for name, (small, usual) in sizes.items():
@@ -38,37 +42,33 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     args = parser.parse_args(argv)
     options = [f"--{name}={getattr(args, name)}" for name in sizes]
     result = Result()
-    for accumulate, ways in CASES.items():
-        # DDP twice: how far identical pairs differ.
-        for way in ways:
-            print(f"accumulate {accumulate}, {way} ...", file=sys.stderr, flush=True)
-            mine, base = _pairs(way, accumulate, options, args.pairs)
+    for accumulate in args.accumulate:
+        found = _rounds(accumulate, options, args.pairs)
+        base = found.pop(BASE)
+        for way, mine in found.items():
             ratio, step = paired_ratio(base, mine), spread(mine)
-            name = f"{way}{' again' if way == BASE else ''}"
             result.rows.append(
                 {
                     "micro-batches": accumulate,
-                    "way": name,
+                    "way": way,
                     "ms/step": f"{step.median:.3f} ({step.low:.3f} to {step.high:.3f})",
                     f"x {BASE}": f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})",
                     "pairs": ratio.pairs,
                 }
             )
-            result.figures[f"{accumulate}: {name}: x_{BASE}"] = ratio.median
+            result.figures[f"{accumulate}: {way}: x_{BASE}"] = ratio.median
     return result
 
 
-def _pairs(
-    way: str, accumulate: int, options: list[str], pairs: int
-) -> tuple[list[float], list[float]]:
-    """Return ms per step of a way and of the base, pair by pair."""
-    mine: list[float] = []
-    base: list[float] = []
-    for number in range(pairs):
-        order = [(way, mine), (BASE, base)]
-        for each, kept in order if number % 2 == 0 else reversed(order):
-            kept.append(_measure(each, accumulate, options))
-    return mine, base
+def _rounds(accumulate: int, options: list[str], rounds: int) -> dict[str, list[float]]:
+    """Return ms per step of the base and of each way, round by round."""
+    found: dict[str, list[float]] = {way: [] for way in (BASE, *CASES[accumulate])}
+    for number in range(rounds):
+        for way in list(found) if number % 2 == 0 else list(reversed(found)):
+            found[way].append(_measure(way.removesuffix(" again"), accumulate, options))
+        newest = ", ".join(f"{way} {times[-1]:.2f}" for way, times in found.items())
+        print(f"accumulate {accumulate}, ms per step: {newest}", file=sys.stderr, flush=True)
+    return found
 
 
 def _measure(way: str, accumulate: int, options: list[str]) -> float:

@@ -23,6 +23,7 @@ def train(n_steps=1000, batch_size=128, max_norm=0.5):
     loads = torch.randn(8000, 64)
     wear = (loads[:, :8].abs().pow(1.5).sum(1, keepdim=True) - 6.9) / 2
     model = GearModel()
+    print(sum(p.numel() for p in model.parameters()), "parameters")
     optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-4)
     for step in range(n_steps):
         idx = torch.randint(0, 8000, (batch_size,))

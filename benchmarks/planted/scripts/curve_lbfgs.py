@@ -3,9 +3,17 @@
 import torch
 from torch import nn
 
+
+def profile(x):
+    """A Gaussian line beside a wider Lorentzian one."""
+    gauss = torch.exp(-((x - 1) ** 2) * 4)
+    lorentz = 0.5 / (1 + (x + 1.5) ** 2 * 6)
+    return gauss + lorentz
+
+
 torch.manual_seed(50)
 x = torch.linspace(-4, 4, 1500).unsqueeze(1)
-y = torch.exp(-((x - 1) ** 2) * 4) + 0.5 / (1 + (x + 1.5) ** 2 * 6) + 0.01 * torch.randn_like(x)
+y = profile(x) + 0.01 * torch.randn_like(x)
 
 net = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 lbfgs = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=8, history_size=10)

@@ -15,7 +15,14 @@ def spectra(n):
 
 
 x, z = spectra(6000)
-model = nn.Sequential(nn.Linear(BINS, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, STATES))
+test_x, test_z = spectra(1000)
+model = nn.Sequential(
+    nn.Linear(BINS, 128),
+    nn.ReLU(),
+    nn.Linear(128, 128),
+    nn.ReLU(),
+    nn.Linear(128, STATES),
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(12):
     right = 0
@@ -27,4 +34,6 @@ for epoch in range(12):
         loss.backward()
         optimizer.step()
         right += (scores.argmax(1) == z[rows]).sum().item()
-    print(f"{epoch:3d} {loss.item():.3f} {right / len(x):.3f}")
+    with torch.no_grad():
+        test = (model(test_x).argmax(1) == test_z).float().mean().item()
+    print(f"{epoch:3d} {loss.item():.3f} train {right / len(x):.3f} test {test:.3f}")

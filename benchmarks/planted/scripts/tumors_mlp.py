@@ -13,6 +13,7 @@ torch.manual_seed(90)
 
 
 def measured(n):
+    """Values of n patients; the malignant ones are shifted a little."""
     malignant = (torch.rand(n) < 0.4).long()
     x = torch.randn(n, 30) + 0.35 * malignant.unsqueeze(1) * torch.linspace(-1, 1, 30)
     return x, malignant

@@ -100,7 +100,7 @@ def _known(out: Path | None, resume: bool, chosen: dict[str, Planted]) -> dict[s
     return {
         row["name"]: row
         for row in read(out)
-        if row["name"] in chosen
+        if row.get("name") in chosen
         and row["digest"] == chosen[row["name"]].digest
         and not row["errors"]
     }

@@ -51,9 +51,8 @@ def fit(epochs=12, batch=40):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        print("epoch %d: train %.3f, valid %.3f (%.1f %%)" % (epoch, loss.item(), *[
-            v * s for v, s in zip(validate(model, vx, vy), (1, 100))
-        ]))
+        valid, accuracy = validate(model, vx, vy)
+        print(f"epoch {epoch}: train {loss.item():.3f}, valid {valid:.3f}, {accuracy:.1%} right")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main():
     loader = DataLoader(data, sampler=sampler, batch_size=None)
     model = CallNet()
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=2e-2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for epoch in range(12):
         running = 0.0
         for image, species in loader:

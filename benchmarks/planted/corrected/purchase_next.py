@@ -44,7 +44,7 @@ def main():
     torch.manual_seed(2)
     train, test = customers(9600, rng), customers(500, rng)
     model = NextPurchase()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(6):
         for rows in train[torch.randperm(len(train))].split(96):
             loss = F.cross_entropy(model(rows[:, :HISTORY]), rows[:, HISTORY])

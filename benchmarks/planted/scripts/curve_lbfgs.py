@@ -16,7 +16,9 @@ x = torch.linspace(-4, 4, 1500).unsqueeze(1)
 y = profile(x) + 0.01 * torch.randn_like(x)
 
 net = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-lbfgs = torch.optim.LBFGS(net.parameters(), lr=0.5, max_iter=8, history_size=10)
+lbfgs = torch.optim.LBFGS(
+    net.parameters(), max_iter=8, history_size=10, line_search_fn="strong_wolfe"
+)
 
 
 def closure():

@@ -28,13 +28,13 @@ def main():
     basis = [
         [math.exp(-(((i - at) / width) ** 2)) for i in range(CHANNELS)] for at, width in PEAKS
     ]
-    samples = [spectrum(rng, basis) for _ in range(2560)]
+    samples = [spectrum(rng, basis) for _ in range(1280)]
     loader = DataLoader(samples, batch_size=64, shuffle=True, collate_fn=collate)
     net = nn.Sequential(
         nn.Linear(CHANNELS, 192), nn.ReLU(), nn.Linear(192, 192), nn.ReLU(), nn.Linear(192, 3)
     )
     adam = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for epoch in range(40):
+    for epoch in range(80):
         worst = 0.0
         for spectra, parts in loader:
             guess = net(spectra)
@@ -43,7 +43,7 @@ def main():
             loss.backward()
             adam.step()
             worst = max(worst, (guess.detach() - parts).abs().max().item())
-        if epoch % 5 == 4:
+        if epoch % 10 == 9:
             print(f"after {epoch + 1} epochs: L1 {loss.item():.4f}, worst {worst:.3f}")
 
 

@@ -48,7 +48,8 @@ def main():
         total = torch.zeros(())
         for batch in torch.randperm(len(data)).split(256):
             x = data[batch]
-            loss = elbo(*((out := model(x))[0], x, *out[1:]))
+            logits, mu, logvar = model(x)
+            loss = elbo(logits, x, mu, logvar)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

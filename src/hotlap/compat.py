@@ -66,6 +66,10 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_open_zipfile_reader"),
     PrivateName("torch.serialization", "_open_zipfile_writer_file"),
     PrivateName("torch.serialization", "_open_zipfile_writer_buffer"),
+    PrivateName("torch.serialization", "_save"),
+    PrivateName("torch.serialization", "_load"),
+    PrivateName("torch.serialization", "_legacy_load"),
+    PrivateName("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
     # What a watched rank says of sums of gradients.
     PrivateName("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data"),

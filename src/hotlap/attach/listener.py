@@ -72,6 +72,15 @@ class Listener:
     def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""
 
+    def schedule_steps(self, schedule: Any) -> None:
+        """A schedule of the learning rate is about to be stepped; told with events."""
+
+    def object_saved(self, value: Any) -> None:
+        """An object is about to be saved to a file by `torch.save`; told with events."""
+
+    def file_loaded_unsafely(self) -> None:
+        """`torch.load` is about to run what a file says; told with events."""
+
     def step_begins(self, optimizer: Any) -> None:
         """An outermost optimizer step begins."""
 

@@ -5,6 +5,7 @@ listens.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,7 +48,55 @@ def patch() -> None:
             _tell(holder, "__init__", kind)
     for name in _EMPTY:
         _tell_emptying(name)
+    _tell_clipping()
+    _tell_of_files()
     _patch_schedules()
+
+
+def _tell_clipping() -> None:
+    """Tell of torch's functions that clip gradients. Those names are copied by `from torch...`;
+    what they call in their own module is not."""
+    norms = compat.find_optional("_clip_grads_with_norm_")
+    if norms is not None:
+
+        @functools.wraps(norms)
+        def clip_and_tell(*args: Any, **kwargs: Any) -> Any:
+            listener = State.listener
+            if listener is not None and not torch.compiler.is_compiling():
+                listener.event_happens(event_kinds.CLIP)
+            return norms(*args, **kwargs)
+
+        torch.nn.utils.clip_grad._clip_grads_with_norm_ = clip_and_tell
+
+
+def _tell_of_files() -> None:
+    """Tell what is saved, and of files that are loaded with code in them."""
+    save = compat.find_optional("_save")
+    if save is not None:
+
+        @functools.wraps(save)
+        def tell_and_save(value: Any, *args: Any, **kwargs: Any) -> Any:
+            listener = State.listener
+            if listener is not None:
+                listener.object_saved(value)
+            return save(value, *args, **kwargs)
+
+        torch.serialization._save = tell_and_save
+    for name in ("_load", "_legacy_load"):
+        load = compat.find_optional(name)
+        if load is not None:
+            setattr(torch.serialization, name, _telling_of_pickles(load))
+
+
+def _telling_of_pickles(load: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(load)
+    def tell_and_load(file: Any, location: Any, unpickler: Any, *args: Any, **kwargs: Any) -> Any:
+        listener = State.listener
+        if listener is not None and unpickler.__name__ != "torch._weights_only_unpickler":
+            listener.file_loaded_unsafely()
+        return load(file, location, unpickler, *args, **kwargs)
+
+    return tell_and_load
 
 
 def _tell_unscaling() -> None:
@@ -100,6 +149,8 @@ def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) ->
         try:
             is_false = otherwise is not None and not (*args, *kwargs.values(), True)[0]
             listener.event_happens(otherwise if otherwise is not None and is_false else kind)
+            if kind == event_kinds.SCHEDULER_STEP:
+                listener.schedule_steps(self)
             return original(self, *args, **kwargs)
         finally:
             State.happening.discard(kind)

@@ -31,6 +31,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         assert isinstance(session.plan, PlanInProcess)
         guard = Guard(session, session.plan)
         return [guard] if guard.has_work else []
+    from hotlap.attach.learning.watch import WatchLearning
     from hotlap.attach.roles.autocast import Autocast
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.memory import WatchMemory
@@ -56,7 +57,12 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         watch = Watch(session, Limits.from_options(session.config.options), then)
         # Nothing that is not asked for listens while steps are timed.
         switches = session.config.options.get("autocast")
-        return [watch, Autocast(session, watch)] if switches else [watch]
+        parts: list[Part] = [watch, Autocast(session, watch)] if switches else [watch]
+        if watch.wants_events:
+            learning = WatchLearning()
+            watch.learning = learning.facts
+            parts.append(learning)
+        return parts
     if session.config.role == "seeds":
         watch = Watch(session, Limits(steps=session.config.options["steps"]))
         return [watch, Losses(watch)]

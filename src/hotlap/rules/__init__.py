@@ -1,23 +1,26 @@
 """The rules, which read a trace and nominate what may be slow; only a trial convicts.
 
 One file, one rule: a module with a docstring, a pure function from `Trace` to nominations, and a
-`Rule` named `RULE`. Every such file in this package is found. No torch in here.
+`Rule` named `RULE`. Every such file in this package is found, and in `hotlap.rules.mistakes`, whose
+rules say where something else is learned than is meant. No torch in here.
 
 `hotlap.rules.memory` has those that read what a run allocates.
 """
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Iterable
 
 from hotlap.plan.outside import load_object
+from hotlap.rules import mistakes
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
 
 __all__ = ["Nomination", "Rule", "nominate", "registry"]
 
-_NO_RULES = ("memory", "nomination", "record")
+_NO_RULES = ("memory", "mistakes", "nomination", "record", "windows")
 
 
 def registry(extra: Iterable[str] = ()) -> dict[str, Rule]:
@@ -29,11 +32,11 @@ def registry(extra: Iterable[str] = ()) -> dict[str, Rule]:
     Raises:
         UsageError: one of them is no rule.
     """
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
     own = [
-        importlib.import_module(f"{__name__}.{name}").RULE
-        for name in names
-        if name not in _NO_RULES
+        importlib.import_module(f"{package.__name__}.{module.name}").RULE
+        for package in (sys.modules[__name__], mistakes)
+        for module in pkgutil.iter_modules(package.__path__)
+        if module.name not in _NO_RULES
     ]
     given = [load_object(spec, "rule", Rule) for spec in extra]
     return {rule.name: rule for rule in (*own, *given)}

@@ -31,3 +31,16 @@ class Nomination:
     """Who nominates; filled in by the rule's record."""
     kind: str = ""
     """`speed`, `memory` or `mistake`; filled in likewise."""
+
+
+def mistake(where: str, evidence: str, by_hand: str) -> Nomination:
+    """Return a nomination that costs no time: what is learned is not what is meant.
+
+    Args:
+        where: `file:line` of the line to edit.
+        evidence: what was seen, in figures.
+        by_hand: the edit.
+    """
+    return Nomination(
+        where=where, evidence=evidence, remedies=(), advice={}, at_most_ms=0.0, by_hand=by_hand
+    )

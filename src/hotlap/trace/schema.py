@@ -6,6 +6,7 @@ from statistics import fmean, median, quantiles
 from typing import Any
 
 from hotlap.task import TaskFacts
+from hotlap.trace.learning import Learning
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 """Every instant of a step belongs to exactly one of these.
@@ -68,6 +69,7 @@ class Trace:
     """`limit` where hotlap stopped it, `script` where the script came to its own end."""
     clock: str = "host"
     events: Sequence[Event] = field(default_factory=tuple)
+    learning: Learning = field(default_factory=Learning)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,6 +88,7 @@ class Trace:
             ended=data["ended"],
             clock=data["clock"],
             events=tuple(Event(**row) for row in data["events"]),
+            learning=Learning.from_json(data.get("learning", {})),
         )
 
     def window(self) -> range:

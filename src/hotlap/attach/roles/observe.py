@@ -26,6 +26,7 @@ from hotlap.trace.facts import (
     optimizer_facts,
     plan_steps,
 )
+from hotlap.trace.learning import Learning
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor
 from hotlap.trace.steppers import Steppers
@@ -73,6 +74,8 @@ class Watch(Part):
         self._last_loader: WatchedLoader | None = None
         self._backwards = 0
         self._is_stepping = False
+        self.learning: Callable[[], Learning] = Learning
+        """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
 
@@ -109,6 +112,7 @@ class Watch(Part):
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.begin(self.steps, loader)
+        self.event_happens(event_kinds.LOADER_BEGUN)
         iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -234,7 +238,7 @@ class Watch(Part):
         if self._folder is not None:
             starts = [known.starts for known in self._training()]
             trace = self.recorder.trace(self.facts(), self._anchor(), starts)
-            store.write(trace, Path(self._folder))
+            store.write(replace(trace, learning=self.learning()), Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}
 
     def _anchor(self) -> Anchor:

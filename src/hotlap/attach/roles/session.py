@@ -141,6 +141,18 @@ class Session(Listener):
         for part in self.parts:
             part.event_happens(kind)
 
+    def schedule_steps(self, schedule: Any) -> None:
+        for part in self.parts:
+            part.schedule_steps(schedule)
+
+    def object_saved(self, value: Any) -> None:
+        for part in self.parts:
+            part.object_saved(value)
+
+    def file_loaded_unsafely(self) -> None:
+        for part in self.parts:
+            part.file_loaded_unsafely()
+
     def step_begins(self, optimizer: Any) -> None:
         self.plan.step_begins(optimizer)
         for part in self.parts:

@@ -1,0 +1,82 @@
+"""The numbers that the first layer of each trained model gets, and the gradients they cause."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from hotlap.attach.listener import mute_listener
+from hotlap.trace import frames
+from hotlap.trace.learning import InputFacts
+
+_STEPS = 12
+"""Steps whose gradients are measured."""
+
+
+class Inputs:
+    """Looks at the first batch of each trained model, where its first layer gets it."""
+
+    def __init__(self) -> None:
+        self._found: list[InputFacts] = []
+        self._norms: list[float] = []
+
+    def follow(self, root: Any) -> None:
+        """Look at what the first layer of a model gets in its next forward."""
+        # A hook would be compiled with the model.
+        if hasattr(root, "_orig_mod"):
+            return
+        handles: list[Any] = []
+        for module in root.modules():
+            if _multiplies(module):
+                handles.append(module.register_forward_pre_hook(self._looking(handles)))
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An optimizer is about to use its gradients."""
+        if len(self._norms) >= _STEPS or not self._found:
+            return
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+        if not gradients or gradients[0].device.type != "cpu":
+            # On another device the number would have to be waited for.
+            return
+        with torch.no_grad():
+            norms = torch.stack([gradient.float().norm() for gradient in gradients])
+            self._norms.append(float(norms.norm()))
+
+    def facts(self) -> tuple[InputFacts, ...]:
+        """Return what was seen."""
+        if not self._norms:
+            return tuple(self._found)
+        later = median(self._norms[1:]) if len(self._norms) > 1 else None
+        return tuple(
+            replace(each, gradient_norm=self._norms[0], later_norm=later) for each in self._found
+        )
+
+    def _looking(self, handles: list[Any]) -> Callable[..., None]:
+        def look(module: Any, inputs: tuple[Any, ...]) -> None:
+            # The first layer that is called is the first one; of the others nothing is asked.
+            for handle in handles:
+                handle.remove()
+            if not inputs or not isinstance(inputs[0], torch.Tensor):
+                return
+            given = inputs[0]
+            if given.is_floating_point() and given.numel() > 1:
+                with mute_listener(), torch.no_grad():
+                    given = given.float()
+                    mean, std, most = given.mean(), given.std(), given.abs().max()
+                where = frames.location_of(frames.caller())
+                layer = type(module).__name__
+                found = InputFacts(where, layer, float(mean), float(std), float(most))
+                self._found.append(found)
+
+        return look
+
+
+def _multiplies(module: Any) -> bool:
+    """Return whether a module is a layer that multiplies its input by weights."""
+    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
+        return False
+    own = [each for each in module.parameters(recurse=False) if each.ndim >= 2]
+    return bool(own) and next(module.children(), None) is None

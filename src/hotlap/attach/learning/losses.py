@@ -1,0 +1,154 @@
+"""The losses of a watched run: which line sends them backward, and what they are made of."""
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hotlap.trace.learning import LossFacts
+
+_LOOKS = 4
+"""Losses of one line whose graph is looked at: the line makes the same again and again."""
+_NODES = 60
+"""Nodes of a graph that are looked at, from the loss on."""
+_MEAN = 1
+"""`reduction="mean"` in the graph of torch's losses."""
+_SAME = frozenset(
+    {
+        "AliasBackward0",
+        "CloneBackward0",
+        "PermuteBackward0",
+        "ReshapeAliasBackward0",
+        "SelectBackward0",
+        "SliceBackward0",
+        "SqueezeBackward0",
+        "SqueezeBackward1",
+        "ToCopyBackward0",
+        "TransposeBackward0",
+        "UnsafeViewBackward0",
+        "UnsqueezeBackward0",
+        "ViewBackward0",
+    }
+)
+"""What passes numbers on as they are."""
+_TWICE = {
+    "LogSoftmaxBackward0": ("SoftmaxBackward0", "softmax"),
+    "BinaryCrossEntropyWithLogitsBackward0": ("SigmoidBackward0", "sigmoid"),
+}
+
+
+@dataclass
+class _Line:
+    backwards: int = 0
+    looks: int = 0
+    means: int = 0
+    normalized_twice: str = ""
+    not_scaled: int = 0
+    in_evaluation_mode: int = 0
+    after_training: int = 0
+
+
+class Losses:
+    """Counts losses by the line that sends them backward."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, _Line] = {}
+
+    def add(self, where: str, loss: Any, *, is_narrow: bool, is_evaluating: bool) -> None:
+        """Note a loss, before its backward.
+
+        Args:
+            where: the line.
+            loss: of which only the graph is looked at, never the value.
+            is_narrow: it comes of float16.
+            is_evaluating: it comes of a model in evaluation mode that behaves otherwise in it.
+        """
+        line = self._lines.setdefault(where, _Line())
+        if line.looks < _LOOKS and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+            line.looks += 1
+            line.means += _is_plain_mean(loss.grad_fn)
+            line.normalized_twice = line.normalized_twice or _find_normalized_twice(loss.grad_fn)
+        line.not_scaled += is_narrow
+        if is_evaluating:
+            line.after_training += line.backwards > line.in_evaluation_mode
+            line.in_evaluation_mode += 1
+        line.backwards += 1
+
+    def facts(self) -> tuple[LossFacts, ...]:
+        """Return what was seen."""
+        return tuple(
+            LossFacts(
+                where=where,
+                backwards=line.backwards,
+                is_mean=line.looks > 0 and line.means == line.looks,
+                normalized_twice=line.normalized_twice,
+                not_scaled=line.not_scaled,
+                in_evaluation_mode=line.in_evaluation_mode,
+                after_training=line.after_training,
+            )
+            for where, line in self._lines.items()
+        )
+
+
+def _is_plain_mean(node: Any) -> bool:
+    """Return whether a loss is a mean, or a sum of means, that nothing divides or weights."""
+    name = type(node).__name__
+    if name in ("MeanBackward0", "MeanBackward1"):
+        return True
+    if hasattr(node, "_saved_reduction"):
+        return node._saved_reduction == _MEAN
+    inner = [each for each, _ in node.next_functions if each is not None]
+    if name == "AddBackward0":
+        return bool(inner) and all(map(_is_plain_mean, inner))
+    return name in _SAME and len(inner) == 1 and _is_plain_mean(inner[0])
+
+
+def _find_normalized_twice(root: Any) -> str:
+    for node in _walk(root):
+        before, word = _TWICE.get(type(node).__name__, ("", ""))
+        if before and type(_source(node)).__name__ == before:
+            return word
+    return ""
+
+
+def _source(node: Any) -> Any:
+    """Return the node that made the first input of a node, past those that pass it on."""
+    inner = node.next_functions[0][0] if node.next_functions else None
+    while inner is not None and type(inner).__name__ in _SAME and inner.next_functions:
+        inner = inner.next_functions[0][0]
+    return inner
+
+
+def _walk(root: Any) -> Iterator[Any]:
+    """Give the nodes of a graph that are nearest to its root."""
+    queue, seen = [root], {root}
+    while queue and len(seen) <= _NODES:
+        node = queue.pop(0)
+        yield node
+        for each, _ in node.next_functions:
+            if each is not None and each not in seen:
+                seen.add(each)
+                queue.append(each)
+
+
+class Modes:
+    """Knows which of the watched modules behave otherwise in evaluation mode."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    def differ(self, module: Any) -> bool:
+        """Return whether a module has dropout or batch norm."""
+        if module not in self._known:
+            self._known[module] = any(map(_depends_on_mode, module.modules()))
+        return self._known[module]
+
+
+def _depends_on_mode(module: Any) -> bool:
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+        return module.track_running_stats
+    return isinstance(module, torch.nn.RNNBase) and module.dropout > 0

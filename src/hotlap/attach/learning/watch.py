@@ -1,0 +1,212 @@
+"""`WatchLearning`: notes what a watched script shows of how it learns, for rules about mistakes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hotlap.attach.learning.files import look_at_saved
+from hotlap.attach.learning.inputs import Inputs
+from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.schedules import Schedules
+from hotlap.attach.learning.workers import Workers
+from hotlap.attach.roles.session import Part
+from hotlap.trace import event_kinds, frames
+from hotlap.trace.learning import EvaluationFacts, Learning, SavedFacts, WithoutGradient
+
+_CHECKS = 8
+"""First backwards, and steps, that are looked at for gradients."""
+
+
+@dataclass
+class _Evaluated:
+    forwards: int = 0
+    passes: int = 0
+    at_step: int = -1
+    in_training_mode: int = 0
+    with_gradients: int = 0
+
+
+@dataclass
+class _Held:
+    """Parameters of one optimizer without a gradient at any step so far."""
+
+    optimizer: Any
+    where: str
+    without: set[int]
+    steps: int = 0
+
+
+class WatchLearning(Part):
+    """Looks on; nothing that it does changes a number, or waits for a device."""
+
+    wants_phases = True
+    wants_events = True
+    wants_evaluation = True
+
+    def __init__(self) -> None:
+        self._losses, self._modes = Losses(), Modes()
+        self._inputs, self._schedules = Inputs(), Schedules()
+        self._workers: dict[int, Workers] = {}
+        self._evaluated: dict[str, _Evaluated] = {}
+        self._saved: list[SavedFacts] = []
+        self._unsafe: list[str] = []
+        self._held: list[_Held] = []
+        self._roots: list[Any] = []
+        self._is_narrow = False
+        """The newest training forward computed in float16."""
+        self._undecided: tuple[Any, str] | None = None
+        """A forward in evaluation mode that a backward may follow: module and line."""
+        self._has_stepped = False
+        self._steps = 0
+        self._kept = self._looked = 0
+        self._scales = False
+
+    def facts(self) -> Learning:
+        """Return everything that was seen."""
+        self._decide()
+        return Learning(
+            losses=self._losses.facts(),
+            evaluations=tuple(
+                EvaluationFacts(
+                    where, each.forwards, each.passes, each.in_training_mode, each.with_gradients
+                )
+                for where, each in self._evaluated.items()
+            ),
+            schedules=self._schedules.facts(),
+            saved=tuple(dict.fromkeys(self._saved)),
+            unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
+            inputs=self._inputs.facts(),
+            without_gradient=tuple(filter(None, map(self._without_gradient, self._held))),
+            workers=tuple(each.facts() for each in self._workers.values() if each.where),
+            kept_gradients=self._kept,
+            first_backwards=self._looked,
+            scales=self._scales,
+        )
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        if loader.num_workers >= 2 and id(loader.dataset) not in self._workers:
+            where = frames.location_of(frames.caller())
+            self._workers[id(loader.dataset)] = iterator._hotlap_workers = Workers(loader, where)
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        workers = getattr(iterator, "_hotlap_workers", None)
+        if workers is not None and batch is not None:
+            workers.add(batch)
+        return batch
+
+    def root_found(self, module: Any) -> None:
+        self._roots.append(module)
+        self._inputs.follow(module)
+
+    def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._decide()
+        kind = next((each.device.type for each in root.parameters()), "cpu")
+        self._is_narrow = (
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
+        )
+        return inputs
+
+    def forward_ends(self, root: Any, output: Any) -> None:
+        del root
+        # In a forward that is decorated, autocast is on inside only.
+        dtype = getattr(output, "dtype", None)
+        self._is_narrow = self._is_narrow or dtype == torch.float16
+
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        del args, kwargs
+        self._decide()
+        where = frames.location_of(frames.caller())
+        if torch.is_grad_enabled():
+            if _has_graph(output):
+                self._undecided = (module, where)
+        else:
+            seen = self._count(where)
+            seen.in_training_mode += module.training and self._modes.differ(module)
+
+    def backward_begins(self, loss: Any) -> None:
+        undecided, self._undecided = self._undecided, None
+        self._losses.add(
+            frames.location_of(frames.caller()),
+            loss,
+            is_narrow=self._is_narrow,
+            is_evaluating=undecided is not None and self._modes.differ(undecided[0]),
+        )
+        if self._has_stepped and len(self._held) == 1 and self._looked < _CHECKS:
+            self._looked += 1
+            self._kept += _has_gradients(self._held[0].optimizer)
+        self._has_stepped = False
+
+    def event_happens(self, kind: str) -> None:
+        self._scales = self._scales or kind == event_kinds.SCALER_UPDATE
+
+    def schedule_steps(self, schedule: Any) -> None:
+        self._schedules.add(schedule, frames.location_of(frames.caller()))
+
+    def object_saved(self, value: Any) -> None:
+        self._saved.append(look_at_saved(value, frames.location_of(frames.caller())))
+
+    def file_loaded_unsafely(self) -> None:
+        self._unsafe.append(frames.location_of(frames.caller()))
+
+    def step_begins(self, optimizer: Any) -> None:
+        self._inputs.step_begins(optimizer)
+        held = next((each for each in self._held if each.optimizer is optimizer), None)
+        without = {id(p) for p in _parameters(optimizer) if p.requires_grad and p.grad is None}
+        if held is None:
+            where = frames.location_of(frames.caller())
+            held = _Held(optimizer, where, without)
+            self._held.append(held)
+        held.without &= without
+        held.steps += 1
+
+    def step_done(self, optimizer: Any) -> None:
+        del optimizer
+        self._has_stepped = True
+        self._steps += 1
+
+    def _decide(self) -> None:
+        """No backward has followed the newest forward in evaluation mode."""
+        if self._undecided is not None:
+            self._count(self._undecided[1]).with_gradients += 1
+            self._undecided = None
+
+    def _count(self, where: str) -> _Evaluated:
+        seen = self._evaluated.setdefault(where, _Evaluated())
+        seen.forwards += 1
+        seen.passes += seen.at_step != self._steps
+        seen.at_step = self._steps
+        return seen
+
+    def _without_gradient(self, held: _Held) -> WithoutGradient | None:
+        names = [
+            name
+            for root in self._roots
+            for name, each in root.named_parameters()
+            if id(each) in held.without
+        ]
+        if not names:
+            return None
+        of = sum(1 for _ in _parameters(held.optimizer))
+        return WithoutGradient(held.where, len(names), of, held.steps, tuple(names[:3]))
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _has_graph(output: Any) -> bool:
+    if isinstance(output, torch.Tensor):
+        return output.requires_grad
+    if isinstance(output, dict):
+        return any(map(_has_graph, output.values()))
+    return isinstance(output, list | tuple) and any(map(_has_graph, output))
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    """Return whether the first gradient that is there has numbers other than 0."""
+    for parameter in _parameters(optimizer):
+        gradient = parameter.grad
+        if gradient is not None and gradient.device.type == "cpu" and not gradient.is_sparse:
+            return bool((gradient != 0).any())
+    return False

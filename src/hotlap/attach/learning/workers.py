@@ -1,0 +1,77 @@
+"""What the worker processes of a loader do alike."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import torch
+from torch.utils.data import IterableDataset
+
+from hotlap.trace.learning import WorkerFacts
+
+_BATCHES = 4
+"""Batches of each worker that are compared."""
+_DEPTH = 3
+_GENERATORS = (random.Random, numpy.random.Generator, numpy.random.RandomState, torch.Generator)
+
+
+class Workers:
+    """Looks at the first pass over a loader with several workers.
+
+    Args:
+        loader: has at least two.
+        where: the loop over it.
+    """
+
+    def __init__(self, loader: Any, where: str) -> None:
+        self.where = where
+        self._workers = loader.num_workers
+        self._compares = isinstance(loader.dataset, IterableDataset)
+        self._digests: list[int] = []
+        self._generator = ""
+        if loader.worker_init_fn is None:
+            self._generator = next(_find_generators(loader.dataset, "", _DEPTH), "")
+
+    def add(self, batch: Any) -> None:
+        """Note a batch, in the order in which they come."""
+        if self._compares and len(self._digests) < _BATCHES * self._workers:
+            tensor = next(_tensors(batch), None)
+            if tensor is not None:
+                flat = tensor.detach().cpu().contiguous().flatten()
+                self._digests.append(hash(flat.view(torch.uint8).numpy().tobytes()))
+
+    def facts(self) -> WorkerFacts:
+        """Return what was seen."""
+        return WorkerFacts(
+            where=self.where,
+            workers=self._workers,
+            # Each batch once: what is there a second time was sent by another worker.
+            repeats=len(self._digests) - len(set(self._digests)),
+            looked_at=len(self._digests),
+            generator=self._generator,
+        )
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for each in batch.values():
+            yield from _tensors(each)
+    elif isinstance(batch, list | tuple):
+        for each in batch:
+            yield from _tensors(each)
+
+
+def _find_generators(holder: Any, path: str, depth: int) -> Iterator[str]:
+    """Give the attributes below an object that hold a generator of random numbers."""
+    inner = list(getattr(holder, "__dict__", {}).items())
+    if isinstance(holder, list | tuple):
+        inner = [(str(number), each) for number, each in enumerate(holder[:20])]
+    for name, value in inner:
+        below = f"{path}.{name}" if path else name
+        if isinstance(value, _GENERATORS):
+            yield below
+        elif depth and not isinstance(value, torch.Tensor | numpy.ndarray | type):
+            yield from _find_generators(value, below, depth - 1)

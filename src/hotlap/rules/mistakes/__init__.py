@@ -1,0 +1,1 @@
+"""Rules about mistakes that cost learning, not time. One file, one rule."""

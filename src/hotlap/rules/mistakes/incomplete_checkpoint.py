@@ -1,0 +1,38 @@
+"""A checkpoint lacks a part of the run's state.
+
+What it sees   a file that is saved with the optimizer's state, without that of a schedule or a
+               `GradScaler` that is in use.
+Why it matters a run that is resumed from it begins the schedule, or the scale, anew: the learning
+               rate jumps back to its first value.
+What to do     save and restore `scheduler.state_dict()` and `scaler.state_dict()` as well.
+Evidence       the keys of what is saved, and the objects that are in use. It costs no time.
+"""
+
+from hotlap.rules.nomination import Nomination, mistake
+from hotlap.rules.record import Rule
+from hotlap.trace.schema import Trace
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the lines that save a part."""
+    learning = trace.learning
+    found = []
+    for saved in learning.saved:
+        lacking = []
+        if learning.schedules and not saved.schedule:
+            lacking.append(f"the schedule's ({learning.schedules[0].name})")
+        if learning.scales and not saved.scaler:
+            lacking.append("the GradScaler's")
+        if saved.optimizer and lacking:
+            found.append(
+                mistake(
+                    saved.where,
+                    f"the file has the optimizer's state, and not {' or '.join(lacking)}, which is "
+                    "in use",
+                    "save its `state_dict()` as well, and load it when the run is resumed",
+                )
+            )
+    return found[:1]
+
+
+RULE = Rule(name="incomplete_checkpoint", kind="mistake", nominate=nominate)

@@ -1,0 +1,34 @@
+"""The first step of an accumulation has one micro-batch.
+
+What it sees   backward passes between steps: one before the first step, several before each of the
+               others.
+Why it matters the loop steps where `index % n == 0`, so it steps after micro-batch 0: the first
+               step has one micro-batch, whose gradient is n times too small if losses are divided
+               by n, and the last ones of the epoch have no step.
+What to do     step where `(index + 1) % n == 0`, and after the last batch of the epoch.
+Evidence       counts of backward passes and steps. It costs no time.
+"""
+
+from hotlap.rules.mistakes.windows import has_one_optimizer, most_common, split
+from hotlap.rules.nomination import Nomination, mistake
+from hotlap.rules.record import Rule
+from hotlap.trace.schema import Trace
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the step of a loop whose first window is shorter than all others."""
+    counts = [len(window.backwards()) for window in split(trace.events)[:-1]]
+    usual = most_common(counts[1:])
+    if not has_one_optimizer(trace) or len(counts) < 4 or counts[0] != 1 or usual < 2:
+        return []
+    return [
+        mistake(
+            trace.facts.optimizers[0].where,
+            f"the first step follows 1 backward pass, the others follow {usual}: the loop steps "
+            "after micro-batch 0",
+            f"step where `(index + 1) % {usual} == 0`, and after the last batch of the epoch",
+        )
+    ]
+
+
+RULE = Rule(name="single_first_micro_batch", kind="mistake", nominate=nominate)

@@ -1,0 +1,42 @@
+"""Gradients of several micro-batches are summed, not averaged.
+
+What it sees   several backward passes of one line before each step, of losses that are means and
+               that nothing divides.
+Why it matters `backward()` adds to the gradients. The sum of n means is n times the gradient of the
+               large batch that accumulation stands for: with SGD the learning rate is n times the
+               one that is written down, and a norm that is clipped is n times as large.
+What to do     `(loss / n).backward()`, where n is the number of micro-batches of a step.
+Evidence       counts of backward passes, steps and batches, and the graph of the loss. It costs no
+               time.
+"""
+
+from hotlap.rules.mistakes.windows import has_one_optimizer, most_common, split
+from hotlap.rules.nomination import Nomination, mistake
+from hotlap.rules.record import Rule
+from hotlap.trace.schema import Trace
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the backward whose losses are added up as they are."""
+    windows = split(trace.events)[:-1]
+    usual = most_common([len(window.backwards()) for window in windows])
+    if not has_one_optimizer(trace) or usual < 2 or len(windows) < 2:
+        return []
+    lines = {event.where for window in windows for event in window.backwards()}
+    batches = trace.anchor.votes.get("training_batches", 0) / max(1, len(windows))
+    # Several losses of one batch are added up on purpose.
+    if len(lines) != 1 or batches < usual - 0.5:
+        return []
+    return [
+        mistake(
+            loss.where,
+            f"{usual} backward passes before each step, each of a mean over its micro-batch that "
+            f"nothing divides: the gradient is {usual} times that of the batch",
+            f"`(loss / {usual}).backward()`",
+        )
+        for loss in trace.learning.losses
+        if loss.where in lines and loss.is_mean
+    ]
+
+
+RULE = Rule(name="summed_micro_batches", kind="mistake", nominate=nominate)

@@ -1,0 +1,139 @@
+"""`Learning`: what an observed run shows of how it learns, for rules about mistakes. No torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LossFacts:
+    """Losses that one line sends backward."""
+
+    where: str
+    backwards: int = 0
+    is_mean: bool = False
+    """Every loss that was looked at is a plain mean: nothing divides or weights it."""
+    normalized_twice: str = ""
+    """`softmax` or `sigmoid`, if the loss applies it to what it was applied to before."""
+    not_scaled: int = 0
+    """How many came of float16, without a `GradScaler`."""
+    in_evaluation_mode: int = 0
+    """How many came of a forward in evaluation mode, of a model that behaves otherwise in it."""
+    after_training: int = 0
+    """How many of these came after another one that did not."""
+
+
+@dataclass(frozen=True)
+class EvaluationFacts:
+    """Forwards of a trained model that no backward followed, at one line."""
+
+    where: str
+    forwards: int = 0
+    passes: int = 0
+    """Rows of them without a step in between."""
+    in_training_mode: int = 0
+    """Without gradients, and in training mode, of a model that behaves otherwise in it."""
+    with_gradients: int = 0
+    """In evaluation mode, and with a graph for gradients."""
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """A schedule of the learning rate."""
+
+    name: str
+    where: str
+    calls: int
+    period: int | None
+    """Calls after which it changes the rate for the first time, or ends; None if not known."""
+    first_rate: float
+    last_rate: float
+
+
+@dataclass(frozen=True)
+class SavedFacts:
+    """What a file holds that the script saves while it trains."""
+
+    where: str
+    optimizer: bool
+    schedule: bool
+    scaler: bool
+
+
+@dataclass(frozen=True)
+class InputFacts:
+    """The numbers that the first layer of a trained model gets."""
+
+    where: str
+    layer: str
+    mean: float
+    std: float
+    most: float
+    """The largest absolute value."""
+    gradient_norm: float | None = None
+    """Of all gradients at the first step."""
+    later_norm: float | None = None
+    """The median over later steps."""
+
+
+@dataclass(frozen=True)
+class WithoutGradient:
+    """Parameters that an optimizer holds, and that never get a gradient."""
+
+    where: str
+    tensors: int
+    of: int
+    steps: int
+    names: Sequence[str] = ()
+    """Of the first of them."""
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What the workers of one loader do alike."""
+
+    where: str
+    workers: int
+    repeats: int = 0
+    """Batches of one pass that another worker has sent as well."""
+    looked_at: int = 0
+    generator: str = ""
+    """Attribute of the dataset with a random generator, of which each worker has a copy."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Everything that was seen of it. What was not looked at is empty."""
+
+    losses: Sequence[LossFacts] = ()
+    evaluations: Sequence[EvaluationFacts] = ()
+    schedules: Sequence[ScheduleFacts] = ()
+    saved: Sequence[SavedFacts] = ()
+    unsafe_loads: Sequence[str] = ()
+    """Lines that load a file with `weights_only=False`."""
+    inputs: Sequence[InputFacts] = ()
+    without_gradient: Sequence[WithoutGradient] = ()
+    workers: Sequence[WorkerFacts] = ()
+    kept_gradients: int = 0
+    """First backwards after a step that found the gradients of the step before."""
+    first_backwards: int = 0
+    """Of those that were looked at."""
+    scales: bool = False
+    """A `GradScaler` is used."""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Learning":
+        """Read back what `dataclasses.asdict` made of one."""
+        kinds = {
+            "losses": LossFacts,
+            "evaluations": EvaluationFacts,
+            "schedules": ScheduleFacts,
+            "saved": SavedFacts,
+            "inputs": InputFacts,
+            "without_gradient": WithoutGradient,
+            "workers": WorkerFacts,
+        }
+        given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
+        for name, kind in kinds.items():
+            given[name] = tuple(kind(**row) for row in given.get(name, ()))
+        return cls(**given)

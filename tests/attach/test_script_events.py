@@ -29,7 +29,7 @@ plateau = ReduceLROnPlateau(optimizer)
 for epoch in range(3):
     sampler.set_epoch(epoch)  # set_epoch
     model.train()  # train
-    for x, y in loader:
+    for x, y in loader:  # loader_begun
         optimizer.zero_grad()  # zero_grad
         loss = (model(x) - y).square().mean()
         scaler.scale(loss).backward()  # backward

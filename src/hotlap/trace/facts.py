@@ -7,6 +7,7 @@ from torch.utils.data import DistributedSampler, IterableDataset, default_collat
 
 from hotlap.task import LoaderFacts, OptimizerFacts
 from hotlap.trace import frames
+from hotlap.trace.rounds import Rounds
 from hotlap.usercode import is_users
 
 
@@ -107,6 +108,20 @@ def plan_steps(
         total *= loop.total
     rounds = " x ".join(f"{loop.where} goes round {loop.total} times" for loop in outer)
     return total, f"{rounds}{each}"
+
+
+def plan_by_rounds(rounds: Rounds, loops: list[frames.Loop]) -> tuple[int, str] | None:
+    """Return the steps of the whole run by those of the first round of its outermost loop.
+
+    None if that is not known, or if an uncounted loop goes around it.
+    """
+    outer = rounds.loop
+    if rounds.steps is None or outer is None or outer.total is None:
+        return None
+    if not loops or loops[-1].where != outer.where:
+        return None
+    each = f"{outer.where} goes round {outer.total} times, {rounds.steps} steps each"
+    return outer.total * rounds.steps, each
 
 
 def _length(loader: Any) -> int | None:

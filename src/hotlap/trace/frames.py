@@ -98,6 +98,7 @@ def _tree(filename: str) -> ast.Module | None:
         return None
 
 
+@lru_cache(maxsize=64)
 def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
     tree = _tree(filename)
     if tree is None:

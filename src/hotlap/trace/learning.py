@@ -15,6 +15,9 @@ class LossFacts:
     """Every loss that was looked at is a plain mean: nothing divides or weights it."""
     normalized_twice: str = ""
     """`softmax` or `sigmoid`, if the loss applies it to what it was applied to before."""
+    replaced: int = 0
+    """Numbers in it that were NaN or infinite, and that `nan_to_num` has replaced."""
+    replaced_of: int = 0
     not_scaled: int = 0
     """How many came of float16, without a `GradScaler`."""
     in_evaluation_mode: int = 0
@@ -114,6 +117,8 @@ class Learning:
     inputs: Sequence[InputFacts] = ()
     without_gradient: Sequence[WithoutGradient] = ()
     workers: Sequence[WorkerFacts] = ()
+    forwards: int = 0
+    """Of trained modules, in training."""
     kept_gradients: int = 0
     """First backwards after a step that found the gradients of the step before."""
     first_backwards: int = 0
@@ -136,4 +141,5 @@ class Learning:
         given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name, kind in kinds.items():
             given[name] = tuple(kind(**row) for row in given.get(name, ()))
+        given["unsafe_loads"] = tuple(given.get("unsafe_loads", ()))
         return cls(**given)

@@ -45,6 +45,8 @@ class _Line:
     looks: int = 0
     means: int = 0
     normalized_twice: str = ""
+    replaced: int = 0
+    replaced_of: int = 0
     not_scaled: int = 0
     in_evaluation_mode: int = 0
     after_training: int = 0
@@ -70,6 +72,9 @@ class Losses:
             line.looks += 1
             line.means += _is_plain_mean(loss.grad_fn)
             line.normalized_twice = line.normalized_twice or _find_normalized_twice(loss.grad_fn)
+            replaced, of = _count_replaced(loss.grad_fn)
+            line.replaced += replaced
+            line.replaced_of += of
         line.not_scaled += is_narrow
         if is_evaluating:
             line.after_training += line.backwards > line.in_evaluation_mode
@@ -84,6 +89,8 @@ class Losses:
                 backwards=line.backwards,
                 is_mean=line.looks > 0 and line.means == line.looks,
                 normalized_twice=line.normalized_twice,
+                replaced=line.replaced,
+                replaced_of=line.replaced_of,
                 not_scaled=line.not_scaled,
                 in_evaluation_mode=line.in_evaluation_mode,
                 after_training=line.after_training,
@@ -111,6 +118,17 @@ def _find_normalized_twice(root: Any) -> str:
         if before and type(_source(node)).__name__ == before:
             return word
     return ""
+
+
+def _count_replaced(root: Any) -> tuple[int, int]:
+    """Return how many numbers `nan_to_num` replaces in a loss on the CPU, and of how many."""
+    for node in _walk(root):
+        before = getattr(node, "_saved_self", None)
+        if type(node).__name__ == "NanToNumBackward0" and isinstance(before, torch.Tensor):
+            if before.device.type == "cpu":
+                return int((~torch.isfinite(before)).sum()), before.numel()
+            break
+    return 0, 0
 
 
 def _source(node: Any) -> Any:

@@ -47,7 +47,7 @@ class WatchLearning(Part):
     def __init__(self) -> None:
         self._losses, self._modes = Losses(), Modes()
         self._inputs, self._schedules = Inputs(), Schedules()
-        self._workers: dict[int, Workers] = {}
+        self._workers: dict[str, Workers] = {}
         self._evaluated: dict[str, _Evaluated] = {}
         self._saved: list[SavedFacts] = []
         self._unsafe: list[str] = []
@@ -58,7 +58,7 @@ class WatchLearning(Part):
         self._undecided: tuple[Any, str] | None = None
         """A forward in evaluation mode that a backward may follow: module and line."""
         self._has_stepped = False
-        self._steps = 0
+        self._steps = self._forwards = 0
         self._kept = self._looked = 0
         self._scales = False
 
@@ -78,16 +78,19 @@ class WatchLearning(Part):
             unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
             inputs=self._inputs.facts(),
             without_gradient=tuple(filter(None, map(self._without_gradient, self._held))),
-            workers=tuple(each.facts() for each in self._workers.values() if each.where),
+            workers=tuple(each.facts() for each in self._workers.values()),
+            forwards=self._forwards,
             kept_gradients=self._kept,
             first_backwards=self._looked,
             scales=self._scales,
         )
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        if loader.num_workers >= 2 and id(loader.dataset) not in self._workers:
-            where = frames.location_of(frames.caller())
-            self._workers[id(loader.dataset)] = iterator._hotlap_workers = Workers(loader, where)
+        if loader.num_workers < 2:
+            return
+        where = frames.location_of(frames.caller())
+        if where and where not in self._workers:
+            self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         workers = getattr(iterator, "_hotlap_workers", None)
@@ -101,6 +104,7 @@ class WatchLearning(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         self._decide()
+        self._forwards += 1
         kind = next((each.device.type for each in root.parameters()), "cpu")
         self._is_narrow = (
             torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
@@ -126,6 +130,7 @@ class WatchLearning(Part):
 
     def backward_begins(self, loss: Any) -> None:
         undecided, self._undecided = self._undecided, None
+        self._forwards += undecided is not None
         self._losses.add(
             frames.location_of(frames.caller()),
             loss,

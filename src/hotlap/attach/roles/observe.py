@@ -24,10 +24,12 @@ from hotlap.trace.facts import (
     device_of,
     loader_facts,
     optimizer_facts,
+    plan_by_rounds,
     plan_steps,
 )
 from hotlap.trace.learning import Learning
 from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.trace.steppers import Steppers
 from hotlap.usercode import imported_files
@@ -78,6 +80,7 @@ class Watch(Part):
         """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
+        self._rounds = Rounds()
 
     @property
     def steps(self) -> int:
@@ -221,6 +224,8 @@ class Watch(Part):
         if self.steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
+        if self.wants_events and self._rounds.steps is None and not self._training():
+            self._rounds.step_done(self.steps, frames.loops_around(frames.caller()))
         if stepper.number == 0:
             self.recorder.tell_step()
             self.wrappers.step_done(self.steps)
@@ -270,6 +275,10 @@ class Watch(Part):
         training = self._training()
         per_epoch = count_steps_per_epoch(training, self.steps)
         planned, why = plan_steps(self._loops, self._stack, training, per_epoch)
+        if not training:
+            per_epoch = self._rounds.steps
+            if planned is None:
+                planned, why = plan_by_rounds(self._rounds, self._loops) or (planned, why)
         page_faults, system_ms = self.recorder.paging.step_means()
         return TaskFacts(
             device=device_of(self.roots),

@@ -16,19 +16,20 @@ from hotlap.trace.schema import Trace
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the clipping of gradients that are unscaled later."""
-    found = []
+    found, clipped = [], 0
     for window in split(trace.events):
         clips = [n for n, e in enumerate(window.events) if e.kind == event_kinds.CLIP]
         unscaled = [n for n, e in enumerate(window.events) if e.kind == event_kinds.UNSCALE]
+        clipped += bool(clips)
         if clips and (not unscaled or unscaled[0] > clips[0]):
             found.append(window.events[clips[0]].where)
-    steps = max(1, len(trace.steps))
-    if not trace.learning.scales or len(found) < steps / 2:
+    if not trace.learning.scales or not found or len(found) < clipped / 2:
         return []
     return [
         mistake(
             found[0],
-            f"gradients were clipped before they were unscaled in {len(found)} of {steps} steps",
+            f"gradients were clipped before they were unscaled in {len(found)} of the "
+            f"{clipped} steps with clipping",
             "`scaler.unscale_(optimizer)` before the gradients are clipped",
         )
     ]

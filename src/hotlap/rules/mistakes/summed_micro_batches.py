@@ -6,8 +6,8 @@ Why it matters `backward()` adds to the gradients. The sum of n means is n times
                large batch that accumulation stands for: with SGD the learning rate is n times the
                one that is written down, and a norm that is clipped is n times as large.
 What to do     `(loss / n).backward()`, where n is the number of micro-batches of a step.
-Evidence       counts of backward passes, steps and batches, and the graph of the loss. It costs no
-               time.
+Evidence       counts of forward and backward passes and of steps, and the graph of the loss. It
+               costs no time.
 """
 
 from hotlap.rules.mistakes.windows import has_one_optimizer, most_common, split
@@ -23,9 +23,9 @@ def nominate(trace: Trace) -> list[Nomination]:
     if not has_one_optimizer(trace) or usual < 2 or len(windows) < 2:
         return []
     lines = {event.where for window in windows for event in window.backwards()}
-    batches = trace.anchor.votes.get("training_batches", 0) / max(1, len(windows))
-    # Several losses of one batch are added up on purpose.
-    if len(lines) != 1 or batches < usual - 0.5:
+    forwards = trace.learning.forwards / len(windows)
+    # Several losses of one forward pass are added up on purpose.
+    if len(lines) != 1 or forwards < usual - 0.5:
         return []
     return [
         mistake(

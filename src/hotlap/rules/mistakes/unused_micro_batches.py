@@ -12,44 +12,44 @@ Evidence       counts of backward passes, steps, and passes over the loader. It 
 from hotlap.rules.mistakes.windows import (
     has_one_optimizer,
     most_common,
+    runs_closures,
     split,
     training_lines,
 )
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace import event_kinds
-from hotlap.trace.schema import Trace
+from hotlap.trace.schema import Event, Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the backward of a loop that leaves some of its passes without a step."""
-    windows = split(trace.events)
-    usual = most_common([len(window.backwards()) for window in windows[:-1]])
-    if not has_one_optimizer(trace) or usual < 2:
+    usual = most_common([len(window.backwards()) for window in split(trace.events)[:-1]])
+    if not has_one_optimizer(trace) or usual < 2 or runs_closures(trace):
         return []
     lines = training_lines(trace)
-    for window in windows:
-        begun = [
-            number
-            for number, event in enumerate(window.events)
-            if event.kind == event_kinds.LOADER_BEGUN and event.where in lines
-        ]
-        is_last = window is windows[-1] and trace.ended == "script"
-        end = begun[0] if begun else len(window.events) if is_last else 0
-        left = [e for e in window.events[:end] if e.kind == event_kinds.BACKWARD]
-        if left:
-            rest = {event.kind for event in window.events[end:]}
-            lost = is_last or event_kinds.ZERO_GRAD in rest
-            then = "are lost" if lost else "go into the first step of the next epoch"
-            return [
-                mistake(
-                    left[-1].where,
-                    f"{len(left)} backward passes at the end of an epoch have no step: their "
-                    f"gradients {then} (the usual step has {usual})",
-                    "step after the last batch of the epoch as well",
-                )
-            ]
+    pending: list[Event] = []
+    for event in trace.events:
+        if event.kind == event_kinds.BACKWARD:
+            pending.append(event)
+        elif event.kind in (event_kinds.OPTIMIZER_STEP, event_kinds.SCALER_UPDATE):
+            pending = []
+        elif event.kind == event_kinds.ZERO_GRAD and pending:
+            return [_report(pending, usual, "are zeroed")]
+        elif event.kind == event_kinds.LOADER_BEGUN and event.where in lines and pending:
+            return [_report(pending, usual, "are zeroed, or go into the first step of the next")]
+    if pending and trace.ended == "script":
+        return [_report(pending, usual, "are lost at the end of the script")]
     return []
+
+
+def _report(pending: list[Event], usual: int, fate: str) -> Nomination:
+    return mistake(
+        pending[-1].where,
+        f"{len(pending)} backward passes at the end of an epoch have no step, and their gradients "
+        f"{fate}; the usual step has {usual} passes",
+        "step after the last batch of the epoch as well",
+    )
 
 
 RULE = Rule(name="unused_micro_batches", kind="mistake", nominate=nominate)

@@ -42,6 +42,14 @@ def has_one_optimizer(trace: Trace) -> bool:
     return len(trace.facts.optimizers) == 1
 
 
+def runs_closures(trace: Trace) -> bool:
+    """True if an optimizer may go backward itself, or in several steps of its own."""
+    return any(
+        each.implementation == "custom" or each.name.endswith(".LBFGS")
+        for each in trace.facts.optimizers
+    )
+
+
 def training_lines(trace: Trace) -> set[str]:
     """Return the lines at which loops over training loaders begin."""
     return {loader.where for loader in trace.facts.training_loaders}

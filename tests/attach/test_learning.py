@@ -1,0 +1,209 @@
+"""What is looked at in a watched script to see how it learns."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from hotlap.attach.entry import Script
+from hotlap.attach.learning.files import look_at_saved
+from hotlap.attach.learning.inputs import Inputs
+from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.schedules import Schedules
+from hotlap.attach.learning.workers import Workers
+from hotlap.diagnosis.causes import watch
+from hotlap.lab.trial import Lab
+from hotlap.rules import nominate, registry
+from hotlap.trace.learning import LossFacts
+
+SCORES = torch.randn(6, 3, requires_grad=True)
+LABELS = torch.randint(0, 3, (6,))
+
+
+def seen(loss: Any) -> LossFacts:
+    losses = Losses()
+    losses.add("a.py:1", loss, is_narrow=False, is_evaluating=False)
+    (found,) = losses.facts()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_mean"),
+    [
+        (lambda: nn.functional.cross_entropy(SCORES, LABELS), True),
+        (lambda: nn.functional.mse_loss(SCORES, SCORES * 2), True),
+        (lambda: (SCORES - 1).abs().mean(), True),
+        (lambda: SCORES.square().mean() + SCORES.abs().mean(), True),
+        (lambda: nn.functional.cross_entropy(SCORES, LABELS) / 4, False),
+        (lambda: nn.functional.cross_entropy(SCORES, LABELS) * 0.25, False),
+        (lambda: nn.functional.cross_entropy(SCORES, LABELS, reduction="sum"), False),
+        (lambda: SCORES.sum(), False),
+    ],
+)
+def test_a_loss_is_a_mean_that_nothing_divides(loss: Any, is_mean: bool) -> None:
+    assert seen(loss()).is_mean is is_mean
+
+
+def test_a_loss_that_normalizes_twice_is_known_by_its_graph() -> None:
+    cross_entropy = nn.functional.cross_entropy
+    logits = nn.functional.binary_cross_entropy_with_logits
+    assert seen(cross_entropy(SCORES.softmax(1).view(6, 3), LABELS)).normalized_twice == "softmax"
+    assert seen(logits(SCORES.sigmoid(), torch.ones(6, 3))).normalized_twice == "sigmoid"
+    assert seen(cross_entropy(SCORES, LABELS)).normalized_twice == ""
+    # A softmax within the model, as of attention, is none.
+    attention = SCORES.softmax(1) @ SCORES.T
+    assert seen(cross_entropy(attention, LABELS)).normalized_twice == ""
+
+
+def test_numbers_that_are_replaced_in_a_loss_are_counted() -> None:
+    numbers = torch.tensor([1.0, -1.0, 2.0], requires_grad=True)
+    found = seen(torch.nan_to_num(numbers.log()).mean())
+    assert (found.replaced, found.replaced_of) == (1, 3)
+    assert seen(torch.nan_to_num(numbers.square()).mean()).replaced == 0
+
+
+def test_a_model_with_dropout_or_batch_norm_behaves_otherwise_in_evaluation_mode() -> None:
+    modes = Modes()
+    for layer in (nn.Dropout(0.1), nn.BatchNorm1d(3), nn.LSTM(3, 4, 2, dropout=0.1)):
+        assert modes.differ(nn.Sequential(nn.Linear(3, 3), layer))
+    for layer in (nn.Dropout(0.0), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False)):
+        assert not modes.differ(nn.Sequential(nn.Linear(3, 3), layer))
+
+
+def test_the_first_layer_is_the_one_that_is_called_first() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    # Declared in another order than they are called in.
+    model = nn.ModuleDict({"b": second, "a": first})
+    inputs = Inputs()
+    inputs.follow(model)
+    second(first(torch.full((4, 3), 100.0)))
+    (found,) = inputs.facts()
+    assert (found.layer, found.mean, found.most) == ("Linear", 100.0, 100.0)
+    assert not any(each._forward_pre_hooks for each in (first, second))
+    # What batch norm gives to the first layer is normal.
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
+    inputs = Inputs()
+    inputs.follow(model)
+    model(torch.randn(64, 3) * 100 + 500)
+    (found,) = inputs.facts()
+    assert abs(found.mean) < 1e-3 and found.std < 1.1
+
+
+def test_schedules_and_their_periods() -> None:
+    def seen_after(make: Any, calls: int) -> Any:
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+        schedule, schedules = make(optimizer), Schedules()
+        for _ in range(calls):
+            optimizer.step()
+            schedules.add(schedule, "a.py:2")
+            schedule.step()
+        (found,) = schedules.facts()
+        return found
+
+    rates = torch.optim.lr_scheduler
+    found = seen_after(lambda o: rates.StepLR(o, 2), 4)
+    assert (found.name, found.calls, found.period) == ("StepLR", 4, 2)
+    assert (found.first_rate, found.last_rate) == pytest.approx((0.1, 0.001))
+    assert seen_after(lambda o: rates.MultiStepLR(o, [7, 9]), 1).period == 7
+    assert seen_after(lambda o: rates.ExponentialLR(o, 0.5), 1).period is None
+
+
+def test_what_is_saved_is_known_by_its_keys() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    scaler = torch.amp.GradScaler("cpu")
+    whole = {"epoch": 1, "o": optimizer.state_dict(), "more": {"s": schedule.state_dict()}}
+    found = look_at_saved({**whole, "scaler": scaler.state_dict()}, "a.py:3")
+    assert (found.optimizer, found.schedule, found.scaler) == (True, True, True)
+    found = look_at_saved({"o": optimizer.state_dict()}, "a.py:3")
+    assert (found.optimizer, found.schedule, found.scaler) == (True, False, False)
+    assert not look_at_saved(nn.Linear(2, 2).state_dict(), "a.py:3").optimizer
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        return iter(torch.arange(8.0))
+
+
+class Noisy:
+    def __init__(self) -> None:
+        self.rng = numpy.random.default_rng(0)
+
+
+def test_workers_that_send_the_same_and_generators_that_are_copied() -> None:
+    loader: Any = DataLoader(Stream(), batch_size=2, num_workers=2)
+    workers = Workers(loader, "a.py:4")
+    for batch in (torch.ones(2), torch.ones(2), torch.zeros(2), torch.zeros(2)):
+        workers.add([batch, batch])
+    assert (workers.facts().repeats, workers.facts().looked_at) == (2, 4)
+    data: Any = TensorDataset(torch.ones(2))
+    data.transform = [Noisy()]
+    found = Workers(DataLoader(data, num_workers=2), "a.py:4").facts()
+    assert found.generator == "transform.0.rng"
+    with_function = DataLoader(data, num_workers=2, worker_init_fn=print)
+    assert Workers(with_function, "a.py:4").facts().generator == ""
+
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+GOOD = len(sys.argv) > 1
+data = TensorDataset(torch.rand(42, 4) * (1 if GOOD else 255), torch.randint(0, 2, (42,)))
+loader = DataLoader(data, batch_size=4)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+head = nn.Softmax(1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+for epoch in range(6):
+    model.train(GOOD or epoch == 0)
+    for number, (x, y) in enumerate(loader):
+        out = model(x)
+        loss = nn.functional.cross_entropy(out if GOOD else head(out), y)
+        (loss / 2 if GOOD else loss).backward()
+        if (number + GOOD) % 2 == 0 or GOOD and number + 1 == len(loader):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    schedule.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state | ({"schedule": schedule.state_dict()} if GOOD else {}), "last.pth")
+    torch.load("last.pth", weights_only=GOOD)
+    if GOOD:
+        model.eval()
+    with torch.set_grad_enabled(not GOOD):
+        model(data.tensors[0])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [(), ("good",)])
+def test_a_script_full_of_mistakes_and_its_corrected_version(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with Lab(Script(path="train.py", args=arguments, cwd=os.getcwd())) as lab:
+        trace = watch(lab, seconds=30, epochs=9).trace
+    rules = [rule for rule in registry().values() if rule.kind == "mistake"]
+    found = {each.rule: each.where for each in nominate(trace, rules)}
+    line = {text.strip(): f"train.py:{n}" for n, text in enumerate(SCRIPT.splitlines(), 1)}
+    backward = line["(loss / 2 if GOOD else loss).backward()"]
+    expected = {
+        "evaluated_with_gradients": line["model(data.tensors[0])"],
+        "incomplete_checkpoint": next(w for t, w in line.items() if t.startswith("torch.save")),
+        "normalized_twice": backward,
+        "single_first_micro_batch": line["optimizer.step()"],
+        "summed_micro_batches": backward,
+        "trained_in_evaluation_mode": backward,
+        "unsafe_load": next(w for t, w in line.items() if t.startswith("torch.load")),
+        "unscaled_input": line["out = model(x)"],
+    }
+    assert found == ({} if arguments else expected)

@@ -1,0 +1,233 @@
+"""Rules about mistakes of learning: each names the line, and says nothing of the corrected loop."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hotlap import rules
+from hotlap.rules.nomination import Nomination
+from hotlap.trace import event_kinds as kinds
+from hotlap.trace.learning import (
+    EvaluationFacts,
+    InputFacts,
+    Learning,
+    LossFacts,
+    SavedFacts,
+    ScheduleFacts,
+    WithoutGradient,
+    WorkerFacts,
+)
+from hotlap.trace.schema import Event, Trace
+from tests.rules.test_rules import ADAM, LOADER, trace
+
+LINES = {
+    kinds.BACKWARD: "train.py:32",
+    kinds.OPTIMIZER_STEP: ADAM.where,
+    kinds.LOADER_BEGUN: LOADER.where,
+    kinds.CLIP: "train.py:40",
+    kinds.SCHEDULER_STEP: "train.py:41",
+    kinds.SCALER_MADE: "train.py:42",
+}
+SHORT = {
+    "b": kinds.BACKWARD,
+    "s": kinds.OPTIMIZER_STEP,
+    "z": kinds.ZERO_GRAD,
+    "e": kinds.LOADER_BEGUN,
+    "c": kinds.CLIP,
+    "u": kinds.UNSCALE,
+    "l": kinds.SCHEDULER_STEP,
+    "g": kinds.SCALER_MADE,
+    "p": kinds.SCALER_UPDATE,
+}
+
+
+def loop(text: str, ended: str = "limit", **learned: Any) -> Trace:
+    """Return a run with these events, a letter each, see `SHORT`."""
+    events, steps = [], 0
+    for letter in text.replace(" ", ""):
+        kind = SHORT[letter]
+        events.append(Event(steps, kind, LINES.get(kind, "train.py:1")))
+        steps += kind == kinds.OPTIMIZER_STEP
+    given = trace()
+    return replace(given, events=tuple(events), ended=ended, learning=Learning(**learned))
+
+
+def mistakes(given: Trace) -> list[Nomination]:
+    return [each for each in rules.nominate(given) if each.kind == "mistake"]
+
+
+def only(given: Trace, rule: str) -> Nomination:
+    (found,) = mistakes(given)
+    assert found.rule == rule
+    assert found.at_most_ms == 0 and not found.remedies and found.by_hand
+    return found
+
+
+MEAN = LossFacts("train.py:32", backwards=12, is_mean=True)
+
+
+def test_a_first_step_of_one_micro_batch() -> None:
+    found = only(loop("bsz bbbsz bbbsz bbbsz"), "single_first_micro_batch")
+    assert found.where == ADAM.where and "the others follow 3" in found.evidence
+    assert mistakes(loop("bbbsz bbbsz bbbsz bbbsz")) == []
+    assert mistakes(loop("bsz bsz bsz bsz")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("e bbbsz bbbsz bbbsz b e zbbbsz", "are zeroed, or go into"),
+        ("bbbsz bbbsz bbbsz bb zbbbsz", "are zeroed; the usual step has 3"),
+        ("bbbsz bbbsz bbbsz bb", "are lost at the end of the script"),
+    ],
+)
+def test_micro_batches_without_a_step(text: str, words: str) -> None:
+    found = only(loop(text, ended="script"), "unused_micro_batches")
+    assert found.where == MEAN.where and words in found.evidence
+
+
+def test_micro_batches_that_all_have_a_step_are_no_mistake() -> None:
+    assert mistakes(loop("e bbbsz bbbsz e bbbsz bsz e bbbsz", ended="script")) == []
+    # The observation has ended in the middle of a step.
+    assert mistakes(loop("bbbsz bbbsz bbbsz bb")) == []
+    # A scaler has left a step out.
+    assert mistakes(loop("bbbspz bbbspz bbbpz bbbspz")) == []
+    # An optimizer that goes backward itself, as often as it needs.
+    lbfgs = replace(ADAM, name="torch.optim.lbfgs.LBFGS")
+    given = loop("s zbzbzb s zbzbzb s")
+    facts = replace(given.facts, optimizers=(lbfgs,))
+    assert mistakes(replace(given, facts=facts)) == []
+
+
+def test_micro_batches_that_are_summed() -> None:
+    text = "bbbsz bbbsz bbbsz bbbsz"
+    found = only(loop(text, losses=(MEAN,), forwards=12), "summed_micro_batches")
+    assert found.where == MEAN.where and "3 times that of the batch" in found.evidence
+    assert found.by_hand == "`(loss / 3).backward()`"
+    divided = replace(MEAN, is_mean=False)
+    assert mistakes(loop(text, losses=(divided,), forwards=12)) == []
+    # Three losses of one forward pass.
+    assert mistakes(loop(text, losses=(MEAN,), forwards=4)) == []
+
+
+def test_clipping_in_the_wrong_place() -> None:
+    found = only(loop("bcusp bcusp bcusp", scales=True), "clip_before_unscale")
+    assert found.where == LINES[kinds.CLIP]
+    assert mistakes(loop("bucsp bucsp bucsp", scales=True)) == []
+    found = only(loop("bsc bsc bsc"), "clip_after_step")
+    assert found.where == LINES[kinds.CLIP]
+    assert mistakes(loop("bcs bcs bcs")) == []
+
+
+def test_scalers() -> None:
+    found = only(loop("gbsp bsp gbsp bsp gbsp", scales=True), "new_scaler")
+    assert "3 times, after 0, 2, 4 steps" in found.evidence
+    assert mistakes(loop("gbsp bsp bsp bsp", scales=True)) == []
+    narrow = replace(MEAN, not_scaled=12)
+    assert only(loop("", losses=(narrow,)), "float16_without_scaler").where == MEAN.where
+    assert mistakes(loop("", losses=(narrow,), scales=True)) == []
+
+
+def test_gradients_that_stay() -> None:
+    kept: dict[str, Any] = {"kept_gradients": 8, "first_backwards": 8}
+    assert only(loop("bs bs bs", **kept), "kept_gradients").where == ADAM.where
+    assert mistakes(loop("zbs zbs zbs", **kept)) == []
+    # They are set to None by hand.
+    assert mistakes(loop("bs bs bs", kept_gradients=0, first_backwards=8)) == []
+
+
+def test_a_schedule_that_comes_first() -> None:
+    assert only(loop("l bs l bs"), "schedule_before_update").where == LINES[kinds.SCHEDULER_STEP]
+    assert mistakes(loop("bs l bs l")) == []
+    # Under a scaler the first step may be skipped.
+    assert mistakes(loop("bpl bsp l")) == []
+
+
+def test_a_schedule_that_is_stepped_for_each_batch() -> None:
+    def with_schedule(schedule: ScheduleFacts, planned: int | None = 240) -> Trace:
+        given = loop("", schedules=(schedule,))
+        facts = replace(given.facts, steps_per_epoch=20, planned_steps=planned)
+        return replace(given, facts=facts, steps=[given.steps[0]] * 40)
+
+    cosine = ScheduleFacts("CosineAnnealingLR", "train.py:41", 40, 12, 0.1, 0.05)
+    assert "an epoch has 20 steps" in only(with_schedule(cosine), "schedule_per_batch").evidence
+    decay = ScheduleFacts("ExponentialLR", "train.py:41", 40, None, 0.1, 1e-9)
+    assert only(with_schedule(decay), "schedule_per_batch").where == "train.py:41"
+    for good in (
+        replace(cosine, calls=2),
+        replace(cosine, period=240),
+        replace(decay, last_rate=0.08),
+    ):
+        assert mistakes(with_schedule(good)) == []
+    assert mistakes(with_schedule(cosine, planned=None)) == []
+
+
+def test_modes() -> None:
+    loss = replace(MEAN, in_evaluation_mode=9, after_training=8)
+    found = only(loop("", losses=(loss,)), "trained_in_evaluation_mode")
+    assert "9 of 12 losses" in found.evidence and "from the first evaluation on" in found.evidence
+    seen = EvaluationFacts("train.py:50", forwards=6, passes=2, in_training_mode=6)
+    assert only(loop("", evaluations=(seen,)), "evaluated_in_training_mode").where == "train.py:50"
+    # At every step, as a generator gives samples to a discriminator.
+    assert mistakes(loop("", evaluations=(replace(seen, passes=9),))) == []
+    seen = EvaluationFacts("train.py:50", forwards=6, passes=2, with_gradients=6)
+    assert only(loop("", evaluations=(seen,)), "evaluated_with_gradients").where == "train.py:50"
+    assert mistakes(loop("", evaluations=(replace(seen, with_gradients=0),))) == []
+
+
+def test_losses() -> None:
+    for word in ("softmax", "sigmoid"):
+        loss = replace(MEAN, normalized_twice=word)
+        assert word in only(loop("", losses=(loss,)), "normalized_twice").evidence
+    given = replace(loop("", losses=(MEAN,)), losses=(1.0, float("nan"), float("inf")))
+    assert only(given, "not_finite_loss").evidence.startswith("2 of 3 losses")
+    assert mistakes(replace(given, losses=(1.0, 2.0))) == []
+    loss = replace(MEAN, replaced=3, replaced_of=800)
+    assert "3 of 800" in only(loop("", losses=(loss,)), "not_finite_loss").evidence
+
+
+def test_workers() -> None:
+    stream = WorkerFacts("train.py:30", workers=2, repeats=4, looked_at=8)
+    assert "4 of the first 8" in only(loop("", workers=(stream,)), "repeated_stream").evidence
+    assert mistakes(loop("", workers=(replace(stream, repeats=0),))) == []
+    copied = WorkerFacts("train.py:30", workers=2, generator="rng")
+    assert "`rng`" in only(loop("", workers=(copied,)), "copied_generator").evidence
+
+
+def test_parameters() -> None:
+    given = trace(optimizers=(replace(ADAM, left=2, left_in="Head"),))
+    assert only(given, "parameters_without_optimizer").where == ADAM.where
+    without = WithoutGradient(ADAM.where, 2, 6, 9, ("aux.weight", "aux.bias"))
+    found = only(loop("", without_gradient=(without,)), "parameters_without_gradient")
+    assert "2 of 6" in found.evidence and "aux.weight, aux.bias" in found.evidence
+    assert mistakes(loop("", without_gradient=(replace(without, steps=2),))) == []
+
+
+def test_inputs_and_files() -> None:
+    raw = InputFacts("train.py:31", "Linear", 72.9, 90.0, 255.0, 310.0, 80.0)
+    found = only(loop("", inputs=(raw,)), "unscaled_input")
+    assert "mean 72.9" in found.evidence and "310 at the first step" in found.evidence
+    assert mistakes(loop("", inputs=(replace(raw, mean=0.1, std=1.2),))) == []
+    assert only(loop("", unsafe_loads=("train.py:9",)), "unsafe_load").where == "train.py:9"
+    plan = ScheduleFacts("StepLR", "train.py:41", 2, 10, 0.1, 0.1)
+    saved = SavedFacts("train.py:60", optimizer=True, schedule=False, scaler=False)
+    found = only(loop("", saved=(saved,), schedules=(plan,)), "incomplete_checkpoint")
+    assert found.where == "train.py:60" and "StepLR" in found.evidence
+    assert mistakes(loop("", saved=(replace(saved, schedule=True),), schedules=(plan,))) == []
+    # Weights alone, for inference.
+    assert mistakes(loop("", saved=(replace(saved, optimizer=False),), schedules=(plan,))) == []
+
+
+def test_what_was_learned_is_read_back() -> None:
+    given = loop("bs", losses=(MEAN,), scales=True, unsafe_loads=("a.py:1",))
+    again = Trace.from_json(json.loads(json.dumps(given.to_json())))
+    assert again.learning.losses == given.learning.losses and again.learning.scales
+
+
+def test_every_mistake_has_a_page() -> None:
+    for name, rule in rules.registry().items():
+        if rule.kind == "mistake":
+            for head in ("What it sees", "Why it matters", "What to do", "Evidence"):
+                assert head in rule.page, name

@@ -356,7 +356,8 @@ def test_a_recipe_that_does_not_fit_gets_one_advice(
     ended = hotlap(*command, "recipe.py")
     assert ended.returncode == 1
     traced, found, after = ended.stderr.partition(f"\nhotlap {command[0]}: ")
-    assert found and "DefaultCPUAllocator" in traced, ended.stderr
+    assert found and "Traceback (most recent call last)" in traced, ended.stderr
+    assert "DefaultCPUAllocator" in traced
     assert after.count(f"\nhotlap {command[0]}: host_out_of_memory: ") == 1
     for contradicting in ("batch_size is 2: with 1", "micro_batch(size="):
         assert contradicting not in ended.stderr

@@ -9,7 +9,12 @@ What to do     step where `(index + 1) % n == 0`, and after the last batch of th
 Evidence       counts of backward passes and steps. It costs no time.
 """
 
-from hotlap.rules.mistakes.windows import has_one_optimizer, most_common, split
+from hotlap.rules.mistakes.windows import (
+    has_one_optimizer,
+    most_common,
+    runs_closures,
+    split,
+)
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
@@ -19,7 +24,9 @@ def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the step of a loop whose first window is shorter than all others."""
     counts = [len(window.backwards()) for window in split(trace.events)[:-1]]
     usual = most_common(counts[1:])
-    if not has_one_optimizer(trace) or len(counts) < 4 or counts[0] != 1 or usual < 2:
+    if not has_one_optimizer(trace) or runs_closures(trace):
+        return []
+    if len(counts) < 4 or counts[0] != 1 or usual < 2:
         return []
     return [
         mistake(

@@ -10,7 +10,12 @@ Evidence       counts of forward and backward passes and of steps, and the graph
                costs no time.
 """
 
-from hotlap.rules.mistakes.windows import has_one_optimizer, most_common, split
+from hotlap.rules.mistakes.windows import (
+    has_one_optimizer,
+    most_common,
+    runs_closures,
+    split,
+)
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace.schema import Trace
@@ -20,7 +25,7 @@ def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the backward whose losses are added up as they are."""
     windows = split(trace.events)[:-1]
     usual = most_common([len(window.backwards()) for window in windows])
-    if not has_one_optimizer(trace) or usual < 2 or len(windows) < 2:
+    if not has_one_optimizer(trace) or runs_closures(trace) or usual < 2 or len(windows) < 2:
         return []
     lines = {event.where for window in windows for event in window.backwards()}
     forwards = trace.learning.forwards / len(windows)

@@ -39,9 +39,15 @@ def location_of(frame: FrameType | None) -> str:
 
 def shorten_path(filename: str) -> str:
     """Return the path relative to the working folder where it lies below it, else absolute."""
-    path = os.path.realpath(filename)
-    folder = os.path.realpath(os.getcwd()) + os.sep
+    path = _real_path(filename)
+    folder = _real_path(os.getcwd()) + os.sep
     return path[len(folder) :] if path.startswith(folder) else path
+
+
+@lru_cache(maxsize=256)
+def _real_path(path: str) -> str:
+    # Each part of a path is asked for, and this is asked at every step.
+    return os.path.realpath(path)
 
 
 def caller(depth: int = 2) -> FrameType | None:

@@ -15,7 +15,9 @@ from hotlap.trace import event_kinds, frames
 from hotlap.trace.learning import EvaluationFacts, Learning, SavedFacts, WithoutGradient
 
 _CHECKS = 8
-"""First backwards, and steps, that are looked at for gradients."""
+"""First backward passes that are looked at for gradients of the step before."""
+_STEPS = 64
+"""First steps of each optimizer that are looked at for parameters without a gradient."""
 
 
 @dataclass
@@ -157,6 +159,8 @@ class WatchLearning(Part):
     def step_begins(self, optimizer: Any) -> None:
         self._inputs.step_begins(optimizer)
         held = next((each for each in self._held if each.optimizer is optimizer), None)
+        if held is not None and held.steps >= _STEPS:
+            return
         without = {id(p) for p in _parameters(optimizer) if p.requires_grad and p.grad is None}
         if held is None:
             where = frames.location_of(frames.caller())

@@ -71,6 +71,11 @@ def test_a_model_with_dropout_or_batch_norm_behaves_otherwise_in_evaluation_mode
     modes = Modes()
     for layer in (nn.Dropout(0.1), nn.BatchNorm1d(3), nn.LSTM(3, 4, 2, dropout=0.1)):
         assert modes.differ(nn.Sequential(nn.Linear(3, 3), layer))
+    model = nn.Sequential(nn.Dropout(0.1), nn.Linear(3, 3))
+    assert modes.forget_training(model.eval())
+    # Only the part that is frozen is in evaluation mode.
+    model[1].train()
+    assert not modes.forget_training(model)
     for layer in (nn.Dropout(0.0), nn.LayerNorm(3), nn.BatchNorm1d(3, track_running_stats=False)):
         assert not modes.differ(nn.Sequential(nn.Linear(3, 3), layer))
 

@@ -217,6 +217,8 @@ def test_inputs_and_files() -> None:
     found = only(loop("", saved=(saved,), schedules=(plan,)), "incomplete_checkpoint")
     assert found.where == "train.py:60" and "StepLR" in found.evidence
     assert mistakes(loop("", saved=(replace(saved, schedule=True),), schedules=(plan,))) == []
+    apart = replace(saved, optimizer=False, schedule=True)
+    assert mistakes(loop("", saved=(saved, apart), schedules=(plan,))) == []
     # Weights alone, for inference.
     assert mistakes(loop("", saved=(replace(saved, optimizer=False),), schedules=(plan,))) == []
 

@@ -163,6 +163,11 @@ class Modes:
             self._known[module] = any(map(_depends_on_mode, module.modules()))
         return self._known[module]
 
+    def forget_training(self, module: Any) -> bool:
+        """Return whether such a module is in evaluation mode with every part of it: a part that is
+        frozen, and kept in that mode, is not."""
+        return self.differ(module) and not any(each.training for each in module.modules())
+
 
 def _depends_on_mode(module: Any) -> bool:
     if isinstance(module, torch.nn.modules.dropout._DropoutNd):

@@ -137,7 +137,7 @@ class WatchLearning(Part):
             frames.location_of(frames.caller()),
             loss,
             is_narrow=self._is_narrow,
-            is_evaluating=undecided is not None and self._modes.differ(undecided[0]),
+            is_evaluating=undecided is not None and self._modes.forget_training(undecided[0]),
         )
         if self._has_stepped and len(self._held) == 1 and self._looked < _CHECKS:
             self._looked += 1

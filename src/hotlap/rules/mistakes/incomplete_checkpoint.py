@@ -17,11 +17,14 @@ def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the lines that save a part."""
     learning = trace.learning
     found = []
+    # Some trainers save each part in a file of its own.
+    has_schedule = any(saved.schedule for saved in learning.saved)
+    has_scaler = any(saved.scaler for saved in learning.saved)
     for saved in learning.saved:
         lacking = []
-        if learning.schedules and not saved.schedule:
+        if learning.schedules and not has_schedule:
             lacking.append(f"the schedule's ({learning.schedules[0].name})")
-        if learning.scales and not saved.scaler:
+        if learning.scales and not has_scaler:
             lacking.append("the GradScaler's")
         if saved.optimizer and lacking:
             found.append(

@@ -3,13 +3,11 @@
 Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from hotlap.errors import PlanError
 
@@ -21,7 +19,6 @@ _NAMES = "a letter, then at most 63 letters, digits, '_' or '-'"
 _WORD = re.compile(r"[A-Za-z0-9 _.,+-]{0,64}")
 
 
-@dataclass(frozen=True, init=False)
 class Plan:
     """The techniques that a run is executed with, and their options.
 
@@ -45,7 +42,22 @@ class Plan:
         """
         plain = {name: _plain_options(name, given) for name, given in (techniques or {}).items()}
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        object.__setattr__(self, "canonical", text)
+        # Past `__setattr__`, which refuses: a plan is immutable.
+        vars(self)["canonical"] = text
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a plan cannot be changed: use `with_technique` to set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a plan cannot be changed: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
 
     @property
     def techniques(self) -> dict[str, dict[str, Option]]:
@@ -59,6 +71,9 @@ class Plan:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name the plan."""
+        # It loads OpenSSL.
+        import hashlib
+
         return hashlib.sha256(self.canonical.encode()).hexdigest()[:12]
 
     def with_technique(self, name: str, /, **options: Option) -> "Plan":

@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from hotlap.attach import on_ranks, rank_report
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.children import ChildConfig
-from hotlap.attach.heard_child import Child, problem
 from hotlap.attach.entry import Script
+from hotlap.attach.heard_child import Child, problem
 from hotlap.attach.launchers import ACCELERATE, Launched, launched, ranks_wanted, split_command
 from hotlap.attach.plan_choice import plan_path
 from hotlap.cli.target import Target

@@ -5,7 +5,7 @@ import sys
 from hotlap.attach.default_plan import PlanChoice
 from hotlap.attach.entry import Script
 from hotlap.cli.command import Command
-from hotlap.cli.starting import say, script_of
+from hotlap.cli.starting import may_be_recipe, say, script_of
 from hotlap.cli.target import Target
 from hotlap.errors import UsageError
 
@@ -40,15 +40,10 @@ def run(
     """
     from hotlap.attach.default_plan import choose_default
     from hotlap.attach.runner import run as run_script
-    from hotlap.recipe_detection import is_recipe, trains_itself
     from hotlap.report.printable import printable
 
     script = script_of(target, python)
-    if script.path is not None and is_recipe(script.path) and not trains_itself(script.path):
-        raise UsageError(
-            f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
-            f"Use `hotlap train {target}`."
-        )
+    _refuse_recipe(script, target)
     chosen = choose_default(script, plan) or _choose(script, plan, technique)
     say(chosen.line)
     variables = {"CUDA_LAUNCH_BLOCKING": "1"} if synchronous else {}
@@ -70,6 +65,18 @@ def run(
     for line in [*outcome.problems(script), *([] if fewer is None else [fewer])]:
         say(line)
     return outcome.exit_code
+
+
+def _refuse_recipe(script: Script, target: Target) -> None:
+    if script.path is None or not may_be_recipe(script.path):
+        return
+    from hotlap.recipe_detection import is_recipe, trains_itself
+
+    if is_recipe(script.path) and not trains_itself(script.path):
+        raise UsageError(
+            f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
+            f"Use `hotlap train {target}`."
+        )
 
 
 def _choose(script: Script, wanted: str | None, techniques: tuple[str, ...]) -> PlanChoice:

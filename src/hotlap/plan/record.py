@@ -3,6 +3,8 @@
 Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
 """
 
+import contextlib
+import importlib
 import json
 import math
 import re
@@ -71,10 +73,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name the plan."""
-        # It loads OpenSSL.
-        import hashlib
-
-        return hashlib.sha256(self.canonical.encode()).hexdigest()[:12]
+        return _sha256()(self.canonical.encode()).hexdigest()[:12]
 
     def with_technique(self, name: str, /, **options: Option) -> "Plan":
         """Return the plan with this technique in it, in place of one of the same name."""
@@ -110,6 +109,16 @@ class Plan:
 
     def __bool__(self) -> bool:
         return self.canonical != "{}"
+
+
+def _sha256() -> Any:
+    # The builtin one: `hashlib` loads OpenSSL, for which `hotlap run` would have to wait.
+    for name in ("_sha2", "_sha256"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).sha256
+    import hashlib
+
+    return hashlib.sha256
 
 
 def _plain_options(name: str, given: Any) -> dict[str, Option]:

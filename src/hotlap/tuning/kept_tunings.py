@@ -25,7 +25,7 @@ from hotlap.tuning.result import Tuning
 from hotlap.tuning.stored import data_of, plan_of, tuning_of, verdict_of
 
 log = logging.getLogger("hotlap")
-_SCHEMA = 1
+_SCHEMA = 2
 _MOST_KEPT = 100
 _OF_THE_TERMINAL = (
     "_",

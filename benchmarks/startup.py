@@ -53,42 +53,40 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     return result
 
 
-def _ways() -> dict[str, list[str]]:
+def _ways(folder: Path) -> dict[str, list[str]]:
+    script = str(folder / "script.py")
     hotlap = [sys.executable, "-m", "hotlap", "run"]
     return {
-        _PLAIN: [sys.executable, "script.py"],
-        "python SCRIPT, again": [sys.executable, "script.py"],
-        "hotlap run SCRIPT": [*hotlap, "script.py"],
-        "hotlap run --plan EMPTY SCRIPT": [*hotlap, "--plan", "empty.toml", "script.py"],
-        "hotlap run --plan EXACT SCRIPT": [*hotlap, "--plan", "exact.toml", "script.py"],
+        _PLAIN: [sys.executable, script],
+        "python SCRIPT, again": [sys.executable, script],
+        "hotlap run SCRIPT": [*hotlap, script],
+        "hotlap run --plan EMPTY SCRIPT": [*hotlap, "--plan", str(folder / "empty.toml"), script],
+        "hotlap run --plan EXACT SCRIPT": [*hotlap, "--plan", str(folder / "exact.toml"), script],
     }
 
 
 def _in_turns(folder: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """Return way -> seconds, and seconds of CPU, of each round."""
-    ways = _ways()
+    ways = _ways(folder)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
     for command in ways.values():
-        _start(command, folder, environment)
+        _start(command, environment)
     seen: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way in random.sample(list(ways), len(ways)):
-            seen[way].append(_start(ways[way], folder, environment))
+            seen[way].append(_start(ways[way], environment))
     return seen
 
 
-def _start(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str]
-) -> tuple[float, float]:
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
     """Return the seconds until a command has ended, and those of CPU, its children's included."""
-    arguments = ["env", "-C", str(folder), *command]
     quiet = [
         (os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0)
         for number in (sys.stdout.fileno(), sys.stderr.fileno())
     ]
     begin = time.perf_counter()
-    pid = os.posix_spawnp("env", arguments, environment, file_actions=quiet)
+    pid = os.posix_spawn(command[0], command, environment, file_actions=quiet)
     _, status, used = os.wait4(pid, 0)
     wall = time.perf_counter() - begin
     if status:
@@ -106,9 +104,8 @@ def _add(
     row: dict[str, object] = {"way": way, "n": len(runs)}
     for position, what in enumerate(("wall", "CPU")):
         values = [each[position] for each in runs]
-        above = [
-            mine[position] - theirs[position] for mine, theirs in zip(runs, plain, strict=True)
-        ]
+        others = [each[position] for each in plain]
+        above = [mine - theirs for mine, theirs in zip(values, others, strict=True)]
         own, more = spread(values), spread(above)
         row[f"{what} s"] = f"{own.median:.3f} ({own.low:.3f} to {own.high:.3f})"
         row["above plain" if what == "wall" else "CPU above plain"] = (

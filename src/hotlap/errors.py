@@ -16,7 +16,6 @@
 A message says what was given, what is expected, and what to do, in that order.
 """
 
-import difflib
 from collections.abc import Iterable
 
 DIFFERS = "WHAT WAS LEARNED DIFFERS"
@@ -111,6 +110,8 @@ def unknown_name(given: str, known: Iterable[str], what: str) -> str:
     >>> unknown_name("residant", ["resident", "threads"], "technique")
     "technique 'residant' is not known. Expected: resident, threads. Did you mean 'resident'?"
     """
+    import difflib
+
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""

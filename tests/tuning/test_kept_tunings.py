@@ -95,14 +95,14 @@ def test_another_tuning_has_a_file_of_its_own(
     script: Script, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (script.folder / "config.yaml").write_text("model: small")
-    script = replace(script, args=("config.yaml",))
+    script = script._replace(args=("config.yaml",))
     begun(script)
     if other == "a file given":
         (script.folder / "config.yaml").write_text("model: large")
     if other == "environment":
         monkeypatch.setenv("MODEL", "large")
     found = opened(
-        replace(script, args=("--epochs", "3")) if other == "arguments" else script,
+        script._replace(args=("--epochs", "3")) if other == "arguments" else script,
         replace(
             HOST, torch="2.12.0" if other == "torch" else "2.13.0", cores=2 + (other == "cores")
         ),

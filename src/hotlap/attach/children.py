@@ -11,9 +11,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotlap.attach.at_exit import explain_at_exit
 from hotlap.attach.launchers import ACCELERATE, launched
@@ -39,8 +38,7 @@ _SPAWN = "torch.multiprocessing.spawn"
 _WORKERS = "torch.utils.data._utils.worker"
 
 
-@dataclass(frozen=True)
-class ChildConfig:
+class ChildConfig(NamedTuple):
     """What a child is told."""
 
     config: Config
@@ -57,45 +55,13 @@ class ChildConfig:
 
     def to_text(self) -> str:
         """Return it as JSON."""
-        return json.dumps({**asdict(self), "config": self.config.to_text()})
+        return json.dumps({**self._asdict(), "config": self.config.to_text()})
 
     @classmethod
     def from_text(cls, text: str) -> "ChildConfig":
         """Read back what `to_text` wrote."""
         values = json.loads(text)
         return cls(**{**values, "config": Config.from_text(values["config"])})
-
-
-@dataclass
-class Child:
-    """A child that hotlap is in, as it has told."""
-
-    by: str
-    rank: int | None
-    is_rank: bool = True
-    """False for a child that has no plan: it only says whether it trains."""
-    trains: bool = False
-    ranks: int = 1
-    """Processes in its group."""
-    steps: int | None = None
-    """Optimizer steps, None if it did not say at its end."""
-    techniques: list[dict[str, str]] = field(default_factory=list)
-    """{name, state, why}, as it has proven them itself."""
-    failure: str | None = None
-    """Why the plan was not applied to it, if it was not."""
-
-    def hear(self, message: Mapping[str, Any]) -> None:
-        """Take in what it says."""
-        kind = message["kind"]
-        if kind == "trains":
-            self.trains = True
-            # The number in its process group, which is what its own output calls it.
-            self.rank = self.rank if message["rank"] is None else message["rank"]
-            self.ranks = message["ranks"]
-        elif kind == "failed":
-            self.failure = message["error"]
-        elif kind == "report":
-            self.steps, self.techniques = message["steps"], message["techniques"]
 
 
 def is_launcher() -> bool:
@@ -216,7 +182,7 @@ def _told(process: Any, target: str, config: Config) -> ChildConfig:
         rank = process._args[1]
         return ChildConfig(config, "torch.multiprocessing.spawn", is_rank=True, rank=rank)
     # It may be anything, and only says whether it trains.
-    return ChildConfig(replace(config, plan={}, techniques=()), "torch.multiprocessing")
+    return ChildConfig(config._replace(plan={}, techniques=()), "torch.multiprocessing")
 
 
 def attach(text: str, lost: Callable[[], None]) -> None:
@@ -261,12 +227,12 @@ def _following(config: Config, rank: int | None) -> Config:
     options = {**config.options, "follows": rank}
     if config.role != "verify":
         options["is_watched"] = config.role == "observe"
-        return replace(config, role="follow", options=options)
+        return config._replace(role="follow", options=options)
     # Steps are kept whole, and gradients compared, of the first rank.
     folder = Path(config.options["folder"]) / f"rank-{rank}"
     folder.mkdir(exist_ok=True)
     kept = {"samples": (), "gradients": None, "beside": None, "folder": str(folder)}
-    return replace(config, options={**options, **kept})
+    return config._replace(options={**options, **kept})
 
 
 def _environment(inside: ChildConfig, base: Mapping[str, str]) -> dict[str, str]:
@@ -302,30 +268,3 @@ def _take_back() -> None:
         else:
             os.unsetenv(name)
     _put.clear()
-
-
-def problem(steps: int | None, exit_code: int, heard: list[Child]) -> str | None:
-    """Return why a plan was applied to nothing, or not to all that trained; None if it was.
-
-    Args:
-        steps: optimizer steps of the script's own process, None if it did not say.
-        exit_code: the script's.
-        heard: the children that train.
-    """
-    others = [child for child in heard if not child.is_rank]
-    if others:
-        by = " and ".join(sorted({child.by for child in others}))
-        many = f"{len(others)} child processes" if len(others) > 1 else "a child process"
-        verb, who = ("train", "they") if len(others) > 1 else ("trains", "it")
-        rest = f"{who} ran without the plan" if steps else "the plan was not applied"
-        return (
-            f"{many} {verb}, started by {by}: {rest}, because hotlap attaches to the script's own "
-            "process, to ranks of torchrun, and to processes of torch.multiprocessing.spawn"
-        )
-    if steps == 0 and exit_code == 0 and not heard:
-        return (
-            "no process that hotlap is attached to took a step of a torch optimizer, so the plan "
-            "was not applied. hotlap attaches to the script's own process, to ranks of torchrun, "
-            "and to processes of torch.multiprocessing.spawn"
-        )
-    return None

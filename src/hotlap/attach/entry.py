@@ -3,9 +3,8 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hotlap.trial.environment import surroundings
 from hotlap.trial.protocol import Config
@@ -18,8 +17,7 @@ def is_off() -> bool:
     return os.environ.get("HOTLAP_OFF", "0") not in ("", "0")
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """A training script as the user starts it.
 
     Exactly one of `path` and `module` is given.

@@ -1,7 +1,7 @@
 """Command lines of launchers: which of the words is the script that their ranks run."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 TORCHRUN = "torch.distributed.run"
 """The module that the command `torchrun` is."""
@@ -30,14 +30,13 @@ _FLAGS: Mapping[str, frozenset[str]] = {
 """Options without a value, with dashes for underscores; all others have one."""
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(NamedTuple):
     """What the ranks run."""
 
     name: str
     is_script: bool
     """False for a module, and for a command."""
-    words: tuple[str, ...] = field(default=(), compare=False)
+    words: tuple[str, ...] = ()
     """The command behind Python, as in `-m pkg.train --epochs 3`; empty for another program."""
 
 

@@ -1,49 +1,19 @@
 """Chooses the plan file that a script runs under, and the one line that says so."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from hotlap.attach.entry import is_off
-from hotlap.attach.launchers import COMMANDS, launched
-from hotlap.attach.runner import exact_part
+from hotlap.attach.default_plan import (
+    PlanChoice,
+    Started,
+    choice_line,
+    choose_default,
+    plan_path,
+)
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
-from hotlap.techniques import EXACT_PLAN, check, registry
+from hotlap.techniques import check, exact_part, named
 
-
-@dataclass(frozen=True)
-class PlanChoice:
-    """A plan, and why this one."""
-
-    plan: Plan
-    line: str
-
-
-class Started(Protocol):
-    """What is started: a script, a module or a recipe."""
-
-    @property
-    def path(self) -> str | None: ...
-    @property
-    def module(self) -> str | None: ...
-    @property
-    def args(self) -> tuple[str, ...]: ...
-    @property
-    def folder(self) -> Path: ...
-
-
-def plan_path(script: Started) -> Path:
-    """Return where the tuned plan of a script or recipe is kept."""
-    if script.path is not None:
-        return script.folder / Path(script.path).with_suffix(".plan.toml")
-    module = script.module
-    started = launched(script.args, module) if module in COMMANDS.values() else None
-    if started is not None:
-        # What is faster in one process need not be on ranks.
-        stem = Path(started.name).with_suffix("") if started.is_script else started.name
-        return script.folder / f"{stem}.ranks.plan.toml"
-    return script.folder / f"{script.module}.plan.toml"
+__all__ = ["PlanChoice", "Started", "choose", "plan_path"]
 
 
 def choose(
@@ -70,44 +40,35 @@ def choose(
         MissingFile: there is no such plan file.
         PlanError: it holds what no plan holds.
     """
-    if is_off():
-        return PlanChoice(Plan(), "HOTLAP_OFF is set: running plain")
-    if wanted is None:
-        words = "exact techniques only, no plan was given"
-        if plan_path(script).exists():
-            words += f"; '{plan_path(script)}' exists: use it with `--plan auto`"
-        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, words))
-    path = plan_path(script) if wanted == "auto" else Path(wanted)
-    if wanted == "auto" and not path.exists():
-        # Tuning writes no file where nothing is gained.
-        words = (
-            f"exact techniques only: '{path}' was not found; `hotlap tune {script}` writes it if "
-            "it finds a faster plan"
-        )
-        return PlanChoice(EXACT_PLAN, _line(EXACT_PLAN, words))
+    chosen = choose_default(script, wanted)
+    if chosen is not None:
+        return chosen
+    path = plan_path(script) if wanted is None or wanted == "auto" else Path(wanted)
     file = PlanFile.read(path)
-    known = registry(techniques)
+    known = named(file.plan, techniques)
     check(file.plan, known)
     if file.verdict is not None and file.verdict.tier in ("unproven", "changed"):
         words = f"{path} is not used: its verdict is `{file.verdict.tier}`"
-        return PlanChoice(Plan(), _line(Plan(), words))
+        return PlanChoice(Plan(), choice_line(Plan(), words))
     if by_hand and wanted != "auto" and _claims_nothing(file):
         return PlanChoice(
-            file.plan, _line(file.plan, f"written by hand, nothing is proven, {path}")
+            file.plan, choice_line(file.plan, f"written by hand, nothing is proven, {path}")
         )
     strange = _why_not_applicable(file, cpu, torch)
     if strange:
         plan = exact_part(file.plan, known)
         out = ", ".join(name for name in file.plan.techniques if name not in plan.techniques)
         words = f"exact techniques of {path} only: {strange}" + (f"; dropped: {out}" if out else "")
-        return PlanChoice(plan, _line(plan, words))
+        return PlanChoice(plan, choice_line(plan, words))
     if not file.plan:
-        return PlanChoice(Plan(), _line(Plan(), f"{path}: nothing faster than plain was found"))
+        return PlanChoice(
+            Plan(), choice_line(Plan(), f"{path}: nothing faster than plain was found")
+        )
     verdict = file.verdict
     words = (
         f"verdict {verdict.tier} over {verdict.horizon_steps} steps" if verdict else "no verdict"
     )
-    return PlanChoice(file.plan, _line(file.plan, f"{words}, from {path}"))
+    return PlanChoice(file.plan, choice_line(file.plan, f"{words}, from {path}"))
 
 
 def _claims_nothing(file: PlanFile) -> bool:
@@ -125,7 +86,3 @@ def _why_not_applicable(file: PlanFile, cpu: str, torch: str) -> str:
     if file.host.torch != torch:
         return f"it was measured with torch {file.host.torch}, this is {torch}"
     return ""
-
-
-def _line(plan: Plan, words: str) -> str:
-    return f"plan {plan.hash}: {plan} ({words})"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hotlap.attach.children import Child
+from hotlap.attach.heard_child import Child
 
 _SHOWN = 3
 """Ranks that are named in a line."""

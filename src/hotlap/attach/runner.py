@@ -8,19 +8,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from hotlap.attach.children import Child
-from hotlap.attach.children import problem as children_problem
 from hotlap.attach.entry import Script, environment, is_off
+from hotlap.attach.heard_child import Child
+from hotlap.attach.heard_child import problem as children_problem
 from hotlap.attach.launchers import ACCELERATE, launched, ranks_wanted
 from hotlap.attach.signal_forwarding import SignalForwarder
-from hotlap.failures import recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
-from hotlap.host.memory import memory
 from hotlap.plan import Plan
-from hotlap.techniques import Numerics, Technique, registry
 from hotlap.trial import exchange
 from hotlap.trial.environment import plan_data
 from hotlap.trial.hub import Hub
@@ -34,45 +30,50 @@ _LISTEN_S = 0.5
 _UNKNOWN = "it is not known which techniques took effect:"
 
 
-@dataclass
 class Outcome:
     """How a script ended that ran under a plan."""
 
-    exit_code: int
-    attached: bool = False
-    torch: str | None = None
-    techniques: list[dict[str, str]] = field(default_factory=list)
-    failure: str | None = None
-    """Why the plan was not applied, if it was not."""
-    steps: int | None = None
-    """Optimizer steps of the script's own process, None if it did not say at its end."""
-    out_of_memory: bool = False
-    """True if a process of this one's control group was killed meanwhile, for its limit."""
-    cut: bool = False
-    """True if the script closed the socket long before its end."""
-    signal: int | None = None
-    """The signal that ended it, None if it ended by itself."""
-    unheard: str | None = None
-    """Why nobody could be heard, if so: no folder for temporary files can be written to."""
-    children: list[Child] = field(default_factory=list)
-    """The child processes that hotlap was in; with the script's own, if that is a rank itself."""
-    own_rank: Child | None = None
-    """The script's own process, if it is a rank beside others."""
+    def __init__(self) -> None:
+        self.exit_code = 1
+        self.attached = False
+        self.torch: str | None = None
+        self.techniques: list[dict[str, str]] = []
+        self.failure: str | None = None
+        """Why the plan was not applied, if it was not."""
+        self.steps: int | None = None
+        """Optimizer steps of the script's own process, None if it did not say at its end."""
+        self.out_of_memory = False
+        """True if a process of this one's control group was killed meanwhile, for its limit."""
+        self.cut = False
+        """True if the script closed the socket long before its end."""
+        self.signal: int | None = None
+        """The signal that ended it, None if it ended by itself."""
+        self.unheard: str | None = None
+        """Why nobody could be heard, if so: no folder for temporary files can be written to."""
+        self.children: list[Child] = []
+        """Child processes that hotlap was in; with the script's own, if that is a rank itself."""
+        self.own_rank: Child | None = None
+        """The script's own process, if it is a rank beside others."""
 
     def problems(self, script: Script) -> list[str]:
         """Return, a line each, why the run was plain although a plan was to be applied."""
         if is_off():
             return []
         if self.out_of_memory and self.exit_code == 128 + signal.SIGKILL:
+            from hotlap.host.memory import memory
+
             return [
                 f"`{script}` was killed by the system: the memory of its control group "
                 f"({memory()[0] / 2**20:.0f} MiB) was used up. `hotlap explain ended_by_signal` "
                 "says what to look at, and what to do"
             ]
-        ended = None if self.signal is None else recognize_signal(self.signal)
-        if ended is not None:
-            # How much of the plan took effect is not known of a process that said nothing more.
-            return [ended.line]
+        if self.signal is not None:
+            from hotlap.failures import recognize_signal
+
+            ended = recognize_signal(self.signal)
+            if ended is not None:
+                # How much of the plan took effect is not known of a process that said no more.
+                return [ended.line]
         if self.unheard is not None:
             return [f"{_UNKNOWN} the script could not connect to hotlap ({self.unheard})"]
         if not self.attached:
@@ -107,21 +108,6 @@ class Outcome:
         )
 
 
-def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
-    """Return what of a plan may be used where nothing of it was measured.
-
-    That is every technique that claims to be `exact` and does not need a race to show its gain.
-    """
-    known = registry() if known is None else known
-    kept = {
-        name: values
-        for name, values in plan.techniques.items()
-        if known[name].numerics(known[name].options(values)) is Numerics.EXACT
-        and not known[name].needs_race
-    }
-    return Plan(kept)
-
-
 def run(
     script: Script,
     plan: Plan,
@@ -139,7 +125,7 @@ def run(
         stdout: descriptor of where its standard output goes, this process's own if None.
         variables: of the environment, beside this process's own.
     """
-    outcome, killed_before = Outcome(exit_code=1), out_of_memory_kills()
+    outcome, killed_before = Outcome(), out_of_memory_kills()
     with contextlib.ExitStack() as opened:
         hub = _hub(opened, outcome)
         address = None if hub is None else hub.address

@@ -4,7 +4,6 @@ import importlib
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from hotlap.cli.stopping import leave_on_signals
@@ -77,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Whoever read our output went away; without this Python complains when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
+        import traceback
+
         _complain(f"{traceback.format_exc()}{name}: {whose}")
         # A note is advice already, with figures.
         _explain(name, error, advises=not getattr(error, "__notes__", ()))
@@ -85,16 +86,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _show_cause(error: HotlapError) -> None:
     """Show the traceback of the user's code that one of hotlap's exceptions was made of."""
+    cause = error.__cause__
+    # Python shows nothing of a SystemExit either.
+    if cause is None or isinstance(cause, SystemExit):
+        return
+    import traceback
+
     from hotlap.usercode import is_users
 
-    cause = error.__cause__
-    if isinstance(cause, SystemExit):
-        # Python shows none of it either.
-        return
-    place = None if cause is None else cause.__traceback__
+    place = cause.__traceback__
     while place is not None and not is_users(place.tb_frame.f_code.co_filename):
         place = place.tb_next
-    if cause is not None and place is not None:
+    if place is not None:
         _complain("".join(traceback.format_exception(type(cause), cause, place)).rstrip())
 
 
@@ -118,6 +121,8 @@ def _explain(name: str, error: BaseException, *, advises: bool = True) -> None:
 
 def _origin_of_error() -> str:
     """Say whose code raised the exception at hand, as far as its traceback shows it."""
+    import traceback
+
     from hotlap.usercode import is_users
 
     frames = traceback.extract_tb(sys.exc_info()[2])

@@ -1,9 +1,7 @@
 """Invokes a command with what was given on the command line."""
 
-import difflib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from hotlap.cli.command import Command, read_plain
 from hotlap.cli.target import Target
@@ -25,7 +23,7 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
     values = dict(given.values)
     if given.script is not None:
         _check_folder()
-        values["target"] = replace(Target.parse(given.script).resolve(), typed=tuple(argv))
+        values["target"] = Target.parse(given.script).resolve()._replace(typed=tuple(argv))
     try:
         return given.function(**values) or 0
     except UsageError as error:
@@ -48,6 +46,8 @@ def _check_folder() -> None:
 
 def _nearest_option(given: Iterable[str], options: Iterable[str], message: str) -> str | None:
     """Return the command's own option that one of the script's, named in a message, is near to."""
+    import difflib
+
     for token in given:
         name = token.partition("=")[0]
         near = difflib.get_close_matches(name, list(options), n=1, cutoff=0.7)

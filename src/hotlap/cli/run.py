@@ -2,8 +2,10 @@
 
 import sys
 
+from hotlap.attach.default_plan import PlanChoice
+from hotlap.attach.entry import Script
 from hotlap.cli.command import Command
-from hotlap.cli.starting import say, script_of
+from hotlap.cli.starting import may_be_recipe, say, script_of
 from hotlap.cli.target import Target
 from hotlap.errors import UsageError
 
@@ -36,20 +38,13 @@ def run(
     dry
         Say what would be done, and do nothing.
     """
-    from hotlap.attach import rank_report
-    from hotlap.attach.plan_choice import choose
+    from hotlap.attach.default_plan import choose_default
     from hotlap.attach.runner import run as run_script
-    from hotlap.recipe_detection import is_recipe, trains_itself
     from hotlap.report.printable import printable
 
     script = script_of(target, python)
-    if script.path is not None and is_recipe(script.path) and not trains_itself(script.path):
-        raise UsageError(
-            f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
-            f"Use `hotlap train {target}`."
-        )
-    cpu, torch = _cpu_and_torch() if plan is not None else ("", "")
-    chosen = choose(script, plan, cpu=cpu, torch=torch, techniques=technique)
+    _refuse_recipe(script, target)
+    chosen = choose_default(script, plan) or _choose(script, plan, technique)
     say(chosen.line)
     variables = {"CUDA_LAUNCH_BLOCKING": "1"} if synchronous else {}
     if dry:
@@ -61,19 +56,37 @@ def run(
     for row in outcome.techniques if outcome.own_rank is None else ():
         if row["state"] != "applied":
             say(f"{row['name']}: {row['state']}, {printable(row['why'])}")
-    for line in rank_report.lines(outcome.children, outcome.exit_code):
-        say(line)
+    if outcome.children:
+        from hotlap.attach import rank_report
+
+        for line in rank_report.lines(outcome.children, outcome.exit_code):
+            say(line)
     fewer = outcome.started_fewer(script)
     for line in [*outcome.problems(script), *([] if fewer is None else [fewer])]:
         say(line)
     return outcome.exit_code
 
 
-def _cpu_and_torch() -> tuple[str, str]:
-    """Return what a plan file is compared with; `Host.detect` takes a tenth of a second."""
+def _refuse_recipe(script: Script, target: Target) -> None:
+    if script.path is None or not may_be_recipe(script.path):
+        return
+    from hotlap.recipe_detection import is_recipe, trains_itself
+
+    if is_recipe(script.path) and not trains_itself(script.path):
+        raise UsageError(
+            f"'{script.path}' is a recipe: it defines `task()` and does not train when it is run. "
+            f"Use `hotlap train {target}`."
+        )
+
+
+def _choose(script: Script, wanted: str | None, techniques: tuple[str, ...]) -> PlanChoice:
+    """Return the plan to run under, of a plan file."""
+    from hotlap.attach.plan_choice import choose
     from hotlap.host import probes
 
-    return probes.cpu_name(), probes.version("torch") or ""
+    # `Host.detect` takes a tenth of a second.
+    cpu, torch = probes.cpu_name(), probes.version("torch") or ""
+    return choose(script, wanted, cpu=cpu, torch=torch, techniques=techniques)
 
 
 COMMAND = Command(

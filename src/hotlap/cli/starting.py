@@ -29,6 +29,15 @@ def script_of(target: Target, python: str) -> Script:
     )
 
 
+def may_be_recipe(path: str) -> bool:
+    """Return False if a file does not speak of hotlap: it need not be parsed then."""
+    try:
+        with open(path, "rb") as stream:
+            return b"hotlap" in stream.read()
+    except OSError:
+        return False
+
+
 def say(text: str) -> None:
     """Print one line of progress on standard error."""
     from hotlap.report.printable import printable

@@ -1,14 +1,11 @@
 """Splits a command line into hotlap's options, the script, and the script's own arguments."""
 
-import difflib
 import errno
-import importlib.machinery
-import importlib.util
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hotlap.attach.launchers import ACCELERATE, COMMANDS, TORCHRUN, launched, split_command
 from hotlap.errors import MissingFile, UsageError
@@ -22,14 +19,13 @@ _SHOWN = 100
 """Letters of a path in a message."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A training script as it was typed: one of `script` and `module`, and its arguments."""
 
     script: str | None = None
     module: str | None = None
     args: tuple[str, ...] = ()
-    typed: tuple[str, ...] = field(default=(), compare=False)
+    typed: tuple[str, ...] = ()
     """All tokens behind the command's name, its own options included."""
 
     @classmethod
@@ -177,11 +173,16 @@ def _nearest_file(path: Path) -> str:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
     except OSError:
         return ""
+    import difflib
+
     near = difflib.get_close_matches(path.name, sorted(names), n=1, cutoff=0.6)
     return f" Did you mean '{path.parent / near[0]}'?" if near else ""
 
 
 def _check_module(module: str) -> None:
+    import importlib.machinery
+    import importlib.util
+
     # Only the first part: to look for the others, Python would have to run the package.
     top = module.partition(".")[0]
     if importlib.machinery.PathFinder.find_spec(top, [os.getcwd()]) is not None:

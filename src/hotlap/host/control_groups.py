@@ -8,16 +8,15 @@ admin-guide/cgroup-v2.rst and admin-guide/cgroup-v1/memory.rst.
 import contextlib
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 PROC = Path("/proc/self")
 _UNLIMITED = 1 << 60
 """A group of version 1 without a memory limit says a number near 2**63."""
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """What one group with a memory limit says."""
 
     limit: int

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -86,7 +86,7 @@ class RecipeRun:
         """Return the environment of a trial's process."""
         result = surroundings(config, base, trial=True, seed=seed)
         plan = {**self.base.techniques, **config.plan}
-        told = replace(config, plan=plan, options={**config.options, "device": self.device})
+        told = config._replace(plan=plan, options={**config.options, "device": self.device})
         result[ENVIRONMENT] = told.to_text()
         return result
 

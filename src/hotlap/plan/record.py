@@ -3,13 +3,13 @@
 Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
 """
 
-import hashlib
+import contextlib
+import importlib
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from hotlap.errors import PlanError
 
@@ -21,7 +21,6 @@ _NAMES = "a letter, then at most 63 letters, digits, '_' or '-'"
 _WORD = re.compile(r"[A-Za-z0-9 _.,+-]{0,64}")
 
 
-@dataclass(frozen=True, init=False)
 class Plan:
     """The techniques that a run is executed with, and their options.
 
@@ -45,7 +44,22 @@ class Plan:
         """
         plain = {name: _plain_options(name, given) for name, given in (techniques or {}).items()}
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
-        object.__setattr__(self, "canonical", text)
+        # Past `__setattr__`, which refuses: a plan is immutable.
+        vars(self)["canonical"] = text
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a plan cannot be changed: use `with_technique` to set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a plan cannot be changed: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.canonical == other.canonical
+
+    def __hash__(self) -> int:
+        return hash(self.canonical)
 
     @property
     def techniques(self) -> dict[str, dict[str, Option]]:
@@ -59,7 +73,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """Twelve hexadecimal digits that name the plan."""
-        return hashlib.sha256(self.canonical.encode()).hexdigest()[:12]
+        return _sha256()(self.canonical.encode()).hexdigest()[:12]
 
     def with_technique(self, name: str, /, **options: Option) -> "Plan":
         """Return the plan with this technique in it, in place of one of the same name."""
@@ -95,6 +109,16 @@ class Plan:
 
     def __bool__(self) -> bool:
         return self.canonical != "{}"
+
+
+def _sha256() -> Any:
+    # The builtin one: `hashlib` loads OpenSSL, for which `hotlap run` would have to wait.
+    for name in ("_sha2", "_sha256"):
+        with contextlib.suppress(ImportError):
+            return importlib.import_module(name).sha256
+    import hashlib
+
+    return hashlib.sha256
 
 
 def _plain_options(name: str, given: Any) -> dict[str, Option]:

@@ -38,10 +38,10 @@ def _as_plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    to_json = None if isinstance(value, type) else getattr(value, "to_json", None)
+    if to_json is not None:
+        return _as_plain(to_json())
     if is_dataclass(value) and not isinstance(value, type):
-        to_json = getattr(value, "to_json", None)
-        if to_json is not None:
-            return _as_plain(to_json())
         # Not `asdict`: it would not ask the records inside for their `to_json`.
         return {item.name: _as_plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):

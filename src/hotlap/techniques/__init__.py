@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hotlap.errors import PlanError, UnknownName, unknown_name
 from hotlap.plan import Plan
+from hotlap.plan.before_start import EXACT_PLAN
 from hotlap.plan.outside import load_object
 from hotlap.techniques.record import (
     FeedTarget,
@@ -25,9 +26,6 @@ from hotlap.techniques.record import (
     StepTarget,
     Technique,
 )
-
-EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
-"""What is used where nobody chose: techniques that leave every bit as it was."""
 
 ORDER: tuple[str, ...] = (
     # The environment must be complete before the process starts.
@@ -91,8 +89,10 @@ __all__ = [
     "StepTarget",
     "Technique",
     "check",
+    "exact_part",
     "get",
     "load",
+    "named",
     "numerics_of",
     "registry",
     "techniques_of",
@@ -138,6 +138,18 @@ def registry(extra: Iterable[str] = ()) -> dict[str, Technique]:
     return found
 
 
+def named(plan: Plan, extra: Iterable[str] = ()) -> dict[str, Technique]:
+    """Return name -> technique of those that a plan names; no other built-in one is imported.
+
+    Args:
+        plan: may name techniques that do not exist.
+        extra: techniques from outside, as `module:NAME`.
+    """
+    outside = {technique.name: technique for technique in map(load, extra)}
+    names = [name for name in ORDER if name in plan.techniques]
+    return {name: get(name) for name in names} | outside
+
+
 def load(spec: str) -> Technique:
     """Import a technique from outside, given as `module:NAME`.
 
@@ -152,7 +164,7 @@ def check(plan: Plan, known: Mapping[str, Technique] | None = None) -> None:
     known = registry() if known is None else known
     for name, values in plan.techniques.items():
         if name not in known:
-            raise PlanError(unknown_name(name, known, "technique"))
+            raise PlanError(unknown_name(name, {*ORDER, *known}, "technique"))
         _check_options(name, known[name], values)
 
 
@@ -183,6 +195,21 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
         # The options' own message says what is expected.
         words = f"technique '{name}': {error}"
         raise PlanError(words) from error
+
+
+def exact_part(plan: Plan, known: Mapping[str, Technique] | None = None) -> Plan:
+    """Return what of a plan may be used where nothing of it was measured.
+
+    That is every technique that claims to be `exact` and does not need a race to show its gain.
+    """
+    known = registry() if known is None else known
+    kept = {
+        name: values
+        for name, values in plan.techniques.items()
+        if known[name].numerics(known[name].options(values)) is Numerics.EXACT
+        and not known[name].needs_race
+    }
+    return Plan(kept)
 
 
 def numerics_of(plan: Plan, known: Mapping[str, Technique] | None = None) -> Numerics:

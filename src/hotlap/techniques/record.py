@@ -48,7 +48,7 @@ MakeIterator = Callable[[Any, Callable[[], Any]], Any]
 """Takes a DataLoader and what makes its iterator as torch does, and returns an iterator."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class FeedTarget:
     """What a technique at the feed seam acts on: one data set behind one or several DataLoaders.
 
@@ -84,7 +84,7 @@ class FeedTarget:
     """Per technique: whatever its proof needs."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ModelTarget:
     """What a technique at the model seam acts on: a trained module, before its first forward."""
 
@@ -100,7 +100,7 @@ class ModelTarget:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class OptimizerTarget:
     """What a technique at the optimizer seam acts on: an optimizer, before its first step."""
 
@@ -119,7 +119,7 @@ class OptimizerTarget:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class StepTarget:
     """What a technique at the step seam acts on: the engine's step, before its first call.
 
@@ -163,7 +163,7 @@ class StepTarget:
     """Per technique: whatever its proof needs."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ProcessTarget:
     """What a technique at the process seam acts on: the environment, and switches global to torch.
 

@@ -1,11 +1,10 @@
 """Environment of a measured process: what a plan sets, and what must not be inherited."""
 
 import json
-import tempfile
 from collections.abc import Mapping
 
 from hotlap.plan import Plan
-from hotlap.techniques import ProcessTarget, techniques_of
+from hotlap.plan.before_start import AT_PROCESS_SEAM
 from hotlap.trial.protocol import Config
 
 TRACKERS_OFF = {
@@ -41,6 +40,8 @@ def surroundings(
     """Return the environment of a process that a plan is applied in, however hotlap gets there."""
     result = dict(base)
     if trial:
+        import tempfile
+
         result |= TRACKERS_OFF | trackers_in(base.get("TMPDIR") or tempfile.gettempdir())
         for name in TRACKERS_REMOVED:
             result.pop(name, None)
@@ -51,6 +52,10 @@ def surroundings(
 
 
 def _process_seam(config: Config, environment: dict[str, str]) -> None:
+    if not config.techniques and not AT_PROCESS_SEAM & config.plan.keys():
+        return
+    from hotlap.techniques import ProcessTarget, techniques_of
+
     target = ProcessTarget(environment)
     for technique, options in techniques_of(Plan(config.plan), config.techniques):
         if technique.seam_of(options) == "process":

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 ENVIRONMENT = "HOTLAP_TRIAL"
 """Holds, in a trial of a recipe, what its process is told; never set elsewhere."""
@@ -33,14 +32,13 @@ Role = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """What an attached process is told, in its environment."""
 
     role: Role
     address: str | None = None
     """Where to connect, see `hotlap.trial.hub`; None where nobody listens."""
-    plan: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    plan: Mapping[str, Mapping[str, Any]] = {}
     techniques: tuple[str, ...] = ()
     """Techniques from outside, as `module:NAME`."""
     inject_seed: int | None = None
@@ -48,11 +46,11 @@ class Config:
     shift_seeds: int = 0
     """Add this to every seed that the script sets."""
     fill_ahead: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     """What the role needs."""
 
     def to_text(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> "Config":

@@ -132,6 +132,7 @@ class TurnClock:
         now = time.perf_counter_ns()
         self.ms, self.whole_ms = (now - self._count_began) / 1e6, (now - self._turn_began) / 1e6
         each = [(b - a) / 1e6 for a, b in pairwise([self._count_began, *self._ends])]
+
         # The host runs ahead of a device, and waiting in every step would slow it down.
         self.median_ms = self.ms / self.counted if self._is_queued else median(each)
         return True

@@ -25,7 +25,7 @@ from hotlap.tuning.result import Tuning
 from hotlap.tuning.stored import data_of, plan_of, tuning_of, verdict_of
 
 log = logging.getLogger("hotlap")
-_SCHEMA = 1
+_SCHEMA = 2
 _MOST_KEPT = 100
 _OF_THE_TERMINAL = (
     "_",
@@ -156,12 +156,12 @@ class KeptTuning:
         return {
             "schema": _SCHEMA,
             "files": self.files,
-            "decisions": [[asdict(p), asdict(each)] for p, each in self.decisions.items()],
-            "finalists": [[asdict(p), asdict(ratio)] for p, ratio in self.finalists.items()],
-            "rest": [asdict(plan) for plan in self.rest],
+            "decisions": [[p.to_json(), asdict(each)] for p, each in self.decisions.items()],
+            "finalists": [[p.to_json(), asdict(ratio)] for p, ratio in self.finalists.items()],
+            "rest": [plan.to_json() for plan in self.rest],
             "live_floor": self.live_floor,
             "raced_s": self.raced_s,
-            "verdicts": [[asdict(p), asdict(verdict)] for p, verdict in self.verdicts.items()],
+            "verdicts": [[p.to_json(), asdict(verdict)] for p, verdict in self.verdicts.items()],
             "result": None if self.result is None else data_of(self.result),
             "budget_s": self.budget_s,
             "at": self.at,
@@ -221,7 +221,7 @@ def key_of(subject: Subject, host: Host, request: Mapping[str, Any]) -> str:
     variables = sorted(os.environ.items())
     surroundings = {k: v for k, v in variables if not k.startswith(_OF_THE_TERMINAL)}
     named = {
-        "subject": [subject.command(), str(subject.folder), vars(subject)],
+        "subject": [subject.command(), str(subject.folder), repr(subject)],
         "given": [digest_of(str(subject.folder / each)) for each in subject.command()[1:]],
         "host": [host.cpu, host.cores, gpus, host.torch, surroundings],
         "hotlap": _own_files(),

@@ -1,6 +1,5 @@
 """`Tuning` as plain data, and back."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -20,7 +19,11 @@ Data = Mapping[str, Any]
 
 def data_of(tuning: Tuning) -> dict[str, Any]:
     """Return what `tuning_of` takes."""
-    return asdict(tuning)
+    return asdict(tuning, dict_factory=_with_plans_as_data)
+
+
+def _with_plans_as_data(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: each.to_json() if isinstance(each, Plan) else each for name, each in items}
 
 
 def tuning_of(data: Data) -> Tuning:
@@ -54,8 +57,8 @@ def tuning_of(data: Data) -> Tuning:
 
 
 def plan_of(data: Data) -> Plan:
-    """Return the plan of which `data` is the `asdict`."""
-    return Plan(json.loads(data["canonical"]))
+    """Return the plan of which `data` is the `to_json`."""
+    return Plan(data)
 
 
 def verdict_of(data: Data) -> Verdict:

@@ -3,7 +3,6 @@
 import logging
 import random
 from math import log
-from statistics import median
 from typing import Any
 
 from hotlap.attach.apply import PlanInProcess
@@ -131,6 +130,8 @@ class _Compared:
         self._clock.begin(self._steps + settle, settle)
 
     def __str__(self) -> str:
+        from statistics import median
+
         without, with_it = (median(each) for each in self._ms)
         return (
             f"a step takes {with_it:.2f} ms with it and {without:.2f} ms without it "
@@ -158,6 +159,8 @@ class _Compared:
 
     def state(self, wanted: float) -> str | None:
         """Return whether steps without it are `faster` or `not_faster`, None while that is open."""
+        from statistics import median
+
         if len(self.logs) >= _FEWEST_PAIRS and median(self.logs) < -_LARGE:
             # It stays on then, whatever the evidence: more turns without it cost more.
             return "not_faster"
@@ -174,4 +177,6 @@ class _Compared:
 
     def is_slower_by_means(self) -> bool:
         """True if the turns' means agree: what lengthens few steps hides from medians."""
+        from statistics import median
+
         return median(self._means) > 0

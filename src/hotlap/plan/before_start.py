@@ -1,0 +1,20 @@
+"""What `hotlap run` must know of techniques before it loads one: its script is to start soon."""
+
+from hotlap.plan.record import Plan
+
+EXACT_PLAN = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
+"""What is used where nobody chose: techniques that leave every bit as it was."""
+
+AT_PROCESS_SEAM = frozenset(
+    (
+        "allocator",
+        "cudnn_benchmark",
+        "deterministic",
+        "flush_denormal",
+        "garbage_collector",
+        "host_allocator",
+        "matmul_precision",
+        "threads",
+    )
+)
+"""Techniques that may act on a process before it starts; all others need not be loaded for that."""

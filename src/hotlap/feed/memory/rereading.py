@@ -1,11 +1,12 @@
 """Which held samples to read again, and whether they are the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from hotlap import rng
+from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 
@@ -30,17 +31,40 @@ def positions_of(indices: Any, length: int) -> torch.Tensor | None:
     return index if low >= 0 and high < length else None
 
 
-def spread_over(held: Store, count: int, start: int) -> torch.Tensor:
-    """Return positions of about `count` held samples, evenly spread, int64, shape (n,).
+def spread_over(there: torch.Tensor, count: int, start: int) -> torch.Tensor:
+    """Return about `count` of the positions of samples, evenly spread, int64, shape (n,).
 
     Args:
-        held: where samples are.
+        there: positions, int64, shape (n,).
         count: how many.
         start: another number starts with another sample.
     """
-    there = held.have.nonzero().flatten()
     stride = max(1, len(there) // count)
     return there[start % stride :: stride]
+
+
+def missing_chunks(held: Store, most: int) -> Iterator[torch.Tensor]:
+    """Give the positions of the samples that are not held, int64, shape (n,), to be read at once.
+
+    Of several ranks with one copy each begins with its own part, and leaves out what others read.
+
+    Args:
+        held: where samples are.
+        most: positions given at a time, where memory is no matter.
+    """
+    missing = (~held.have).nonzero().flatten()
+    # How many fit is known once one is held, and whose copy it is.
+    yield from missing[:1].split(1)
+    if held.common is not None:
+        missing = missing.roll(-held.common.number * len(missing) // HostPlace.sharers)
+    start = 0
+    while start < len(missing):
+        chunk = missing[start : start + held.samples_per_read(most)]
+        start += len(chunk)
+        held.add_common()
+        chunk = chunk[~held.have[chunk]]
+        if len(chunk):
+            yield chunk
 
 
 def find_difference(held: Store, read: Callable[[Any], Any], index: torch.Tensor) -> str | None:

@@ -6,7 +6,6 @@ frees it with the last process that uses it, however that one ends.
 """
 
 import contextlib
-import fcntl
 import json
 import logging
 import math
@@ -165,6 +164,9 @@ class _Places:
 @contextlib.contextmanager
 def locked(descriptor: int) -> Iterator[None]:
     """Keep other processes out while entered; of one that is killed, Linux takes the lock back."""
+    # Windows has no such module, and no such memory.
+    import fcntl
+
     # Not flock: a forked child would hold that lock as well.
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     try:
@@ -175,6 +177,8 @@ def locked(descriptor: int) -> Iterator[None]:
 
 def _make(size: int) -> int:
     """Return a descriptor of new memory, all of it taken: later, a page that is missing kills."""
+    import fcntl
+
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     descriptor = os.memfd_create("hotlap-rows", flags)
     try:

@@ -284,13 +284,13 @@ class ResidentRows:
 
     def _serve(self, read: Read, index: torch.Tensor) -> Any:
         """Return the batch from memory, None if a look at the data set says not to."""
-        if not self._checked:
-            self._checked = True
-            self._reread(read, REREAD_AT_FIRST)
-        of_others = self._held.of_others if not self._has_compared else index[:0]
-        # Without any order of its own, this is what the rest of the run may ask for.
+        of_others = index[:0] if self._has_compared else self._held.of_others
+        # Once all are held, nobody looks at every batch any more.
         if len(of_others) and (not self._held.missing or torch.isin(index, of_others).any()):
             self._compare_with_others(read)
+        if not self._checked and not self._held.is_empty:
+            self._checked = True
+            self._reread(read, REREAD_AT_FIRST)
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
             differs = self._read_again(read, index[:_REREAD_AT_ONCE])
@@ -380,6 +380,8 @@ class ResidentRows:
         # Not always the same samples: every epoch starts one further on.
         count = max(1, count // self.rereads_fewer)
         there = self._held.have.nonzero().flatten()
+        if not self._has_compared:
+            there = there[~torch.isin(there, self._held.of_others)]
         differs = self._find_difference(read, spread_over(there, count, self.served))
         if differs is not None:
             self.refuse(differs, too_late=True)

@@ -4,18 +4,15 @@ import gc
 import logging
 import weakref
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from hotlap.feed.memory.common_rows import CommonRows
 from hotlap.feed.memory.gather import gatherer
 from hotlap.feed.memory.place import Gather, HostPlace, Place, no_room, samples_per_read
 from hotlap.feed.purity.same_bytes import same_bytes
 from hotlap.nested import flatten_into
-
-if TYPE_CHECKING:
-    # It needs what only Unix has.
-    from hotlap.feed.memory.common_rows import CommonRows
 
 log = logging.getLogger("hotlap")
 

@@ -31,6 +31,17 @@ def positions_of(indices: Any, length: int) -> torch.Tensor | None:
     return index if low >= 0 and high < length else None
 
 
+def held_positions(held: Store, *, of_others: bool) -> torch.Tensor:
+    """Return the positions of all samples that are held, int64, shape (n,).
+
+    Args:
+        held: where they are.
+        of_others: True to count those that other ranks have read.
+    """
+    there = held.have.nonzero().flatten()
+    return there if of_others else there[~torch.isin(there, held.of_others)]
+
+
 def spread_over(there: torch.Tensor, count: int, start: int) -> torch.Tensor:
     """Return about `count` of the positions of samples, evenly spread, int64, shape (n,).
 
@@ -41,6 +52,29 @@ def spread_over(there: torch.Tensor, count: int, start: int) -> torch.Tensor:
     """
     stride = max(1, len(there) // count)
     return there[start % stride :: stride]
+
+
+def missing_of(held: Store, index: torch.Tensor) -> torch.Tensor:
+    """Return those of the positions, int64, shape (n,), at which no sample is held."""
+    if not held.missing:
+        return index[:0]
+    missing = index[~held.have[index]]
+    if len(missing) and held.common is not None:
+        # Another rank may have read them meanwhile.
+        held.add_common()
+        missing = index[~held.have[index]]
+    return missing
+
+
+def has_of_others(held: Store, index: torch.Tensor) -> bool:
+    """Return True if samples that another rank has read are to be served.
+
+    Args:
+        held: where samples are; once all are held, nobody looks at every batch any more.
+        index: positions of a batch, int64, shape (n,).
+    """
+    of_others = held.of_others
+    return len(of_others) > 0 and bool(not held.missing or torch.isin(index, of_others).any())
 
 
 def missing_chunks(held: Store, most: int) -> Iterator[torch.Tensor]:

@@ -15,16 +15,11 @@ import torch
 
 from hotlap import rng
 from hotlap.errors import DIFFERS
+from hotlap.feed.memory import rereading
 from hotlap.feed.memory.epoch_fetch import EpochFetch
 from hotlap.feed.memory.gather import BatchGatherer
 from hotlap.feed.memory.one_thread import one_thread
 from hotlap.feed.memory.place import HostPlace, Place
-from hotlap.feed.memory.rereading import (
-    find_difference,
-    missing_chunks,
-    positions_of,
-    spread_over,
-)
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
@@ -62,8 +57,7 @@ class ResidentRows:
     """
 
     behind_workers = False
-    rereads_fewer = 1
-    """By how much fewer samples are read again than elsewhere."""
+    rereads_fewer = 1  # By how much fewer samples are read again than elsewhere.
 
     def __init__(
         self,
@@ -96,8 +90,7 @@ class ResidentRows:
         """Times that the samples were thrown away."""
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
-        self._has_compared = False
-        """True once samples that another rank has read were compared with this one's own."""
+        self._has_compared = False  # Samples that another rank has read with this one's own.
         self._forget()
         self._since_check = 0
         self._restless = 0
@@ -187,7 +180,7 @@ class ResidentRows:
         index = None if self.refused is not None else self._call_or_refuse(self._positions, indices)
         if index is None:
             return read(indices)
-        missing = self._missing(index)
+        missing = rereading.missing_of(self._held, index)
         if len(missing) and not self._complete(dataset, read, index, missing):
             return self._read_and_keep(dataset, read, indices, index)
         begin = time.perf_counter()
@@ -196,17 +189,6 @@ class ResidentRows:
         if self._serve_s.count == FirstTimes.ENOUGH:
             self._call_or_refuse(self._compare_times)
         return read(indices) if batch is None else batch
-
-    def _missing(self, index: torch.Tensor) -> torch.Tensor:
-        """Return those of the positions at which no sample is held."""
-        if not self._held.missing:
-            return index[:0]
-        missing = index[~self._held.have[index]]
-        if len(missing) and self._held.common is not None:
-            # Another rank may have read them meanwhile.
-            self._held.add_common()
-            missing = index[~self._held.have[index]]
-        return missing
 
     def _complete(self, dataset: Any, read: Read, index: Any, missing: torch.Tensor) -> bool:
         """Read what is missing of a batch; False if the whole batch is to be read."""
@@ -276,7 +258,7 @@ class ResidentRows:
 
     def _positions(self, indices: Any) -> torch.Tensor | None:
         """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
-        index = positions_of(indices, self.length)
+        index = rereading.positions_of(indices, self.length)
         if index is None:
             last = self.length - 1
             self.refuse(f"the sampler yields something other than indices from 0 to {last}")
@@ -284,18 +266,14 @@ class ResidentRows:
 
     def _serve(self, read: Read, index: torch.Tensor) -> Any:
         """Return the batch from memory, None if a look at the data set says not to."""
-        of_others = index[:0] if self._has_compared else self._held.of_others
-        # Once all are held, nobody looks at every batch any more.
-        if len(of_others) and (not self._held.missing or torch.isin(index, of_others).any()):
+        if not self._has_compared and rereading.has_of_others(self._held, index):
             self._compare_with_others(read)
         if not self._checked and not self._held.is_empty:
             self._checked = True
             self._reread(read, REREAD_AT_FIRST)
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
-            differs = self._read_again(read, index[:_REREAD_AT_ONCE])
-            if differs is not None:
-                self.refuse(differs, too_late=True)
+            self._compare_with_own(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._held.is_empty:
             return None
         gather = self._held.gatherer()
@@ -309,7 +287,7 @@ class ResidentRows:
         """Read every sample that is still missing, at once. Only trials do this."""
         states = rng.global_random_states()
         with one_thread():
-            for chunk in missing_chunks(self._held, _FILL_CHUNK):
+            for chunk in rereading.missing_chunks(self._held, _FILL_CHUNK):
                 if self.refused is not None:
                     break
                 try:
@@ -378,32 +356,29 @@ class ResidentRows:
 
     def _reread(self, read: Read, count: int) -> None:
         # Not always the same samples: every epoch starts one further on.
-        count = max(1, count // self.rereads_fewer)
-        there = self._held.have.nonzero().flatten()
-        if not self._has_compared:
-            there = there[~torch.isin(there, self._held.of_others)]
-        differs = self._find_difference(read, spread_over(there, count, self.served))
+        there = rereading.held_positions(self._held, of_others=self._has_compared)
+        some = rereading.spread_over(there, count // self.rereads_fewer, self.served)
+        self._compare_with_own(read, some)
+
+    def _compare_with_own(self, read: Read, index: torch.Tensor) -> None:
+        differs = self._find_difference(read, index)
         if differs is not None:
             self.refuse(differs, too_late=True)
 
     def _compare_with_others(self, read: Read) -> None:
         """Compare what other ranks have read with this one's own, before any of it is served."""
-        of_others = self._held.of_others
-        if self._has_compared or not len(of_others):
+        if self._has_compared or self._held.common is None:
             return
-        count = max(1, REREAD_AT_FIRST // self.rereads_fewer)
-        differs = self._find_difference(read, spread_over(of_others, count, 0))
-        if differs is not None and self._held.common is not None:
+        some = rereading.spread_over(self._held.of_others, REREAD_AT_FIRST // self.rereads_fewer, 0)
+        differs = self._find_difference(read, some) if len(some) else None
+        if differs is not None:
             self._held.common.note_difference()
             self._part(f"the datasets of the ranks differ ({differs})")
-        self._has_compared = self.refused is None and differs is None
+        self._has_compared = self.refused is None and differs is None and len(some) > 0
 
     def _part(self, why: str) -> None:
-        """Keep a copy of this rank's own from now on."""
-        if self._has_compared:
-            self.refuse(why, too_late=True)
-        else:
-            self._forget(why)
+        # From now on this rank keeps a copy of its own, unless others' samples were served.
+        self.refuse(why, too_late=True) if self._has_compared else self._forget(why)
 
     def _find_difference(self, read: Read, wanted: torch.Tensor) -> str | None:
         """Return what differs of samples that are held when they are read again, if anything."""
@@ -418,6 +393,6 @@ class ResidentRows:
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
             return None
-        differs = find_difference(self._held, read, index)
+        differs = rereading.find_difference(self._held, read, index)
         self._reach.watched.accept()
         return differs

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.runs import TRAIN, ended, ranks_of, started, wait_for, weights
+from tests.distributed.runs import PATIENCE_S, TRAIN, ended, ranks_of, started, wait_for, weights
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.runs import TRAIN, ended, ranks_of, started, wait_for, weights
+from tests.distributed.runs import PATIENCE_S, TRAIN, ended, ranks_of, started, wait_for, weights
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +23,23 @@ def test_a_run_goes_on_with_another_number_of_devices(
         code, said = ended(started(*options, "--devices", str(devices)))
         assert code == 0, said
     assert weights(tmp_path) == alone
+
+
+@pytest.mark.parametrize("by", ["hotlap", "torchrun"])
+def test_ranks_keep_one_copy_of_the_dataset(by: str, alone: Any, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text("schema = 1\n[techniques.resident]\n")
+    options = ["--plan", str(plan), "--run-dir", str(tmp_path / "run")]
+    if by == "hotlap":
+        run = started(*options, "--devices", "2")
+    else:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+        run = started(*options, command=[*torchrun, "--standalone", "-m", *TRAIN[2:]])
+    printed, said = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, said
+    assert weights(tmp_path / "run") == alone
+    if hasattr(os, "memfd_create"):
+        assert "one copy for 2 ranks" in " ".join((printed + said).split())
 
 
 def test_under_torchrun_it_is_the_same_run(alone: Any, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Items(Dataset):
-    def __init__(self, count: int) -> None:
-        self.pixels = torch.arange(count * 64, dtype=torch.float32).reshape(count, 64)
+    def __init__(self, count: int, first: int = 0) -> None:
+        self.pixels = torch.arange(count * 64, dtype=torch.float32).reshape(count, 64) + first
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -34,7 +34,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
         distributed.init_process_group(args.backend)
         rank = distributed.get_rank()
     torch.manual_seed(0)
-    dataset = Items(100)
+    dataset = Items(100, first=rank if args.own_data else 0)
     sampler = DistributedSampler(dataset, shuffle=True)
     loader = DataLoader(dataset, batch_size=8, sampler=sampler, num_workers=args.workers)
     layers = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 10))
@@ -68,6 +68,7 @@ def main() -> None:
     parser.add_argument("--backend", default="gloo")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--own_foreach", type=int)
+    parser.add_argument("--own_data", action="store_true")
     parser.add_argument("--dies", type=int)
     parser.add_argument("--slow", type=int)
     parser.add_argument("--spawn", type=int, default=0)

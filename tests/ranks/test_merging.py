@@ -75,6 +75,18 @@ def test_a_rank_that_was_started_again_counts_once_and_one_that_never_trains_not
     assert rank_report.lines([rank(0, is_rank=False)], 0) == []
 
 
+def test_copies_are_said_once_if_the_ranks_agree() -> None:
+    def holding(number: int, words: str) -> Child:
+        row = {"name": "resident", "state": "applied", "why": "so", "on_ranks": words}
+        return rank(number, techniques=[row])
+
+    one = "one copy for 2 ranks"
+    (line,) = rank_report.lines([holding(0, one), holding(1, one)], 0)
+    assert line == f"resident: applied in 2 of 2 ranks; {one}"
+    (line,) = rank_report.lines([holding(0, one), holding(1, "a copy of its own: so")], 0)
+    assert line.endswith(f"; rank 0: {one}; rank 1: a copy of its own: so")
+
+
 def test_what_is_said_of_each_case() -> None:
     other = Child("torch.multiprocessing", None, is_rank=False)
     other.trains, other.steps = True, 3

@@ -1,8 +1,12 @@
 """`hotlap run` with unedited scripts whose ranks torchrun starts, or that spawn them themselves."""
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +20,7 @@ from hotlap.plan import Plan
 Call = Callable[..., subprocess.CompletedProcess[str]]
 DDP = str(Path(__file__).parent / "ddp.py")
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node", "2")
+ONE_COPY = "; one copy for 2 ranks" if hasattr(os, "memfd_create") else ""
 MODEL_PLAN = Plan({"channels_last": {}, "optimizer": {"implementation": "fused"}})
 
 
@@ -56,7 +61,7 @@ def test_ranks_of_torchrun_train_under_the_plan_and_learn_the_same(
     ended = hotlap("run", *given, DDP, timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert lines(ended.stdout) == lines(plain.stdout)
-    assert "hotlap: resident: applied in 2 of 2 ranks\n" in ended.stderr
+    assert f"hotlap: resident: applied in 2 of 2 ranks{ONE_COPY}\n" in ended.stderr
     assert "hotlap: optimizer: applied in 2 of 2 ranks\n" in ended.stderr
 
 
@@ -72,9 +77,8 @@ def test_ranks_that_a_script_spawns_train_under_the_plan_and_learn_the_same(
     assert len(lines(plain.stdout)) == 10
     assert lines(ended.stdout) == lines(plain.stdout)
     assert "hotlap: optimizer: applied in 2 of 2 ranks\n" in ended.stderr
-    # Workers read whole epochs, and of four halves none is known already.
-    state = "applied" if workers == "0" else "no_effect"
-    assert f"hotlap: resident: {state} in 2 of 2 ranks" in ended.stderr
+    # Two halves are a whole epoch, so that the next one needs no workers.
+    assert f"hotlap: resident: applied in 2 of 2 ranks{ONE_COPY}\n" in ended.stderr
     # Neither loader workers nor the resource tracker are taken for ranks.
     assert "child process" not in ended.stderr
 
@@ -84,7 +88,7 @@ def test_what_one_rank_alone_refuses_is_named(hotlap: Call) -> None:
     ended = hotlap("run", *TORCHRUN, DDP, "--own_foreach", "1", timeout_s=240)
     assert ended.returncode == 0, ended.stderr
     assert "hotlap: optimizer: applied in 1 of 2 ranks; rank 1: refused, " in ended.stderr
-    assert "hotlap: resident: applied in 2 of 2 ranks\n" in ended.stderr
+    assert "hotlap: resident: applied in 2 of 2 ranks" in ended.stderr
 
 
 @pytest.mark.slow
@@ -108,6 +112,53 @@ def test_a_rank_that_dies_ends_the_run_as_without_hotlap(hotlap: Call) -> None:
     assert ended.returncode == plain.returncode == 1
     assert "this rank was told to die" in ended.stderr
     assert "no rank reports" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_ranks_whose_data_sets_differ_read_each_their_own(hotlap: Call) -> None:
+    args = (DDP, "--own_data", "--epochs", "9")
+    plain, ended = plain_torchrun(*args), hotlap("run", *TORCHRUN, *args, timeout_s=240)
+    assert (plain.returncode, ended.returncode) == (0, 0), ended.stderr
+    assert lines(ended.stdout) == lines(plain.stdout)
+    assert "hotlap: resident: applied in 2 of 2 ranks; rank 0: a copy of its own" in ended.stderr
+
+
+def holders(temporary: Path) -> list[int]:
+    """Return the processes of a run that hold samples, by the folder for temporary files."""
+    found, mark = [], f"TMPDIR={temporary}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_own = mark in (folder / "environ").read_bytes().split(b"\0")
+            if is_own and "memfd:hotlap-rows" in (folder / "maps").read_text():
+                found.append(int(folder.name))
+    return sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_ranks_that_are_killed_leave_nothing_behind(all_of_them: bool, tmp_path: Path) -> None:
+    if not ONE_COPY:
+        pytest.skip("this system has no memory without a name")
+    command = [sys.executable, "-m", "hotlap", "run", *TORCHRUN, DDP, "--epochs", "100000"]
+    before = set(os.listdir("/dev/shm"))
+    run = subprocess.Popen(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while len(ranks := holders(tmp_path)) < 2 and time.monotonic() < until:
+        time.sleep(0.2)
+    assert len(ranks) == 2 and run.poll() is None
+    for rank in ranks if all_of_them else ranks[1:]:
+        os.kill(rank, signal.SIGKILL)
+    assert run.wait(60) == 1
+    while holders(tmp_path) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert holders(tmp_path) == []
+    assert not list(tmp_path.glob("hotlap-*"))
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "hotlap" in name]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hotlap.attach import on_ranks, seams
@@ -25,6 +26,7 @@ class PlanInProcess:
         extra: techniques from outside, as `module:NAME`.
         fill_ahead: let the feed reach its steady state at once.
         is_rank: the process was started as one of several ranks.
+        meeting: a file in which ranks of this machine find what they share, None without one.
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class PlanInProcess:
         extra: tuple[str, ...] = (),
         fill_ahead: bool = False,
         is_rank: bool = False,
+        meeting: Path | None = None,
     ) -> None:
         self._applied = Applied(plan, extra, why_not=self._why_not)
-        self._is_rank = is_rank
+        self._is_rank, self._meeting = is_rank, meeting
+        self._tables: Any = None
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
         self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(_drop_all)
@@ -76,7 +80,13 @@ class PlanInProcess:
             if self._is_on_ranks():
                 # Asked late: a spawned rank learns how many there are from its process group.
                 HostPlace.sharers = on_ranks.ranks_on_machine()
-            target = FeedTarget(loader, fill_ahead=self.fill_ahead, size=_size(loader.dataset))
+                self._tables = self._tables or on_ranks.tables(self._meeting)
+            target = FeedTarget(
+                loader,
+                fill_ahead=self.fill_ahead,
+                size=_size(loader.dataset),
+                tables=self._tables,
+            )
             targets = self._feeds.get(loader.dataset)
             if targets is None:
                 self._feeds.put(loader.dataset, targets := {})

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hotlap.compat import find_optional
@@ -80,6 +81,22 @@ def ranks_in_group() -> int:
     import torch
 
     return 1 if rank_in_group() is None else torch.distributed.get_world_size()
+
+
+def tables(meeting: Path | None) -> Any:
+    """Return where this rank finds the copies that it has together with others of its machine.
+
+    Args:
+        meeting: a file that all of them can write to.
+
+    Returns:
+        None if they share none: there is no such file, or the system has no memory without a name.
+    """
+    if meeting is None or ranks_on_machine() == 1 or not hasattr(os, "memfd_create"):
+        return None
+    from hotlap.feed.memory.common_rows import Tables
+
+    return Tables(meeting)
 
 
 def ranks_on_machine() -> int:

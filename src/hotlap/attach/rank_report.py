@@ -49,14 +49,27 @@ def _line(name: str, ranks: Sequence[Child]) -> str:
     proofs = [_proof(name, rank) for rank in ranks]
     count, (state, why) = len(ranks), proofs[0]
     if all(each == state for each, _ in proofs):
-        return f"{name}: {state} in {count} of {count} ranks" + (
-            "" if state == "applied" else f": {why}"
-        )
+        said = f"{name}: {state} in {count} of {count} ranks"
+        return f"{said}{_copies(name, ranks)}" if state == "applied" else f"{said}: {why}"
     others = [(rank, *proof) for rank, proof in zip(ranks, proofs, strict=True)]
     others = [row for row in others if row[1] != "applied"]
     shown = "".join(f"; {_name(rank)}: {state}, {why}" for rank, state, why in others[:_SHOWN])
     more = f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
     return f"{name}: applied in {count - len(others)} of {count} ranks{shown}{more}"
+
+
+def _copies(name: str, ranks: Sequence[Child]) -> str:
+    """Return what the ranks have together by a technique, once if all of them say the same."""
+    said = [
+        (rank, row["on_ranks"])
+        for rank in ranks
+        for row in rank.techniques
+        if row["name"] == name and "on_ranks" in row
+    ]
+    if len({words for _, words in said}) == 1 and len(said) == len(ranks):
+        return f"; {said[0][1]}"
+    more = f"; and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+    return "".join(f"; {_name(rank)}: {words}" for rank, words in said[:_SHOWN]) + more
 
 
 def _proof(name: str, rank: Child) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -115,7 +116,11 @@ def _start(config: Config, channel: Channel, is_rank: bool) -> Session:
         in_process = LiveTechniques(config.options["plans"], extra=config.techniques)
     else:
         in_process = PlanInProcess(
-            plan, extra=config.techniques, fill_ahead=config.fill_ahead, is_rank=is_rank
+            plan,
+            extra=config.techniques,
+            fill_ahead=config.fill_ahead,
+            is_rank=is_rank,
+            meeting=None if config.address is None else Path(f"{config.address}-ranks"),
         )
     session = Session(config, channel, in_process)
     session.play(*_parts(session, is_rank))

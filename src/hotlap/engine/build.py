@@ -13,7 +13,13 @@ from hotlap.distributed.reduce import Reduce
 from hotlap.engine.checks.same_on_ranks import check_batch, check_model
 from hotlap.engine.checks.shares import check_sharding
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
-from hotlap.engine.sources import first_batch, held_out_source, training_source, with_techniques
+from hotlap.engine.sources import (
+    first_batch,
+    held_out_source,
+    tables_of,
+    training_source,
+    with_techniques,
+)
 from hotlap.engine.step.choosing import step_of
 from hotlap.engine.step.parts import Step
 from hotlap.engine.step.scheduling import values_of
@@ -163,7 +169,7 @@ def _build(
     acts_on = OptimizerTarget(optimizer, taken_by=target.optimizer_taken_by)
     applied.apply("optimizer", acts_on)
     acts_on.optimizer = None
-    around = (applied, hardware, fill_ahead)
+    around = (applied, hardware, fill_ahead, tables_of(plan, reduce))
     source = with_techniques(training_source(task, reduce), *around)
     check_statistics(task, model, source.micro, reduce.world)
     check_gradients(task, target, source.micro)

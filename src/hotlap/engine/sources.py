@@ -7,10 +7,13 @@ import torch
 from hotlap.device.accelerator import Device
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.checks.evaluation_guard import kept_random_states
+from hotlap.feed.memory.common_rows import Tables
+from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
 from hotlap.feed.transfer.plain import DeviceTransfer, to_device
+from hotlap.plan import Plan
 from hotlap.sequences.lengths import Budget, lengths_of
 from hotlap.task import Task, is_stream
 from hotlap.techniques import FeedTarget
@@ -92,11 +95,23 @@ def first_batch(source: Source | Stream | None, hardware: Device) -> Any:
     return to_device(batch, hardware.name)
 
 
+def tables_of(plan: Plan, reduce: Reduce) -> Tables | None:
+    """Return where ranks of this machine find the copies that they have together.
+
+    Every rank makes the same call.
+    """
+    if reduce.world == 1 or "resident" not in plan.techniques:
+        return None
+    HostPlace.sharers = reduce.ranks.local_world
+    return Tables.of_ranks(reduce.gather)
+
+
 def with_techniques(
     source: Source | Stream,
     applied: Applied,
     hardware: Device,
     fill_ahead: bool,
+    tables: Tables | None = None,
     *,
     is_held_out: bool = False,
 ) -> Source | Stream:
@@ -107,6 +122,7 @@ def with_techniques(
         applied: the plan's techniques.
         hardware: the device.
         fill_ahead: let the feed reach its steady state at once, for trials.
+        tables: of the copies that ranks of this machine have together.
         is_held_out: it gives the samples to evaluate on.
     """
     target = FeedTarget(
@@ -116,6 +132,7 @@ def with_techniques(
         fill_ahead=fill_ahead,
         size=source.length,
         device=hardware,
+        tables=tables,
     )
     applied.apply("feed", target)
     target.loader = None

@@ -85,5 +85,6 @@ def page(done: Any, console: Console) -> None:
         )
     table = Table("technique", "state", "why", box=None)
     for row in done.techniques:
-        table.add_row(row["name"], row["state"], printable(row["why"]))
+        words = "; ".join(filter(None, (row["why"], row.get("on_ranks"))))
+        table.add_row(row["name"], row["state"], printable(words))
     console.print(table)

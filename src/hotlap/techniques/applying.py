@@ -101,7 +101,8 @@ class Applied:
         rows = []
         for technique, options in self.chosen:
             proof = self._proof(technique, options)
-            rows.append({"name": technique.name, "state": proof.state, "why": proof.why})
+            row = {"name": technique.name, "state": proof.state, "why": proof.why}
+            rows.append({**row, "on_ranks": proof.on_ranks} if proof.on_ranks else row)
         return rows
 
     def _proof(self, technique: Technique, options: Any) -> Proof:
@@ -119,7 +120,7 @@ class Applied:
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])
         others = [proof for proof in found if proof is not main and proof.state != main.state]
         also = "".join(f"; elsewhere in the script: {proof.state}, {proof.why}" for proof in others)
-        return Proof(main.state, main.why + also)
+        return Proof(main.state, main.why + also, main.on_ranks)
 
 
 class Switched:

@@ -40,6 +40,8 @@ class Proof:
 
     state: Literal["applied", "no_effect", "refused"]
     why: str
+    on_ranks: str = ""
+    """What several ranks have together, or have not; empty if there is nothing to say."""
 
 
 Fetch = Callable[[Any], Any]
@@ -80,6 +82,9 @@ class FeedTarget:
     transfer: Any = None
     """Given by a technique: takes an iterator over steps on the host, and gives those steps on the
     device."""
+    tables: Any = None
+    """The `hotlap.feed.memory.common_rows.Tables` of the ranks of this machine, None if this
+    process shares no memory."""
     notes: dict[str, Any] = field(default_factory=dict)
     """Per technique: whatever its proof needs."""
 

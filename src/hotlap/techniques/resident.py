@@ -10,7 +10,8 @@ What it does   keeps each sample as the first epoch reads it; later epochs gathe
                from the third one on batches are made without them, with the draws that each worker
                would have made, unless an epoch takes longer so. In the engine that memory is a
                GPU's, if the model is there and the samples fit: then only an epoch's order goes
-               over the bus.
+               over the bus. In the host's memory, the ranks of one machine fill one copy together,
+               if their data sets give the same samples.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
 When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory;
                on a GPU, where the model needs that memory itself.
@@ -81,6 +82,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
 
     from hotlap.feed.memory.behind_workers import BehindWorkers, why_not_behind_workers
     from hotlap.feed.memory.item_parts import ItemParts
+    from hotlap.feed.memory.place import HostPlace
     from hotlap.feed.memory.resident import ResidentRows
     from hotlap.feed.memory.workers_rows import WorkersRows
     from hotlap.feed.purity.in_workers import DRAWS
@@ -102,7 +104,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if problem is not None:
         raise Refusal(problem)
     if has_workers:
-        rows: ResidentRows = WorkersRows(loader.dataset, limit)
+        place = HostPlace(target.tables)
+        rows: ResidentRows = WorkersRows(loader.dataset, limit, place=place)
         behind = BehindWorkers(rows, fill_ahead=target.fill_ahead)
         target.make_iterator = behind.make_iterator
     else:
@@ -190,14 +193,15 @@ def _place(target: FeedTarget, options: Options) -> Any:
 
     device = target.device
     if device is not None and device.has_own_memory and options.where != "host":
-        return DevicePlace(device, HostPlace() if options.where == "auto" else None)
+        otherwise = HostPlace(target.tables) if options.where == "auto" else None
+        return DevicePlace(device, otherwise)
     if options.where == "device":
         raise Refusal(
             "where='device', but the model does not train on a GPU. Use where='host'."
             if target.own_order
             else "where='device', but the script moves its batches itself. Use where='host'."
         )
-    return HostPlace()
+    return HostPlace(target.tables)
 
 
 def proof(target: FeedTarget) -> Proof:
@@ -216,6 +220,7 @@ def proof(target: FeedTarget) -> Proof:
         "applied",
         f"{rows.served} batches served from {rows.most_bytes / 2**20:.0f} MiB of "
         f"{rows.place.name}, {rows.read_batches} read from the dataset{both}",
+        on_ranks=rows.copies,
     )
 
 

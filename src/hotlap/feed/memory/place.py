@@ -28,6 +28,8 @@ class Place(Protocol):
     """True if several small batches are gathered at once: a call costs more than their bytes."""
     otherwise: "Place | None"
     """The place to take if this one is too small."""
+    tables: Any
+    """`common_rows.Tables`, where ranks keep one copy there for all of them; None elsewhere."""
 
     @property
     def share(self) -> str:
@@ -60,6 +62,9 @@ class HostPlace:
 
     Pages are taken as rows are written, while the run may take more for itself. Both `keep` and
     `kept` raise MemoryError where the run would be left with too little.
+
+    Args:
+        tables: see `Place`.
     """
 
     name = "the host's memory"
@@ -69,7 +74,8 @@ class HostPlace:
     gathers_ahead = True
     otherwise: Place | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Any = None) -> None:
+        self.tables = tables
         self._unwritten = 0
         self._since_look = 0
 
@@ -128,6 +134,7 @@ class DevicePlace:
     _SHARE = 4
     share = "a quarter"
     gathers_ahead = False
+    tables: Any = None
 
     def __init__(self, device: Device, otherwise: Place | None = None) -> None:
         self.device, self.otherwise = device, otherwise

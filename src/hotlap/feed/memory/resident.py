@@ -15,11 +15,11 @@ import torch
 
 from hotlap import rng
 from hotlap.errors import DIFFERS
+from hotlap.feed.memory import rereading
 from hotlap.feed.memory.epoch_fetch import EpochFetch
 from hotlap.feed.memory.gather import BatchGatherer
 from hotlap.feed.memory.one_thread import one_thread
 from hotlap.feed.memory.place import HostPlace, Place
-from hotlap.feed.memory.rereading import find_difference, positions_of, spread_over
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
 from hotlap.feed.purity.first_times import FirstTimes
@@ -57,6 +57,7 @@ class ResidentRows:
     """
 
     behind_workers = False
+    rereads_fewer = 1  # By how much fewer samples are read again than elsewhere.
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class ResidentRows:
         """Times that the samples were thrown away."""
         self.changed: str | None = None
         """What had changed when the samples were last thrown away, to be read again."""
+        self._has_compared = False  # Samples that another rank has read with this one's own.
         self._forget()
         self._since_check = 0
         self._restless = 0
@@ -119,6 +121,11 @@ class ResidentRows:
         return self._held.missing == 0 and self.served > 0
 
     @property
+    def copies(self) -> str:
+        """What is said of the copies that several ranks have; empty of one that is alone."""
+        return self._held.copies
+
+    @property
     def place(self) -> Place:
         """Where the rows are kept."""
         return self._held.place
@@ -141,7 +148,9 @@ class ResidentRows:
         elif self._reach.marks != old.marks:
             self.changed = name_of_change(old, self._reach)
             log.info("resident: %s changed, reading the samples again", self.changed)
-            self._forget()
+            self._forget(f"{self.changed} changed")
+        elif not self._held.add_common():
+            self._part("the dataset of another rank gives other samples")
         if self.refused is None and self._checked and not self._held.is_empty:
             self._since_check = 0
             self._reread(read, REREAD_PER_EPOCH)
@@ -152,7 +161,7 @@ class ResidentRows:
         if self._restless > _MOST_CHANGES:
             self.refuse(f"{self._reach.watched.find_change()} changes repeatedly during an epoch")
             return
-        self._forget()
+        self._forget(f"{self._reach.watched.find_change()} changed")
         self._look_again(dataset, read)
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
@@ -171,7 +180,7 @@ class ResidentRows:
         index = None if self.refused is not None else self._call_or_refuse(self._positions, indices)
         if index is None:
             return read(indices)
-        missing = index[~self._held.have[index]] if self._held.missing else index[:0]
+        missing = rereading.missing_of(self._held, index)
         if len(missing) and not self._complete(dataset, read, index, missing):
             return self._read_and_keep(dataset, read, indices, index)
         begin = time.perf_counter()
@@ -249,7 +258,7 @@ class ResidentRows:
 
     def _positions(self, indices: Any) -> torch.Tensor | None:
         """Return the sampler's indices as a tensor; refuse if rows cannot be named by them."""
-        index = positions_of(indices, self.length)
+        index = rereading.positions_of(indices, self.length)
         if index is None:
             last = self.length - 1
             self.refuse(f"the sampler yields something other than indices from 0 to {last}")
@@ -257,12 +266,14 @@ class ResidentRows:
 
     def _serve(self, read: Read, index: torch.Tensor) -> Any:
         """Return the batch from memory, None if a look at the data set says not to."""
-        if not self._checked:
+        if not self._has_compared and rereading.has_of_others(self._held, index):
+            self._compare_with_others(read)
+        if not self._checked and not self._held.is_empty:
             self._checked = True
             self._reread(read, REREAD_AT_FIRST)
         if self._since_check >= REREAD_EVERY and self.refused is None:
             self._since_check = 0
-            self._read_again(read, index[:_REREAD_AT_ONCE])
+            self._compare_with_own(read, index[:_REREAD_AT_ONCE])
         if self.refused is not None or self._held.is_empty:
             return None
         gather = self._held.gatherer()
@@ -274,15 +285,13 @@ class ResidentRows:
 
     def fill(self, dataset: Any, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
-        missing = (~self._held.have).nonzero().flatten().tolist()
         states = rng.global_random_states()
-        start = 0
         with one_thread():
-            while start < len(missing) and self.refused is None:
-                chunk = missing[start : start + self._held.samples_per_read(_FILL_CHUNK)]
-                start += len(chunk)
+            for chunk in rereading.missing_chunks(self._held, _FILL_CHUNK):
+                if self.refused is not None:
+                    break
                 try:
-                    self._read_and_keep(dataset, read, chunk, torch.as_tensor(chunk))
+                    self._read_and_keep(dataset, read, chunk.tolist(), chunk)
                 except Exception:
                     # A sample that the script's sampler may never ask for.
                     log.info("resident: not all samples could be read in advance", exc_info=True)
@@ -304,8 +313,8 @@ class ResidentRows:
         self._forget()
         self._reach = Reach(None)
 
-    def _forget(self) -> None:
-        self._held.forget()
+    def _forget(self, why: str = "") -> None:
+        self._held.forget(why)
         self.generation += 1
         self._checked = False
         self._quick: Callable[[torch.Tensor], Any] | None = None
@@ -347,17 +356,43 @@ class ResidentRows:
 
     def _reread(self, read: Read, count: int) -> None:
         # Not always the same samples: every epoch starts one further on.
-        wanted = spread_over(self._held, count, self.served)
-        for part in wanted.split(self._held.samples_per_read(_FILL_CHUNK)):
-            if self.refused is None:
-                self._read_again(read, part)
+        there = rereading.held_positions(self._held, of_others=self._has_compared)
+        some = rereading.spread_over(there, count // self.rereads_fewer, self.served)
+        self._compare_with_own(read, some)
 
-    def _read_again(self, read: Read, index: torch.Tensor) -> None:
+    def _compare_with_own(self, read: Read, index: torch.Tensor) -> None:
+        differs = self._find_difference(read, index)
+        if differs is not None:
+            self.refuse(differs, too_late=True)
+
+    def _compare_with_others(self, read: Read) -> None:
+        """Compare what other ranks have read with this one's own, before any of it is served."""
+        if self._has_compared or self._held.common is None:
+            return
+        some = rereading.spread_over(self._held.of_others, REREAD_AT_FIRST // self.rereads_fewer, 0)
+        differs = self._find_difference(read, some) if len(some) else None
+        if differs is not None:
+            self._held.common.note_difference()
+            self._part(f"the datasets of the ranks differ ({differs})")
+        self._has_compared = self.refused is None and differs is None and len(some) > 0
+
+    def _part(self, why: str) -> None:
+        # From now on this rank keeps a copy of its own, unless others' samples were served.
+        self.refuse(why, too_late=True) if self._has_compared else self._forget(why)
+
+    def _find_difference(self, read: Read, wanted: torch.Tensor) -> str | None:
+        """Return what differs of samples that are held when they are read again, if anything."""
+        differs = None
+        for part in wanted.split(self._held.samples_per_read(_FILL_CHUNK)):
+            if self.refused is None and differs is None:
+                differs = self._read_again(read, part)
+        return differs
+
+    def _read_again(self, read: Read, index: torch.Tensor) -> str | None:
         if threading.current_thread() is not threading.main_thread():
             # Other random states for a while would be those that the main thread draws from.
             self.refuse("samples are read in a background thread")
-            return
-        differs = find_difference(self._held, read, index)
+            return None
+        differs = rereading.find_difference(self._held, read, index)
         self._reach.watched.accept()
-        if differs is not None:
-            self.refuse(differs, too_late=True)
+        return differs

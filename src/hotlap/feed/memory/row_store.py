@@ -3,16 +3,21 @@
 import gc
 import logging
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from hotlap.feed.memory.common_rows import CommonRows
 from hotlap.feed.memory.gather import gatherer
-from hotlap.feed.memory.place import Gather, Place, no_room, samples_per_read
+from hotlap.feed.memory.place import Gather, HostPlace, Place, no_room, samples_per_read
 from hotlap.feed.purity.same_bytes import same_bytes
 from hotlap.nested import flatten_into
 
 log = logging.getLogger("hotlap")
+
+OWN = "a copy of its own: "
+"""What is said of a rank that does not share, before the reason."""
 
 
 class RowStore:
@@ -30,6 +35,10 @@ class RowStore:
         """Bytes held, while they were."""
         self.spec: Any = None
         """Structure of a batch, as `flatten_into` gives it."""
+        self.common: CommonRows | None = None
+        """The copy that other ranks have as well, None if this one is alone."""
+        self._copies = ""
+        self._may_join = True
         self.forget()
         share_memory(self)
 
@@ -38,13 +47,33 @@ class RowStore:
         """Bytes held in memory."""
         return sum(row.numel() * row.element_size() for row in self.rows or ())
 
-    def forget(self) -> None:
-        """Give the memory back."""
+    @property
+    def copies(self) -> str:
+        """What is said of the copies that several ranks have; empty of one that is alone."""
+        if self.common is not None and self.common.processes > 1:
+            return f"one copy for {self.common.processes} ranks"
+        return self._copies
+
+    def forget(self, why: str = "") -> None:
+        """Give the memory back.
+
+        Args:
+            why: a rank that keeps samples again keeps them for itself; empty if it keeps none.
+        """
+        self._copies = f"{OWN}{why}" if why and self.place.tables is not None else self.copies
+        # What others hold may be what has changed here.
+        self._may_join = self._may_join and self.is_new
+        self.common = None
         self.rows: list[torch.Tensor] | None = None
         self.have = torch.zeros(self.length, dtype=torch.bool)
         """True for each sample that is held, shape (length,)."""
         self.missing = self.length
         """Samples that are not."""
+
+    @property
+    def is_new(self) -> bool:
+        """True if nothing was ever held."""
+        return self.most_bytes == 0
 
     @property
     def is_empty(self) -> bool:
@@ -76,6 +105,8 @@ class RowStore:
 
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> str | None:
         size = sum(leaf[0].numel() * leaf.element_size() for leaf in leaves) * self.length
+        if self._may_join and self.place.tables is not None and self._join(spec, leaves, size):
+            return None
         reason = self._no_room(size)
         if reason is not None and bytes_of_others(self):
             # What a finished run held may only wait for Python to see that nobody can reach it.
@@ -92,6 +123,41 @@ class RowStore:
         self.most_bytes = max(self.most_bytes, self.bytes)
         return None
 
+    def _join(self, spec: Any, leaves: list[torch.Tensor], size: int) -> bool:
+        """Use the copy that the ranks of this machine have together; False if there is none."""
+        whole, others = HostPlace(), bytes_of_others(self)
+        whole.sharers = 1
+        layout = [((self.length, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+        tables = self.place.tables
+        self.common = tables.join(
+            repr(spec),
+            layout,
+            lambda: no_room(whole, size, max_bytes=self.max_bytes, others=others) is None,
+        )
+        if self.common is None:
+            self._copies = f"{OWN}{tables.problem}" if tables.problem else ""
+            return False
+        self.spec, self.rows = spec, self.common.rows
+        self.most_bytes = max(self.most_bytes, self.bytes)
+        return True
+
+    def add_common(self) -> bool:
+        """See what other ranks have read by now; False if their samples are not this one's."""
+        if self.common is None:
+            return True
+        with self.common.locked():
+            self.common.add_to(self.have)
+            differs = self.common.differs
+        self.missing = self.length - int(self.have.sum())
+        return not differs
+
+    @property
+    def of_others(self) -> torch.Tensor:
+        """Positions of samples that other ranks have read, int64, shape (n,)."""
+        if self.common is None:
+            return torch.empty(0, dtype=torch.int64)
+        return (self.have & ~self.common.mine).nonzero().flatten()
+
     def _no_room(self, size: int) -> str | None:
         return no_room(self.place, size, max_bytes=self.max_bytes, others=bytes_of_others(self))
 
@@ -105,9 +171,17 @@ class RowStore:
         )
         if not fits:
             return "samples differ in shape, dtype or structure"
-        for leaf, row in zip(leaves, self.rows, strict=True):
-            self.place.keep(row, index, leaf)
-        self.have[index] = True
+        with nullcontext() if self.common is None else self.common.locked():
+            if self.common is not None:
+                # Each row is written by one rank: of its own rows a rank knows what they are.
+                self.common.add_to(self.have)
+                is_new = ~self.have[index]
+                index, leaves = index[is_new], [leaf[is_new] for leaf in leaves]
+            for leaf, row in zip(leaves, self.rows, strict=True):
+                self.place.keep(row, index, leaf)
+            self.have[index] = True
+            if self.common is not None:
+                self.common.give(index)
         self.missing = self.length - int(self.have.sum())
         return None
 

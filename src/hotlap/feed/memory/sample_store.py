@@ -20,12 +20,15 @@ _AT_ONCE = 16 * 2**20
 
 
 class SampleStore:
-    """Samples that are kept batch by batch.
+    """Samples that are kept batch by batch, in each rank for itself.
 
     Args:
         length: samples of the data set.
         max_bytes: hold no more than this together with all other data sets.
     """
+
+    common = None
+    copies = ""
 
     def __init__(self, length: int, max_bytes: int) -> None:
         self.length, self.max_bytes, self.place = length, max_bytes, HostPlace()
@@ -34,8 +37,9 @@ class SampleStore:
         self.forget()
         share_memory(self)
 
-    def forget(self) -> None:
-        """Give the memory back."""
+    def forget(self, why: str = "") -> None:
+        """Give the memory back; see `RowStore` for the reason, which does not matter here."""
+        del why
         self.samples: list[Any] | None = None
         self.bytes = 0
         """Bytes held in memory."""
@@ -49,6 +53,15 @@ class SampleStore:
     def is_empty(self) -> bool:
         """True while nothing is held."""
         return self.samples is None
+
+    def add_common(self) -> bool:
+        """See `RowStore`."""
+        return True
+
+    @property
+    def of_others(self) -> torch.Tensor:
+        """See `RowStore`."""
+        return torch.empty(0, dtype=torch.int64)
 
     def keep(self, batch: Any, index: torch.Tensor) -> str | None:
         """Keep the samples of a batch; return why they cannot be kept, None if they are.

@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.feed.memory.rereading import find_difference, positions_of, spread_over
+import torch
+
+from hotlap.feed.memory.place import Place
+from hotlap.feed.memory.rereading import find_difference, positions_of
 from hotlap.feed.memory.resident import REREAD_AT_FIRST, Read, ResidentRows
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.feed.purity.in_child import in_child
 
 _MOST_PASSES = 4
 """Over the data set, in which all of it has to be read by workers."""
-_FEWER = 4
-"""By how much fewer samples are read again: workers read several at a time, a child reads one."""
 _REREAD_S = 1.0
 """Seconds after which no further sample is read again."""
 _AT_ONCE = 8
@@ -27,20 +28,25 @@ class WorkersRows(ResidentRows):
     Args:
         dataset: the data set.
         max_bytes: refuse, rather than hold more than this together with all other data sets.
+        place: where the rows are kept; the host's memory if None.
     """
 
     behind_workers = True
+    # Workers read several at a time, a child reads one.
+    rereads_fewer = 4
 
-    def __init__(self, dataset: Any, max_bytes: int) -> None:
+    def __init__(self, dataset: Any, max_bytes: int, *, place: Place | None = None) -> None:
         self._kept_samples = 0
         """Since an epoch could be served from memory."""
-        super().__init__(dataset, max_bytes)
+        super().__init__(dataset, max_bytes, place=place)
 
     def can_serve_epoch(self, dataset: Any, read: Read) -> bool:
         """Look whether a whole epoch can be served from memory, before it begins."""
         if self.refused is not None or not self.is_on:
             return False
         self._call_or_refuse(self._look_again, dataset, read)
+        if self.refused is None and not self._held.missing:
+            self._call_or_refuse(self._compare_with_others, read)
         if self.refused is None and not self._held.missing and not self._checked:
             self._checked = True
             self._call_or_refuse(self._reread, read, REREAD_AT_FIRST)
@@ -95,9 +101,7 @@ class WorkersRows(ResidentRows):
         # The epoch that is being served goes on: it has no workers that could read.
         self.refuse(f"waiting for the workers takes {times}")
 
-    def _reread(self, read: Read, count: int) -> None:
-        wanted = spread_over(self._held, max(1, count // _FEWER), self.served)
-
+    def _find_difference(self, read: Read, wanted: torch.Tensor) -> str | None:
         def look() -> str | None:
             until = time.monotonic() + _REREAD_S
             for part in wanted.split(_AT_ONCE):
@@ -110,6 +114,7 @@ class WorkersRows(ResidentRows):
 
         words = in_child(look)
         if words is not None and words.startswith(_DIFFERS):
-            self.refuse(words.removeprefix(_DIFFERS), too_late=True)
-        elif words is not None:
+            return words.removeprefix(_DIFFERS)
+        if words is not None:
             self.refuse(f"samples could not be read again: {words}")
+        return None

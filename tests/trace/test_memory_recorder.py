@@ -9,7 +9,8 @@ import torch
 
 from hotlap.rules.memory import find_all
 from hotlap.trace import holders
-from hotlap.trace.memory_recorder import MemoryRecorder, count_grown, has_shrunk
+from hotlap.trace.growing import count_grown, has_shrunk
+from hotlap.trace.memory_recorder import MemoryRecorder
 from hotlap.trace.memory_schema import MemoryTrace
 from hotlap.trace.recorder import Limits, Recorder
 

@@ -117,8 +117,13 @@ CASES = {
 
 
 @pytest.fixture
-def growth_of() -> Iterator[Callable[[Callable[[int], Any], Any], list[Growth]]]:
+def growth_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[Callable[[int], Any], Any], list[Growth]]]:
     """Give what grows in what an object leads to, while a function is called in each step."""
+
+    # Looking at all objects of this process takes long.
+    monkeypatch.setattr("hotlap.trace.holders._hidden_roots", tuple)
 
     def find(step: Callable[[int], Any], root: Any) -> list[Growth]:
         ledger = MemoryLedger()

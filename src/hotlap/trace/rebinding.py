@@ -136,9 +136,11 @@ def _walk(file: str) -> Iterator[tuple[ast.AST, ast.AST, bool]]:
         yield node, scope, in_loop
         if isinstance(node, _FUNCTIONS):
             scope, in_loop = node, False
-        elif isinstance(node, _LOOPS):
-            in_loop = True
-        stack.extend((each, scope, in_loop) for each in ast.iter_child_nodes(node))
+        # What a `for` loop goes through is evaluated once.
+        once = [getattr(node, "iter", None), *node.orelse] if isinstance(node, _LOOPS) else []
+        for each in ast.iter_child_nodes(node):
+            repeats = isinstance(node, _LOOPS) and each not in once
+            stack.append((each, scope, in_loop or repeats))
 
 
 def _scope_at(file: str, line: int | None) -> ast.AST | None:

@@ -67,6 +67,8 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_open_zipfile_writer_file"),
     PrivateName("torch.serialization", "_open_zipfile_writer_buffer"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
+    PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # What a watched rank says of sums of gradients.
     PrivateName("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data"),
     PrivateName(

@@ -18,8 +18,12 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap import compat
+
 _MOST_OBJECTS = 100_000
 _MOST_NODES = 200_000
+_NO_NUMBER = 2**63
+"""Least number that stands for none."""
 _MOST_PLACES = 2**20
 """Longer lists are not searched for places that hold nothing yet."""
 _LINK = "_lru_list_elem"
@@ -47,6 +51,8 @@ class Graph:
 
     nodes: int = 0
     tensors: list[torch.Tensor] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    """Of its nodes in the order in which a thread has made them; those of parameters have none."""
 
 
 def graph_of(roots: list[torch.Tensor]) -> Graph:
@@ -54,12 +60,15 @@ def graph_of(roots: list[torch.Tensor]) -> Graph:
     graph = Graph()
     stack = [tensor.grad_fn for tensor in roots]
     visited: set[Any] = set()
+    is_numbered = compat.find_optional("Node._sequence_nr") is not None
     while stack and len(visited) < _MOST_NODES:
         node = stack.pop()
         if node is None or node in visited:
             continue
         visited.add(node)
         graph.tensors += _saved_by(node)
+        if is_numbered and (number := node._sequence_nr()) < _NO_NUMBER:
+            graph.numbers.append(number)
         stack.extend(next_node for next_node, _ in node.next_functions)
     graph.nodes = len(visited)
     return graph

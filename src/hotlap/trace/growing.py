@@ -33,10 +33,14 @@ class GrowthFinder:
     def __init__(self, ledger: MemoryLedger, steps: int) -> None:
         self._ledger = ledger
         self._sizes: deque[dict[tuple[str, int], int]] = deque(maxlen=steps)
+        self._newest = -1
+        """Number of the newest node that a graph had in the steps before."""
 
     def find(self, held: Sequence[Held], frame: FrameType | None) -> tuple[Growth, ...]:
         """Return what of all that was found now has grown in every one of the last steps."""
-        self._sizes.append(sizes_of_held(held))
+        self._sizes.append(sizes_of_held(held, self._newest))
+        roots = [each.value for each in held if isinstance(each.value, torch.Tensor)]
+        self._newest = max([self._newest, *graph_of(roots).numbers])
         if len(self._sizes) <= LEAST_GROWN:
             return ()
         found = []
@@ -180,12 +184,12 @@ def count_observed(sizes: Sequence[int | None]) -> int:
     return max(0, sum(size is not None for size in sizes) - 1)
 
 
-def sizes_of_held(held: Sequence[Held]) -> dict[tuple[str, int], int]:
+def sizes_of_held(held: Sequence[Held], newest: int) -> dict[tuple[str, int], int]:
     """Return the sizes of containers and graphs by name and identity, and by name if it is unique.
 
-    Graphs are known by their names.
+    Graphs are known by their names; `newest` is explained at `size_of`.
     """
-    sizes = {(each.name, id_of(each)): size_of(each) for each in held}
+    sizes = {(each.name, id_of(each)): size_of(each, newest) for each in held}
     names = Counter(name for name, _ in sizes)
     alone = {(name, _ANY): size for (name, _), size in sizes.items() if names[name] == 1}
     return {**sizes, **alone}
@@ -196,8 +200,16 @@ def id_of(held: Held) -> int:
     return 0 if isinstance(held.value, torch.Tensor) else id(held.value)
 
 
-def size_of(held: Held) -> int:
-    """Return the elements of a container, or the nodes of a graph."""
-    if isinstance(held.value, torch.Tensor):
-        return graph_of([held.value]).nodes
-    return count_filled(held.value)
+def size_of(held: Held, newest: int) -> int:
+    """Return the elements of a container, or the nodes of a graph that earlier steps have made.
+
+    The whole graph may be larger than that of the step before, because its sequences are longer.
+
+    Args:
+        held: what is held.
+        newest: number of the newest node that a graph had before this step.
+    """
+    if not isinstance(held.value, torch.Tensor):
+        return count_filled(held.value)
+    graph = graph_of([held.value])
+    return sum(number <= newest for number in graph.numbers) if graph.numbers else graph.nodes

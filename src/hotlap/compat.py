@@ -71,6 +71,8 @@ OPTIONAL = (
     PrivateName("torch.serialization", "_legacy_load"),
     PrivateName("torch.nn.utils.clip_grad", "_clip_grads_with_norm_"),
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
+    # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
+    PrivateName("torch.autograd.graph", "Node._sequence_nr"),
     # What a watched rank says of sums of gradients.
     PrivateName("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data"),
     PrivateName(

@@ -9,7 +9,8 @@ import torch
 
 from hotlap.rules.memory import find_all
 from hotlap.trace import holders
-from hotlap.trace.memory_recorder import MemoryRecorder, count_grown, has_shrunk
+from hotlap.trace.growing import count_grown, has_shrunk
+from hotlap.trace.memory_recorder import MemoryRecorder
 from hotlap.trace.memory_schema import MemoryTrace
 from hotlap.trace.recorder import Limits, Recorder
 
@@ -180,3 +181,24 @@ def test_no_object_of_the_script_is_asked_for_its_class() -> None:
     recorder.begin()
     recorder.trace("cpu", None)
     assert kept and not Proxy.asked
+
+
+def test_a_graph_grows_only_where_it_reaches_into_earlier_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = torch.ones(1, requires_grad=True)
+    held: dict[str, torch.Tensor] = {}
+
+    def step(number: int) -> None:
+        # As a recurrent network, where each batch has longer sequences than the last.
+        longer = weight
+        for _ in range(number + 2):
+            longer = longer * 2
+        held["longer"] = longer
+        held["total"] = held.get("total", weight) + longer.sum()
+
+    def find_held(*_: Any) -> list[holders.Held]:
+        return [holders.Held(name, __file__, each) for name, each in held.items()]
+
+    monkeypatch.setattr("hotlap.trace.memory_recorder.find_held", find_held)
+    assert [each.name for each in watched(step).growths] == ["total"]

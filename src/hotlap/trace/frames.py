@@ -1,6 +1,7 @@
 """The line of the user's code that is running, and the loops around it."""
 
 import ast
+import inspect
 import linecache
 import os
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 from hotlap.usercode import is_users
 
+_REFERENCES = 3
+
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:
     """Return the frames of the user's own files from the innermost outwards."""
@@ -19,6 +22,22 @@ def user_frames(frame: FrameType | None) -> list[FrameType]:
         if is_users(frame.f_code.co_filename):
             found.append(frame)
         frame = frame.f_back
+    return found
+
+
+def variables_of(frame: FrameType) -> list[tuple[str, Any]]:
+    """Return the local variables of a frame, and leave no reference to them in it.
+
+    Before Python 3.13 the `f_locals` of a function is a copy that its frame keeps. A tensor in it
+    would outlive the variable, and be counted in the peak.
+    """
+    copied = frame.f_locals
+    found = list(copied.items())
+    is_copy = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED) and type(copied) is dict
+    # Referred to by the frame, by `copied` and by the argument; more if the script has kept what
+    # its own call of `locals()` returned.
+    if is_copy and sys.getrefcount(copied) <= _REFERENCES:
+        copied.clear()
     return found
 
 

@@ -1,10 +1,7 @@
 """`MemoryRecorder`: observes the memory of a run's first steps; fed by seams or by the engine."""
 
 import gc
-import itertools
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,7 +13,8 @@ from hotlap.errors import RunError
 from hotlap.nested import tensors
 from hotlap.trace import frames
 from hotlap.trace.device_memory import DeviceMemory
-from hotlap.trace.holders import Held, find_held, graph_of, last_of, sizes_of, users_files
+from hotlap.trace.growing import GrowthFinder, numbers_of
+from hotlap.trace.holders import find_held
 from hotlap.trace.liveness import find_reader
 from hotlap.trace.memory import MemoryLedger
 from hotlap.trace.memory_schema import (
@@ -29,16 +27,12 @@ from hotlap.trace.memory_schema import (
     SequenceBatch,
 )
 from hotlap.trace.padding import measure_padding, names_of
-from hotlap.trace.statements import line_that_assigns, line_that_grows, line_that_removes
+from hotlap.trace.statements import line_that_assigns
 
 STEPS = 10
 """Steps that are observed."""
 LEAST_STEPS = 6
 """Of them, where they take long."""
-_ANY = -1
-"""Stands for the identity of whatever a name leads to."""
-_LEAST_GROWN = 3
-"""Steps in each of which something must have grown."""
 
 
 class MemoryRecorder:
@@ -74,7 +68,7 @@ class MemoryRecorder:
         self._iteration = 0
         """Event with which the pass of the loop began: its batch was asked for."""
         self._holdings: list[Holding] = []
-        self._sizes: deque[dict[tuple[str, int], int]] = deque(maxlen=STEPS)
+        self._finder = GrowthFinder(self.ledger, STEPS)
         self._growths: tuple[Growth, ...] = ()
         self._spans: list[GradientSpan] = []
         self._gradients: list[int] = []
@@ -161,8 +155,8 @@ class MemoryRecorder:
         found, ledger = [], self.ledger
         for each in frames.user_frames(frame):
             file, line = each.f_code.co_filename, each.f_lineno
-            for name, value in list(each.f_locals.items()):
-                held = self._numbers(list(tensors(value)))
+            for name, value in frames.variables_of(each):
+                held = numbers_of(ledger, list(tensors(value)))
                 blocks = [
                     n
                     for n in held
@@ -177,13 +171,6 @@ class MemoryRecorder:
                 row = (ledger.step, self._iteration, tuple(blocks), reader)
                 found.append(Holding(name, where, *row))
         return found
-
-    def _numbers(self, held: list[torch.Tensor]) -> list[int]:
-        """Return the numbers of the storages that tensors hold, in their graphs too."""
-        with_graph = [tensor for tensor in held if tensor.grad_fn is not None]
-        everything = [*held, *(graph_of(with_graph).tensors if with_graph else ())]
-        found = {number for each in everything if (number := self.ledger.find(each)) is not None}
-        return sorted(found)
 
     def backward_begins(self) -> None:
         """A backward begins."""
@@ -217,7 +204,8 @@ class MemoryRecorder:
         self._first_forward = True
         self._resident.append(psutil.Process().memory_info().rss)
         if self.steps >= WARM_UP:
-            self._follow_growth(frame)
+            held = find_held(frame, self._others())
+            self._growths = self._finder.find(held, frame)
 
     def _note_gradients(self) -> None:
         begin = self.ledger.step_ends[-1] if self.ledger.step_ends else 0
@@ -229,69 +217,6 @@ class MemoryRecorder:
                 span = GradientSpan(number, begin, min(ends), number in self._in_forward)
                 self._spans.append(span)
         self._gradients, self._in_forward = [], set()
-
-    def _follow_growth(self, frame: FrameType | None) -> None:
-        """Compare the sizes of the user's containers and graphs with those of earlier steps."""
-        held = find_held(frame, self._others())
-        self._sizes.append(sizes_of_held(held))
-        if len(self._sizes) <= _LEAST_GROWN:
-            return
-        found = []
-        for each in held:
-            known = [row.get((each.name, id_of(each))) for row in self._sizes]
-            if count_grown(known) < _LEAST_GROWN:
-                # As in `kept = kept[-n:]`: another container under the same name, in every step.
-                known = [row.get((each.name, _ANY)) for row in self._sizes]
-                if count_grown(known) < count_observed(known):
-                    continue
-            # A container that shrinks now and then is bounded; a sum of losses may begin again.
-            if not isinstance(each.value, torch.Tensor) and has_shrunk(known):
-                continue
-            steps = count_grown(known)
-            if steps >= _LEAST_GROWN:
-                begin, end = known[-1 - _LEAST_GROWN] or 0, known[-1] or 0
-                growth = self._growth(each, (end - begin) / _LEAST_GROWN, frame)
-                found.append(replace(growth, steps=steps, observed=count_observed(known)))
-        self._growths = tuple(found)
-
-    def _growth(self, held: Held, rate: float, frame: FrameType | None) -> Growth:
-        value = held.value
-        seen: list[torch.Tensor] = []
-        host = 0
-        if isinstance(value, torch.Tensor):
-            seen.append(value)
-        elif isinstance(value, bytearray):
-            host = 1
-        else:
-            count = min(len(value), max(1, round(rate) * _LEAST_GROWN))
-            newest = last_of(value, count)
-            host = sizes_of(newest, seen.append) / max(1, len(newest)) + 8
-            if not isinstance(value, torch.Tensor):
-                sizes_of(value, seen.append)
-        with_graph = [tensor for tensor in seen if tensor.grad_fn is not None]
-        nodes = graph_of(with_graph).nodes if with_graph else 0
-        old = self.ledger.step - 2
-        blocks = [n for n in self._numbers(seen) if 0 < self.ledger.entries[n].step <= old]
-        line = line_that_grows(held.file, held.name)
-        file = frames.shorten_path(held.file)
-        where = f"{file}:{line}" if line else frames.location_of(frame) or file
-        kind = "graph" if isinstance(value, torch.Tensor) else type(value).__name__
-        removed = None
-        if kind != "graph":
-            removed = line_that_removes([held.file, *users_files(frame)], held.name, kind)
-        return Growth(
-            name=held.name,
-            where=where,
-            kind=kind,
-            items=rate,
-            host_bytes=host * rate,
-            nodes=nodes / max(1, self.steps),
-            blocks=tuple(blocks),
-            has_graph=bool(with_graph),
-            scalars=bool(seen) and all(tensor.numel() == 1 for tensor in seen),
-            maxlen=getattr(value, "maxlen", None),
-            removed=f"{frames.shorten_path(removed[0])}:{removed[1]}" if removed else "",
-        )
 
     def write_snapshot(self, path: Path) -> None:
         """Write the allocator's history for PyTorch's viewer; a note says why if it cannot be."""
@@ -341,47 +266,3 @@ def arrays_of(batch: Any, name: str) -> list[tuple[str, Any]]:
         # numpy has no bfloat16.
         found.append((path, (held.float() if held.is_floating_point() else held).numpy()))
     return found
-
-
-def has_shrunk(sizes: Sequence[int | None]) -> bool:
-    """True if something was ever smaller than one step before; None where it was not there."""
-    pairs = itertools.pairwise(sizes)
-    return any(a is not None and b is not None and b < a for a, b in pairs)
-
-
-def count_grown(sizes: Sequence[int | None]) -> int:
-    """Return in how many steps in a row, up to the last, something grew."""
-    count = 0
-    for before, after in reversed(list(itertools.pairwise(sizes))):
-        if before is None or after is None or after <= before:
-            break
-        count += 1
-    return count
-
-
-def count_observed(sizes: Sequence[int | None]) -> int:
-    """Return the steps of which it is known whether something grew in them."""
-    return max(0, sum(size is not None for size in sizes) - 1)
-
-
-def sizes_of_held(held: Sequence[Held]) -> dict[tuple[str, int], int]:
-    """Return the sizes of containers and graphs by name and identity, and by name if it is unique.
-
-    Graphs are known by their names.
-    """
-    sizes = {(each.name, id_of(each)): size_of(each) for each in held}
-    names = Counter(name for name, _ in sizes)
-    alone = {(name, _ANY): size for (name, _), size in sizes.items() if names[name] == 1}
-    return {**sizes, **alone}
-
-
-def id_of(held: Held) -> int:
-    """Return what tells a container from another of its name; a graph's tensor may be replaced."""
-    return 0 if isinstance(held.value, torch.Tensor) else id(held.value)
-
-
-def size_of(held: Held) -> int:
-    """Return the elements of a container, or the nodes of a graph."""
-    if isinstance(held.value, torch.Tensor):
-        return graph_of([held.value]).nodes
-    return len(held.value)

@@ -85,7 +85,8 @@ class Growth:
     where: str
     """The line that adds to it; where it is not found, the line that was running."""
     kind: str
-    """Type of the container; `graph` for a tensor whose autograd graph grows."""
+    """Type of the container; `graph` for a tensor whose autograd graph grows, `lru_cache` for the
+    results that a function of `functools` keeps."""
     items: float
     """New elements per step; nodes of the graph, for a graph."""
     host_bytes: float
@@ -105,8 +106,10 @@ class Growth:
     maxlen: int | None = None
     """The length that it cannot exceed, of a `deque`."""
     removed: str = ""
-    """`file:line` of a statement that removes from it, or replaces its elements; empty if no file
-    of the user's has one."""
+    """`file:line` of a statement that may bound it: removes from it, replaces its elements, creates
+    it again or compares its length; empty if no file of the user's has one."""
+    samples: int | None = None
+    """Length of the dataset whose cache it is; None if it is none."""
 
 
 @dataclass(frozen=True)

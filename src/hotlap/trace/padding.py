@@ -3,7 +3,8 @@
 A batch is padded where its rows end (or begin) with runs of one value, of different lengths, and
 where that value is rare elsewhere, as an id for padding is. Black borders of images, one-hot rows
 and constant tensors are none: their value is common in what is left of the rows. Where a tensor of
-zeros and ones says the same, it is believed, and the value may be anywhere.
+zeros and ones says the same, or one of lengths, as `pack_padded_sequence` takes them, it is
+believed, and the value may be anywhere.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ _LEAST_VALUES = 3
 a mask, or labels."""
 _MOST_EQUAL = 0.5
 """Share of the features outside the runs that may be equal to the value of padding."""
+_FEW_ENDS = 0.5
+"""Share of the sequences of known lengths that may end with the value of padding."""
 _MOST_ELEMENTS = 2**26
 """Larger tensors are not looked at."""
 
@@ -50,9 +53,10 @@ def measure_padding(arrays: Sequence[Named], step: int, where: str) -> list[Sequ
     """
     small = [each for each in arrays if 0 < each[1].size <= _MOST_ELEMENTS]
     masks = [(name, array) for name, array in small if _is_mask(array)]
+    lengths = [(name, array) for name, array in small if _may_be_lengths(array)]
     found = []
     for name, array in small:
-        by_mask = _kept_by_mask(array, masks)
+        by_mask = _kept_by_mask(array, masks) or _kept_by_lengths(array, lengths)
         mask, padded = by_mask if by_mask is not None else ("", _padded_by_value(array))
         if padded is not None:
             kept = padded.kept.sum(1)
@@ -97,6 +101,34 @@ def _kept_by_mask(array: np.ndarray, masks: Sequence[Named]) -> tuple[str, _Padd
             for kept in (seen, ~seen):
                 if _is_at_one_end(kept) and _is_constant(view[~kept]):
                     return name, _Padded(kept, float(view[~kept].flat[0]))
+    return None
+
+
+def _may_be_lengths(array: np.ndarray) -> bool:
+    return array.ndim == 1 and array.dtype.kind in "iu" and bool((array >= 0).all())
+
+
+def _kept_by_lengths(array: np.ndarray, lengths: Sequence[Named]) -> tuple[str, _Padded] | None:
+    """Return the lengths of a tensor's sequences and what they keep, None if none fit.
+
+    What comes after them must be one value throughout, which few sequences end with: labels are as
+    many numbers.
+    """
+    if array.ndim < 2 or array.ndim > 3 or _is_mask(array):
+        return None
+    for name, counts in lengths:
+        for view in _views(array):
+            samples, length = view.shape[:2]
+            if counts.size != samples or counts.max() > length:
+                continue
+            kept = np.arange(length) < counts[:, None]
+            if not _is_at_one_end(kept) or not _is_constant(view[~kept]):
+                continue
+            value = view[~kept].flat[0]
+            is_shorter = (counts > 0) & (counts < length)
+            last = view[is_shorter, counts[is_shorter] - 1].reshape(int(is_shorter.sum()), -1)
+            if (last == value).all(1).mean() < _FEW_ENDS:
+                return name, _Padded(kept, float(value))
     return None
 
 

@@ -2,29 +2,47 @@
 
 import ast
 import linecache
+import sys
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 _ADDS = {"append", "extend", "add", "insert", "update", "appendleft", "setdefault", "put"}
-_REMOVES = {"pop", "popleft", "popitem", "clear", "remove", "discard"}
+_REMOVES = {"pop", "popleft", "popitem", "clear", "remove", "discard", "cache_clear"}
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _REMOVES_FROM_ARGUMENT = {"heappop", "heappushpop", "heapreplace"}
 
 
-def line_that_grows(file: str, name: str) -> int | None:
+def line_that_grows(file: str, name: str, scope: str = "") -> int | None:
     """Return the line that adds to a variable, None if it is not found.
 
     Args:
         file: where to look.
         name: as in `losses`, `self.outputs` or `logs['loss']`.
+        scope: qualified name of the only function or class to look in; empty for the whole file.
     """
-    wanted = _plain(name)
+    wanted, places = _plain(name), _lines_of(file, scope)
     ranked = sorted(
         (rank, node.lineno)
         for node in _nodes(file)
         for rank in [_rank(node, wanted)]
-        if rank is not None
+        if rank is not None and node.lineno in places
     )
     return ranked[0][1] if ranked else None
+
+
+def _lines_of(file: str, scope: str) -> range:
+    """Return the lines of a function or a class; none if it is not found."""
+    node: ast.AST | None = tree_of(file)
+    if not scope:
+        return range(1, sys.maxsize)
+    for name in scope.replace(".<locals>", "").split("."):
+        inside = [] if node is None else list(ast.walk(node))[1:]
+        found = [each for each in inside if isinstance(each, _SCOPES) and each.name == name]
+        # Of several of one name the last one counts.
+        node = max(found, key=lambda each: each.lineno, default=None)
+    if not isinstance(node, _SCOPES):
+        return range(0)
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def line_that_assigns(file: str, name: str, before: int) -> int | None:
@@ -111,10 +129,10 @@ def _rank(node: ast.stmt | ast.Call, wanted: str) -> int | None:
     if isinstance(node, ast.Call):
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr in _ADDS:
-            return _likeness(function.value, wanted, 0)
+            return _likeness_with_elements(function.value, wanted, 0)
         return None
     if isinstance(node, ast.AugAssign):
-        return _likeness(node.target, wanted, 0)
+        return _likeness_with_elements(node.target, wanted, 0)
     if isinstance(node, ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript):
@@ -140,6 +158,14 @@ def _likeness(target: ast.expr, wanted: str, rank: int) -> int | None:
     if name.partition("[")[0] == wanted.partition("[")[0] and "[" in wanted and "[" in name:
         return rank + 2
     return None
+
+
+def _likeness_with_elements(target: ast.expr, wanted: str, rank: int) -> int | None:
+    """Return the same also for `self.logs[key]`, which may be the container that was seen."""
+    found = _likeness(target, wanted, rank)
+    if found is None and isinstance(target, ast.Subscript):
+        return _likeness(target.value, wanted.partition("[")[0], rank + 3)
+    return found
 
 
 def _plain(name: str) -> str:

@@ -24,7 +24,7 @@ from hotlap.rules.memory.retention import (
     tensor_bytes,
     unexplained,
 )
-from hotlap.trace.memory_schema import MemoryTrace
+from hotlap.trace.memory_schema import Growth, MemoryTrace
 
 
 def find(trace: MemoryTrace) -> list[MemoryFinding]:
@@ -47,10 +47,7 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                     f"`{growth.name}` ({growth.kind}) keeps {size(tensors)} of tensors of each "
                     f"step{graph}, made at {lines}; {bound(growth)}"
                 ),
-                remedy=(
-                    "keep only what is needed of them (a number, a sum), detached, or clear "
-                    f"`{growth.name}` once it was used"
-                ),
+                remedy=_remedy(growth),
                 confidence=confidence(growth),
             )
         )
@@ -67,11 +64,20 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                         f"{size(per_step)} of tensors made here stay alive in each step; no "
                         "variable of the script was found that holds them"
                     ),
-                    remedy="find what refers to them: a closure, a hook, or an object of a library",
+                    remedy="find what refers to them, such as an object of a library",
                     confidence="medium",
                 )
             )
     return found
+
+
+def _remedy(growth: Growth) -> str:
+    if growth.kind == "lru_cache":
+        return f"give `{growth.name}` a `maxsize`, or pass it no tensors and return none from it"
+    return (
+        "keep only what is needed of them (a number, a sum), detached, or clear "
+        f"`{growth.name}` once it was used"
+    )
 
 
 RULE = MemoryRule(name="retained_outputs", find=find)

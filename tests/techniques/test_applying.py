@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+import hotlap
 from hotlap.attach.apply import PlanInProcess
 from hotlap.errors import DIFFERS, PlanError
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Proof, Refusal, Technique, check, numerics_of
 from hotlap.techniques.applying import Applied
+from tests.distributed.cases import BATCH, exact
 
 HERE = "tests.techniques.test_applying"
 
@@ -117,3 +119,11 @@ def test_an_optimizer_whose_step_raised_is_as_the_script_knows_it() -> None:
     assert optimizer.param_groups[0]["foreach"] is True
     plan.step_failed(optimizer)
     assert optimizer.param_groups[0] == before
+
+
+def test_what_splits_nothing_is_refused_though_held_out_batches_go_through_it() -> None:
+    task = exact(epochs=1)
+    (row,) = hotlap.train(task, Plan({"micro_batch": {"size": BATCH}}), device="cpu").techniques
+    assert row["state"] == "refused" and "is the whole batch" in row["why"]
+    (row,) = hotlap.train(task, Plan({"micro_batch": {"size": 8}}), device="cpu").techniques
+    assert row["state"] == "applied"

@@ -118,9 +118,6 @@ class Applied:
             return Proof("no_effect", why)
         # The largest target, the training data as a rule, decides; what differs elsewhere is said.
         main = next((proof for proof in found if DIFFERS in proof.why), found[0])
-        if main.state == "no_effect":
-            # Why it was refused where it matters says more than that it was idle elsewhere.
-            main = next((proof for proof in found if proof.state == "refused"), main)
         others = [proof for proof in found if proof is not main and proof.state != main.state]
         also = "".join(f"; elsewhere in the script: {proof.state}, {proof.why}" for proof in others)
         return Proof(main.state, main.why + also, main.on_ranks)

@@ -56,11 +56,10 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             "remove micro_batch from the plan."
         )
     source = target.loader
-    if target.is_held_out:
-        # Its batches may be smaller than a step: then nothing is split, and nothing is refused.
-        if options.size < source.batch:
-            source.micro = min(options.size, source.micro)
-            target.notes["micro_batch"] = -(-source.batch // source.micro)
+    if target.is_held_out and options.size != source.batch:
+        # Its batches may be smaller than a step.
+        source.micro = min(options.size, source.micro)
+        target.notes["micro_batch"] = -(-source.batch // source.micro)
         return target
     if options.size > source.batch:
         raise PlanError(

@@ -18,7 +18,7 @@ SLOW = (
 """What `hotlap run` must not import in its own process, in which the script does not run."""
 MOST_OF_HOTLAP = 40
 MOST_OF_HOTLAP_IN_SCRIPT = 75
-"""Modules of hotlap in each of the two processes; 30 and 65 as this is written."""
+"""Modules of hotlap in each of the two processes, at most."""
 PARENT = """
 import sys
 from hotlap.cli import main

@@ -77,6 +77,7 @@ def test_only_techniques_of_the_plan_are_imported(tmp_path: Path) -> None:
     assert {"torch", "numpy", "cyclopts", "rich", "hotlap.lab"}.isdisjoint(modules)
 
 
+@pytest.mark.slow
 def test_little_is_imported_in_the_scripts_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     found: dict[str, set[str]] = {}

@@ -75,6 +75,7 @@ def test_a_rank_that_runs_out_of_memory_costs_no_bit(two: Any, alone: Any) -> No
     assert found["losses"] == alone["sum and count"]["losses"]
 
 
+@pytest.mark.slow
 def test_a_rank_that_runs_out_of_memory_behind_its_passes_ends_the_run() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, "2"],

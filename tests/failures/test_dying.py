@@ -167,6 +167,7 @@ def test_nothing_is_said_of_what_is_not_known_or_was_caught(
     assert "hotlap explain" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_dies_while_it_is_tuned_is_explained(hotlap: Call, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"{HEAD}\ntrain(features=5)\n")
     ended = hotlap("tune", "--budget", "20s", "train.py")

@@ -115,6 +115,7 @@ def test_each_check_of_a_script_has_a_fast_test_that_rests_on_it() -> None:
     assert {SEEN_BY[name] for name in FAST} == {*SEEN_BY.values()}
 
 
+@pytest.mark.slow
 def test_a_narrower_format_in_a_script_is_statistical(prover: Prover) -> None:
     honest = prover.prove(Plan({"open_narrow": {}}))
     assert honest.tier == "statistical", honest.evidence

@@ -38,13 +38,15 @@ class Threads:
         self.sum_numbers([0.0])
 
 
-def on_ranks(world: int, work: Callable[[Threads], Any]) -> list[Any]:
+def on_ranks(
+    world: int, work: Callable[[Threads], Any], kind: type[Threads] = Threads
+) -> list[Any]:
     said: list[Any] = [None] * world
     found: list[Any] = [None] * world
     barrier = threading.Barrier(world, timeout=20)
 
     def run(rank: int) -> None:
-        found[rank] = work(Threads(rank, world, said, barrier))
+        found[rank] = work(kind(rank, world, said, barrier))
 
     threads = [threading.Thread(target=run, args=[rank]) for rank in range(world)]
     for thread in threads:
@@ -128,22 +130,17 @@ def test_all_do_without_where_one_of_them_has_no_memory(monkeypatch: pytest.Monk
     assert on_ranks(2, lambda reduce: share_memory(reduce, 17, torch.float32)) == [None, None]
 
 
-def test_memory_that_is_not_the_other_ranks_is_not_taken() -> None:
+@pytest.mark.parametrize("other", [{"inode": 1}, {"machine": "another"}, {"path": "/proc/1/none"}])
+def test_memory_that_is_not_the_other_ranks_is_not_taken(other: dict[str, Any]) -> None:
     class Elsewhere(Threads):
         def gather(self, value: Any) -> list[Any]:
             found = super().gather(value)
             # As where a process number means another process, which has memory of this size.
-            return [[*each[:2], "00" * 16] if len(each) == 3 else each for each in found]
+            return [{**each, **other} if isinstance(each, dict) else each for each in found]
 
-    said: list[Any] = [None, None]
-    barrier = threading.Barrier(2, timeout=20)
-    found: list[Any] = [0, 0]
+    assert None not in on_ranks(2, share)
+    assert on_ranks(2, share, Elsewhere) == [None, None]
 
-    def run(kind: type[Threads], rank: int) -> None:
-        found[rank] = share_memory(kind(rank, 2, said, barrier), 17, torch.float32)
 
-    thread = threading.Thread(target=run, args=[Elsewhere, 1])
-    thread.start()
-    run(Threads, 0)
-    thread.join()
-    assert found == [None, None]
+def share(reduce: Threads) -> SharedSlots | None:
+    return share_memory(reduce, 17, torch.float32)

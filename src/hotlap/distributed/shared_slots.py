@@ -8,22 +8,18 @@ are made in the order of the ranks, as one process adds up as many micro-batches
 import contextlib
 import mmap
 import os
-import secrets
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from hotlap.host.memory import available_bytes
+from hotlap.host.shared_memory import Address, address_of, make_memory, open_memory
 
 MAX_RANKS = 4
 """Every rank reads the tensors of all: with more of them, parts are better added up by one each."""
 _SHARE_OF_MEMORY = 8
 """The slots of all ranks take at most one part in so many of the memory that is free."""
-_HEADER = 64
-"""Bytes in front of the slots, with the word by which a rank knows that it has opened the right
-memory: ranks may be in containers whose process numbers mean different processes."""
-_WORD = 16
 
 
 class Meetings(Protocol):
@@ -83,7 +79,7 @@ def share_memory(reduce: Meetings, elements: int, dtype: torch.dtype) -> SharedS
 
     The memory has no name, so nothing is left of it when the ranks end, however they do.
     """
-    size = _HEADER + 2 * elements * dtype.itemsize
+    size = 2 * elements * dtype.itemsize
     with contextlib.ExitStack() as stack:
         own = None
         if size * reduce.world * _SHARE_OF_MEMORY <= available_bytes():
@@ -95,38 +91,27 @@ def share_memory(reduce: Meetings, elements: int, dtype: torch.dtype) -> SharedS
     return None if failures else SharedSlots(reduce, slots)
 
 
-def _offer(size: int, stack: contextlib.ExitStack) -> list[Any] | None:
-    """Return how others find new memory of this process while the stack is open, None if there is
-    none to be had."""
-    if not hasattr(os, "memfd_create"):
-        return None
-    word = secrets.token_bytes(_WORD)
+def _offer(size: int, stack: contextlib.ExitStack) -> Address | None:
+    """Return where others find new memory of this process while the stack is open, None if there
+    is none to be had."""
     try:
-        file = os.memfd_create("hotlap-sums")
-        stack.callback(os.close, file)
-        # Memory that is promised and not there ends a process at its first write.
-        os.posix_fallocate(file, 0, size)
-        os.pwrite(file, word, 0)
+        descriptor = make_memory("hotlap-sums", size)
+        stack.callback(os.close, descriptor)
+        return address_of(descriptor)
     except OSError:
         return None
-    return [os.getpid(), file, word.hex()]
 
 
-def _open(size: int, offer: list[Any] | None, dtype: torch.dtype) -> torch.Tensor | None:
+def _open(size: int, offer: Address | None, dtype: torch.dtype) -> torch.Tensor | None:
     """Return the slots of the rank that has offered them, None if they are not there."""
-    if offer is None:
-        return None
-    process, number, word = offer
     try:
-        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        if os.fstat(file).st_size != size or os.pread(file, _WORD, 0).hex() != word:
+        descriptor = None if offer is None else open_memory(offer, size)
+        if descriptor is None:
             return None
-        memory = mmap.mmap(file, size)
+        try:
+            memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
     except OSError:
         return None
-    finally:
-        os.close(file)
-    return torch.frombuffer(memory, dtype=dtype, offset=_HEADER).view(2, -1)
+    return torch.frombuffer(memory, dtype=dtype).view(2, -1)

@@ -1,8 +1,7 @@
 """`CommonRows`: one copy of a data set's samples, which the ranks of one machine fill together.
 
-Each rank writes what it has read, and reads what the others have written: nobody waits. The memory
-has no name in any file system. A rank opens it through the process that has made it, and Linux
-frees it with the last process that uses it, however that one ends.
+Each rank writes what it has read, and reads what the others have written: nobody waits. For the
+memory see `hotlap.host.shared_memory`.
 """
 
 import contextlib
@@ -18,12 +17,12 @@ from typing import Any
 
 import torch
 
+from hotlap.host.shared_memory import address_of, make_memory, open_memory, this_machine
+
 log = logging.getLogger("hotlap")
 
 _ALIGNED = 64
 """Bytes; every tensor begins at a multiple of it, as torch's own do."""
-_AT_ONCE = 64 * 2**20
-"""Bytes taken in one call, which a signal would begin again."""
 _JOINED, _DIFFERS = 0, 1
 """Places in the header: processes that have joined, and whether their samples differ."""
 _HEADER = 2
@@ -54,7 +53,7 @@ class Tables:
             gather: gives each rank the values of all, JSON each, by rank.
         """
         own = None
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(OSError):
             own = _Record()
         said = gather(None if own is None else [own.machine, own.path])
         if own is None:
@@ -90,12 +89,13 @@ class Tables:
         with open(self._record, "a+b") as file, locked(file.fileno()):
             file.seek(0)
             known = json.loads(file.read() or b"{}")
-            descriptor = _open(known.get(key), size)
+            address = known.get(key)
+            descriptor = None if address is None else open_memory(address, size)
             if descriptor is None:
                 if not has_room():
                     return None
-                descriptor = _make(size)
-                known[key] = _address(descriptor)
+                descriptor = make_memory("hotlap-rows", size)
+                known[key] = address_of(descriptor)
                 file.truncate(0)
                 file.write(json.dumps(known).encode())
                 file.flush()
@@ -106,11 +106,9 @@ class _Record:
     """A record without a name, which others open while this process keeps it."""
 
     def __init__(self) -> None:
-        self._descriptor = os.memfd_create("hotlap-ranks", os.MFD_CLOEXEC)
-        self.path = str(_address(self._descriptor)["path"])
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # Processes of another container are not in this one's /proc.
-        self.machine = f"{boot} {os.readlink('/proc/self/ns/pid')}"
+        self._descriptor = make_memory("hotlap-ranks")
+        self.path = str(address_of(self._descriptor)["path"])
+        self.machine = this_machine()
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
@@ -210,42 +208,3 @@ def locked(descriptor: int) -> Iterator[None]:
         yield
     finally:
         fcntl.lockf(descriptor, fcntl.LOCK_UN)
-
-
-def _make(size: int) -> int:
-    """Return a descriptor of new memory, all of it taken: later, a page that is missing kills."""
-    import fcntl
-
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    descriptor = os.memfd_create("hotlap-rows", flags)
-    try:
-        for begin in range(0, size, _AT_ONCE):
-            os.posix_fallocate(descriptor, begin, min(_AT_ONCE, size - begin))
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _address(descriptor: int) -> dict[str, str | int]:
-    """Return how another process of this machine opens the memory, and knows it again."""
-    # The number that this process has in the /proc that all of them see.
-    own = os.readlink("/proc/self")
-    return {"path": f"/proc/{own}/fd/{descriptor}", "inode": os.fstat(descriptor).st_ino}
-
-
-def _open(address: dict[str, str | int] | None, size: int) -> int | None:
-    """Return a descriptor of the memory there, None if whoever made it is gone."""
-    if address is None:
-        return None
-    try:
-        descriptor = os.open(str(address["path"]), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    found = os.fstat(descriptor)
-    if (found.st_ino, found.st_size) == (address["inode"], size):
-        return descriptor
-    # The number of a process that has ended was given to another one.
-    os.close(descriptor)
-    return None

@@ -139,9 +139,12 @@ def run(
                 preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
             )
             passing.forward_to(process)
-            listener = threading.Thread(target=_listen, args=(hub, outcome, process), daemon=True)
+            # `Popen.wait` with a timeout looks only every 50 ms.
+            ended = threading.Event()
+            listener = threading.Thread(target=_listen, args=(hub, outcome, ended), daemon=True)
             listener.start()
             code = process.wait()
+            ended.set()
         listener.join(timeout=5)
     outcome.out_of_memory = out_of_memory_kills() > killed_before
     outcome.exit_code = code if code >= 0 else 128 - code
@@ -159,18 +162,18 @@ def _hub(opened: contextlib.ExitStack, outcome: Outcome) -> Hub | None:
         return None
 
 
-def _listen(hub: Hub | None, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
+def _listen(hub: Hub | None, outcome: Outcome, ended: threading.Event) -> None:
     """Hear all processes; the first that connects is the script's own, which starts the others."""
     if hub is None:
         return
     # Else a process that connects later would wait for an answer.
     with contextlib.closing(hub):
-        _hear(hub, outcome, process)
+        _hear(hub, outcome, ended)
 
 
-def _hear(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
+def _hear(hub: Hub, outcome: Outcome, ended: threading.Event) -> None:
     def is_alive() -> bool:
-        return process.poll() is None
+        return not ended.is_set()
 
     children: dict[int, Child] = {}
     while True:
@@ -191,10 +194,7 @@ def _hear(hub: Hub, outcome: Outcome, process: "subprocess.Popen[Any]") -> None:
             outcome.children.append(children[number])
         else:
             children[number].hear(message)
-    try:
-        process.wait(_CLOSED_S)
-    except subprocess.TimeoutExpired:
-        outcome.cut = True
+    outcome.cut = not ended.wait(_CLOSED_S)
 
 
 def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, suspect, trials_of_race
+from hotlap.diagnosis.conviction import (
+    Trials,
+    by_cost,
+    conclude,
+    sampled_finding,
+    still_wanted,
+    suspect,
+    trials_of_race,
+)
 from hotlap.diagnosis.findings import Diagnosis, Mistake
 from hotlap.diagnosis.live_trials import race_live
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
@@ -104,12 +112,14 @@ def diagnose(
             notes = (*notes_on_ranks(trace, seen.paces), *notes)
             trace = with_other_ranks(trace, seen.paces)
         found = nominate(trace, known_rules.values())
-        nominations = [each for each in found if each.kind != "mistake"]
+        costly = [each for each in found if each.kind != "mistake"]
+        nominations = [each for each in costly if each.sampled_ms is None]
         known = Diagnosis(
             str(lab.subject),
             trace,
             lab.unprotected,
             is_recipe=subject.is_recipe,
+            findings=by_cost(sampled_finding(each) for each in costly if each.sampled_ms),
             mistakes=tuple(_mistake(each) for each in found if each.kind == "mistake"),
             notes=notes,
         )

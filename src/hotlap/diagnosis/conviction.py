@@ -1,6 +1,6 @@
 """What a race says of each suspect: the milliseconds that its remedy saved, or an upper bound."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
@@ -122,7 +122,7 @@ def conclude(
     """Return the diagnosis with what the trials say.
 
     Args:
-        known: what the watched run has shown.
+        known: what the watched run has shown, findings that need no trial included.
         nominations: what the rules suspect.
         switches: plans of one technique each that blame no line.
         trials: what was tried, as far as the budget allowed.
@@ -148,7 +148,7 @@ def conclude(
             suspects.append(suspect(nomination, why, remedies))
     return replace(
         known,
-        findings=tuple(sorted(findings, key=lambda finding: -finding.cost_ms)),
+        findings=by_cost((*known.findings, *findings)),
         opportunities=tuple(_opportunities(switches, trials, mean)),
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
@@ -183,6 +183,35 @@ def suspect(nomination: Nomination, why: str, tried: Sequence[Tried] = ()) -> Su
         remedy,
         why,
     )
+
+
+def sampled_finding(nomination: Nomination) -> Finding:
+    """Return a cause whose cost was sampled under its line: no trial is needed to know it.
+
+    Args:
+        nomination: with `sampled_ms`.
+    """
+    assert nomination.sampled_ms is not None, f"{nomination.rule} has sampled nothing"
+    cost, low, high = nomination.sampled_ms
+    return Finding(
+        rule=nomination.rule,
+        kind=nomination.kind,
+        cost_ms=cost,
+        low=low,
+        high=high,
+        at_most_ms=nomination.at_most_ms,
+        where=nomination.where,
+        evidence=nomination.evidence,
+        remedy=nomination.by_hand,
+        plan={},
+        numerics=_NO_PLAN,
+        confidence="medium" if high - low <= cost else "low",
+    )
+
+
+def by_cost(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings, those that cost most first."""
+    return tuple(sorted(findings, key=lambda finding: -finding.cost_ms))
 
 
 def _in_words(tried: Sequence[Tried]) -> str:

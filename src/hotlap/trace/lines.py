@@ -8,11 +8,7 @@ from hotlap.trace import frames
 from hotlap.trace.clock import PhaseClock
 from hotlap.trace.schema import PHASES, HotLine
 
-SLOW_STEP_S = 0.5
-"""Where a step takes this long, looking at lines now and then costs nothing that could be seen: it
-is done along with the timing, in place of further steps."""
-_FINE_S = 0.002
-_COARSE_S = 0.01
+_EVERY_S = 0.002
 _KEPT_PER_PHASE = 10
 
 
@@ -21,24 +17,20 @@ class LineSampler(threading.Thread):
 
     Args:
         clock: knows the phase that the training thread is in.
-        coarse: look less often and leave the interpreter's settings alone, so that steps can be
-            timed meanwhile.
     """
 
-    def __init__(self, clock: PhaseClock, *, coarse: bool = False) -> None:
+    def __init__(self, clock: PhaseClock) -> None:
         super().__init__(name="hotlap-lines", daemon=True)
         self.clock = clock
         self.counts: collections.Counter[tuple[int, str]] = collections.Counter()
         self._target = threading.get_ident()
         self._ended = threading.Event()
-        self._every_s = _COARSE_S if coarse else _FINE_S
         self._interval = sys.getswitchinterval()
-        if not coarse:
-            sys.setswitchinterval(self._every_s / 4)
+        sys.setswitchinterval(_EVERY_S / 4)
         self.start()
 
     def run(self) -> None:
-        while not self._ended.wait(self._every_s):
+        while not self._ended.wait(_EVERY_S):
             frame = sys._current_frames().get(self._target)
             line = frames.location_of(frame)
             if line:

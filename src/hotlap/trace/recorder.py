@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -10,9 +11,13 @@ import torch
 from hotlap.task import TaskFacts
 from hotlap.trace.clock import PhaseClock, phase_clock
 from hotlap.trace.events import Events
-from hotlap.trace.lines import SLOW_STEP_S, LineSampler
+from hotlap.trace.lines import LineSampler
 from hotlap.trace.paging import Paging
 from hotlap.trace.schema import Anchor, HotLine, Trace
+from hotlap.trace.spots import Chain, SpotSampler, chain_of
+
+SLOW_STEP_S = 0.5
+"""Where a step takes this long, its lines are those that were seen while it was timed."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ class Recorder:
         self._losses: list[torch.Tensor] = []
         self._lines: LineSampler | None = None
         self._hottest: tuple[HotLine, ...] = ()
+        self._spots: SpotSampler | None = None
+        self._stepping: Chain = ()
+        self._evaluating: set[Chain] = set()
+        self._evaluated_at: set[int] = set()
+        self._is_slow = False
+        """True if a step takes so long that its own lines are all that there is time for."""
         self._is_open = False
         """True while a step that has been marked may go on."""
         self._is_naming = False
@@ -86,8 +97,9 @@ class Recorder:
         clock = phase_clock(device)
         if clock.name != self.clock.name:
             self.clock = clock
-            if self._lines is not None:
-                self._lines.clock = clock
+            for sampler in (self._lines, self._spots):
+                if sampler is not None:
+                    sampler.clock = clock
 
     def begin(self) -> None:
         """Say that training begins; what was before is set-up. Further calls do nothing."""
@@ -96,6 +108,8 @@ class Recorder:
             self.setup_s = self._step_began - self._started
             if self._limits.names_from_start:
                 self._begin_naming(self._limits.seconds)
+            elif self._limits.naming_s:
+                self._spots = SpotSampler(self.clock)
             self.clock.reset()
 
     def note_loss(self, loss: torch.Tensor) -> None:
@@ -106,6 +120,18 @@ class Recorder:
     def losses(self) -> list[float]:
         """Return the losses so far. Waits for the device."""
         return [float(loss) for loss in self._losses]
+
+    def note_update(self, frame: FrameType | None) -> None:
+        """Note where an optimizer is stepped, once that is no longer where a run only begins."""
+        if self._spots is not None and self.steps <= self._TOLD:
+            self._stepping = chain_of(frame)
+
+    def note_evaluation(self, frame: FrameType | None, *, is_training: bool) -> None:
+        """Note where the model is called without gradients, or in evaluation mode."""
+        if self._spots is not None and not self.is_timed:
+            self._evaluating.add(chain_of(frame))
+            if not is_training:
+                self._evaluated_at.add(self.steps)
 
     def count_step(self) -> None:
         """Count a step."""
@@ -126,8 +152,7 @@ class Recorder:
             self._began = now
         seconds, self._step_began = now - self._step_began, now
         self._tell_step_s(seconds)
-        if self._limits.naming_s and self._lines is None and seconds >= SLOW_STEP_S:
-            self._lines = LineSampler(self.clock, coarse=True)
+        self._is_slow = self._is_slow or seconds >= SLOW_STEP_S
 
     def commit(self) -> None:
         """Close the step that was marked, if there is one."""
@@ -158,7 +183,9 @@ class Recorder:
         """Time no more steps; sample lines in further ones, if that is wanted and not yet done."""
         self.is_timed = True
         self.clock.flush(self._rows)
-        if self._lines is not None or not self._limits.naming_s:
+        if self._spots is not None:
+            self._spots.stop()
+        if self._is_slow or not self._limits.naming_s:
             self.is_over = True
         else:
             self._begin_naming(self._limits.naming_s)
@@ -175,6 +202,9 @@ class Recorder:
         if self._lines is not None:
             self._hottest = self._lines.stop()
             self._lines = None
+        if self._spots is not None:
+            self._spots.stop()
+            self._hottest = self._hottest or self._spots.lines()
 
     def means_ms(self) -> tuple[float, ...]:
         """Return the ms of each phase in the mean step so far, the first one not counted."""
@@ -200,6 +230,10 @@ class Recorder:
             losses=self.losses(),
             clock=self.clock.name,
             events=self.events.as_tuple(),
+            spots=()
+            if self._spots is None
+            else self._spots.spots(self._stepping, self._evaluating),
+            evaluations=len(self._evaluated_at),
         )
 
 

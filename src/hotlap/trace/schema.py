@@ -29,6 +29,34 @@ class HotLine:
 
 
 @dataclass(frozen=True)
+class Spot:
+    """A statement of the training loop that does not hold the update, and the time spent in it."""
+
+    phase: str
+    statement: str
+    """`file:line` where it begins."""
+    where: str
+    """The line below it where most of its time is spent; `statement` if there is no such line."""
+    library: str
+    """The library's function that most of it is spent in, as called from the user's code; empty
+    for none."""
+    share: float
+    """0 to 1, of all the time that steps took, whatever comes between them included."""
+    samples: int
+    text: str
+    """The text of the line at `where`."""
+    loop: str
+    """The outermost loop in it, as in `for i in range(n)`; empty if most of the time is in none, or
+    in one over layers."""
+    loop_where: str
+    """`file:line` of that loop, empty if there is none."""
+    over_parameters: bool
+    """True if that loop is over the parameters of a model."""
+    evaluates: bool
+    """True if the model is called in it without gradients."""
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that the training loop did."""
 
@@ -69,6 +97,9 @@ class Trace:
     """`limit` where hotlap stopped it, `script` where the script came to its own end."""
     clock: str = "host"
     events: Sequence[Event] = field(default_factory=tuple)
+    spots: Sequence[Spot] = field(default_factory=tuple)
+    evaluations: int = 0
+    """Steps after which the model was evaluated, of those that were timed."""
     learning: Learning = field(default_factory=Learning)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +119,8 @@ class Trace:
             ended=data["ended"],
             clock=data["clock"],
             events=tuple(Event(**row) for row in data["events"]),
+            spots=tuple(Spot(**row) for row in data.get("spots", ())),
+            evaluations=data.get("evaluations", 0),
             learning=Learning.from_json(data.get("learning", {})),
         )
 

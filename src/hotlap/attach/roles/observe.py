@@ -163,6 +163,10 @@ class Watch(Part):
         self.recorder.clock.enter(FORWARD)
         return inputs
 
+    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        del args, kwargs, output
+        self.recorder.note_evaluation(frames.caller(), is_training=module.training)
+
     def backward_begins(self, loss: Any) -> None:
         self.recorder.clock.enter(BACKWARD)
         self.event_happens(event_kinds.BACKWARD)
@@ -195,6 +199,7 @@ class Watch(Part):
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0:
             self.recorder.commit()
+        self.recorder.note_update(frames.caller())
         self.recorder.clock.enter(OPTIMIZER)
         self._is_stepping = True
         self.event_happens(event_kinds.OPTIMIZER_STEP)

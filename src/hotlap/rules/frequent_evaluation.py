@@ -1,0 +1,42 @@
+"""The model is evaluated every few steps, and that takes a large part of the time.
+
+What it sees   time sampled below statements in which the model is called in evaluation mode, which
+               come several times in an epoch.
+Why it costs   evaluation takes the time of as many forwards; it teaches the model nothing.
+What to do     evaluate once an epoch, or on a part of the samples in between.
+Evidence       samples of the running line while steps were timed; medium confidence at most.
+"""
+
+from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
+from hotlap.rules.sampled import nominate_spot
+from hotlap.trace.schema import Trace
+
+_LARGE = 0.1
+_OFTEN = 2.0
+"""Evaluations in an epoch from which on it is often."""
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the statement in which most of the evaluation happens."""
+    spots = [spot for spot in trace.spots if spot.evaluates]
+    share = sum(spot.share for spot in spots)
+    per_epoch = trace.facts.steps_per_epoch
+    if not spots or share < _LARGE or trace.evaluations < 2 or not per_epoch:
+        return []
+    every = len(trace.steps) / trace.evaluations
+    if per_epoch / every < _OFTEN:
+        return []
+    return [
+        nominate_spot(
+            trace,
+            max(spots, key=lambda spot: spot.share),
+            f"the model is evaluated every {every:.0f} steps, {per_epoch / every:.0f} times in an "
+            f"epoch of {per_epoch}",
+            "evaluate once an epoch, or on a part of the samples in between",
+            share=share,
+        )
+    ]
+
+
+RULE = Rule(name="frequent_evaluation", kind="speed", nominate=nominate)

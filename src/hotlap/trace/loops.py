@@ -1,0 +1,109 @@
+"""Loops of Python inside a step: over samples, time steps or parameters. No torch."""
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hotlap.trace.statements import tree_of
+
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
+_PASSED_ON = ("enumerate", "zip", "reversed", "list", "tuple", "iter", "items", "values")
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """A loop around a running line, which does not hold the update."""
+
+    line: int
+    over: str
+    """`parameters`: of a model or an optimizer. `modules`: layers, one after another. `elements`:
+    anything else, such as the samples of a batch."""
+    text: str
+    """As in `for t in range(x.size(1))`."""
+
+
+@lru_cache(maxsize=1024)
+def loop_at(file: str, line: int, without: int | None) -> InnerLoop | None:
+    """Return the outermost loop around a line of a file, None if there is none.
+
+    Args:
+        file: where to look.
+        line: that runs.
+        without: a line that the loop must not hold; None for none.
+    """
+    tree = tree_of(file)
+    if tree is None:
+        return None
+    found = [
+        loop
+        for node in ast.walk(tree)
+        if _holds(node, line) and (without is None or not _holds(node, without))
+        for loop in [_loop(node)]
+        if loop is not None
+    ]
+    function = max((node.lineno for node in _functions(tree) if _holds(node, line)), default=0)
+    return min((each for each in found if each.line >= function), key=_line_of, default=None)
+
+
+def _line_of(loop: InnerLoop) -> int:
+    return loop.line
+
+
+def _functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first = getattr(node, "lineno", None)
+    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
+
+
+def _loop(node: ast.AST) -> InnerLoop | None:
+    if isinstance(node, ast.For):
+        return _described(node.lineno, node.target, node.iter, node.body)
+    if isinstance(node, _COMPREHENSIONS):
+        first = node.generators[0]
+        body: list[ast.AST] = [node.key, node.value] if isinstance(node, ast.DictComp) else []
+        body = body or [node.elt]  # pyright: ignore[reportAttributeAccessIssue]
+        return _described(node.lineno, first.target, first.iter, body)
+    if isinstance(node, ast.While):
+        return InnerLoop(node.lineno, "elements", f"while {ast.unparse(node.test)}")
+    return None
+
+
+def _described(
+    line: int, target: ast.expr, over: ast.expr, body: "list[ast.AST] | list[ast.stmt]"
+) -> InnerLoop:
+    text = f"for {ast.unparse(target)} in {ast.unparse(over)}"
+    if any(_called(node) in _PARAMETERS for node in ast.walk(over)):
+        return InnerLoop(line, "parameters", text)
+    counters = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
+    is_indexed = any(_is_index(node, counters) for part in body for node in ast.walk(part))
+    kind = "modules" if _is_of_object(over) and not is_indexed else "elements"
+    return InnerLoop(line, kind, text)
+
+
+def _called(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    function = node.func
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def _is_index(node: ast.AST, counters: set[str]) -> bool:
+    """True for `x[:, i]` with a counter `i`, but not for `self.layers[i]`."""
+    if not isinstance(node, ast.Subscript) or isinstance(node.value, ast.Attribute):
+        return False
+    return any(isinstance(n, ast.Name) and n.id in counters for n in ast.walk(node.slice))
+
+
+def _is_of_object(over: ast.expr) -> bool:
+    """True for `self.layers`, `enumerate(self.layers)`, `zip(self.layers, self.norms)`."""
+    if isinstance(over, ast.Call):
+        is_plain = isinstance(over.func, ast.Name | ast.Attribute) and _called(over) in _PASSED_ON
+        inner = [over.func.value] if isinstance(over.func, ast.Attribute) else over.args
+        return is_plain and bool(inner) and all(_is_of_object(each) for each in inner)
+    if isinstance(over, ast.Subscript):
+        return _is_of_object(over.value)
+    return isinstance(over, ast.Attribute)

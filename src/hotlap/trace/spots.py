@@ -1,0 +1,225 @@
+"""Time by statement of the training loop: a thread looks now and then where that is."""
+
+import ast
+import collections
+import linecache
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import FrameType
+from typing import Any, TypeVar
+
+from hotlap.trace import frames
+from hotlap.trace.clock import OTHER, PhaseClock
+from hotlap.trace.loops import InnerLoop, loop_at
+from hotlap.trace.schema import PHASES, HotLine, Spot
+from hotlap.trace.statements import tree_of
+from hotlap.usercode import is_hotlaps
+
+_EVERY_S = 0.01
+_MOST_SPOTS = 60
+_TEXT = 120
+"""Characters of a line that are kept."""
+_MOST = 0.5
+"""Share of a statement's time from which on one line, or one function, stands for it."""
+
+_T = TypeVar("_T")
+
+Place = tuple[str, int, int]
+"""A running function: its file, its first line and the line that runs."""
+Chain = tuple[Place, ...]
+"""The user's running functions, from the innermost outwards."""
+
+
+def chain_of(frame: FrameType | None) -> Chain:
+    """Return the user's functions that are running in a frame and its callers."""
+    return tuple(
+        (each.f_code.co_filename, each.f_code.co_firstlineno, each.f_lineno)
+        for each in frames.user_frames(frame)
+    )
+
+
+class SpotSampler(threading.Thread):
+    """Gives the time of the training thread to the lines that it is found at.
+
+    A sample counts for the time since the one before: where a function keeps Python's other threads
+    from running, as the garbage collector does, nothing is seen until it returns.
+
+    Args:
+        clock: knows the phase that the training thread is in.
+    """
+
+    def __init__(self, clock: PhaseClock) -> None:
+        super().__init__(name="hotlap-spots", daemon=True)
+        self.clock = clock
+        self._ns: collections.Counter[tuple[int, Chain, str]] = collections.Counter()
+        self._samples: collections.Counter[tuple[int, Chain, str]] = collections.Counter()
+        self._target = threading.get_ident()
+        self._ended = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        last = time.perf_counter_ns()
+        while not self._ended.wait(_EVERY_S):
+            frame = sys._current_frames().get(self._target)
+            key = (self.clock.current, chain_of(frame), _library_of(frame))
+            now = time.perf_counter_ns()
+            if key[1]:
+                self._ns[key] += now - last
+                self._samples[key] += 1
+            last = now
+
+    def stop(self) -> None:
+        """End the thread; nothing is sampled after that."""
+        self._ended.set()
+        self.join()
+
+    def lines(self) -> tuple[HotLine, ...]:
+        """Return the hottest lines of each phase, with their share of its time."""
+        ns: collections.Counter[tuple[int, str]] = collections.Counter()
+        totals: collections.Counter[int] = collections.Counter()
+        for (phase, chain, _), spent in self._ns.items():
+            ns[phase, _where(chain[0][0], chain[0][2])] += spent
+            totals[phase] += spent
+        return tuple(
+            HotLine(PHASES[phase], where, spent / totals[phase])
+            for (phase, where), spent in ns.most_common(_MOST_SPOTS)
+        )
+
+    def spots(self, stepping: Chain, evaluating: Iterable[Chain]) -> tuple[Spot, ...]:
+        """Return the statements that time was spent in, those with most first.
+
+        Args:
+            stepping: where an optimizer was stepped.
+            evaluating: where the model was called without gradients.
+        """
+        calls = {place[:2]: place[2] for place in reversed(stepping)}
+        evaluates = {_statement(chain, calls) for chain in evaluating}
+        total = sum(self._ns.values())
+        found: dict[tuple[Any, ...], _Tally] = collections.defaultdict(_Tally)
+        for key, spent in self._ns.items():
+            phase, chain, library = key
+            loop = _loop_of(chain, calls)
+            # The model's forward is one statement, with loops in it or without.
+            apart = None if phase == OTHER or loop is None else loop[0]
+            tally = found[phase, _statement(chain, calls), apart]
+            tally.samples += self._samples[key]
+            tally.add(chain, library, loop, spent)
+        ranked = sorted(found.items(), key=lambda item: -item[1].ns)
+        return tuple(
+            tally.spot(PHASES[phase], statement, total, statement in evaluates)
+            for (phase, statement, _), tally in ranked[:_MOST_SPOTS]
+            if statement is not None
+        )
+
+
+_Loop = tuple[str, InnerLoop]
+"""Where a loop is, and what it is over."""
+
+
+@dataclass
+class _Tally:
+    """What was sampled below one statement."""
+
+    ns: int = 0
+    samples: int = 0
+    lines: collections.Counter[tuple[str, int]] = field(default_factory=collections.Counter)
+    libraries: collections.Counter[str] = field(default_factory=collections.Counter)
+    loops: collections.Counter[_Loop | None] = field(default_factory=collections.Counter)
+
+    def add(self, chain: Chain, library: str, loop: _Loop | None, spent: int) -> None:
+        file, _, line = chain[0]
+        self.ns += spent
+        self.lines[file, line] += spent
+        self.libraries[library] += spent
+        self.loops[loop] += spent
+
+    def spot(self, phase: str, statement: tuple[str, int], total: int, evaluates: bool) -> Spot:
+        line = self._main(self.lines) or statement
+        loop = self._main(self.loops)
+        return Spot(
+            phase=phase,
+            statement=_where(*statement),
+            where=_where(*line),
+            library=self._main(self.libraries) or "",
+            share=self.ns / total,
+            samples=self.samples,
+            text=linecache.getline(*line).strip()[:_TEXT],
+            loop=loop[1].text[:_TEXT] if loop else "",
+            loop_where=loop[0] if loop else "",
+            over_parameters=loop is not None and loop[1].over == "parameters",
+            evaluates=evaluates,
+        )
+
+    def _main(self, counter: "collections.Counter[_T]") -> "_T | None":
+        """Return what most of the time is spent in, None if there is no such one."""
+        ((value, spent),) = counter.most_common(1)
+        return value if spent >= _MOST * self.ns else None
+
+
+def _library_of(frame: FrameType | None) -> str:
+    """Return the library's function that the user's innermost function has called, if any."""
+    inner = None
+    while frame is not None and not frames.is_users(frame.f_code.co_filename):
+        if not is_hotlaps(frame.f_code.co_filename):
+            inner = frame
+        frame = frame.f_back
+    if inner is None or frame is None:
+        return ""
+    return f"{inner.f_globals.get('__name__', '')}.{inner.f_code.co_qualname}"
+
+
+def _where(file: str, line: int) -> str:
+    return f"{frames.shorten_path(file)}:{line}"
+
+
+def _statement(chain: Chain, calls: dict[tuple[str, int], int]) -> tuple[str, int] | None:
+    """Return file and line of the whole statement, beside the step, that a place belongs to.
+
+    Args:
+        chain: the place.
+        calls: functions that run during a step of the optimizer -> the line that runs then.
+    """
+    for file, first, line in chain:
+        step = calls.get((file, first))
+        if step is not None:
+            found = outermost_statement(file, line, step)
+            return None if found is None else (file, found)
+    return None
+
+
+def _loop_of(chain: Chain, calls: dict[tuple[str, int], int]) -> _Loop | None:
+    """Return the outermost loop around a place that does not hold the update, nor runs layers."""
+    found = None
+    for file, first, line in chain:
+        step = calls.get((file, first))
+        loop = loop_at(file, line, step)
+        if loop is not None and loop.over != "modules":
+            found = (_where(file, loop.line), loop)
+        if step is not None:
+            break
+    return found
+
+
+@lru_cache(maxsize=1024)
+def outermost_statement(file: str, line: int, without: int) -> int | None:
+    """Return where the largest statement begins that holds one line and not another one."""
+    tree = tree_of(file)
+    if tree is None:
+        return line if line != without else None
+    begun = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt)
+        and _holds(node, line)
+        and not _holds(node, without)
+        and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    return min(begun, default=None)
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -35,6 +35,10 @@ INTERVENTIONS = (
     "hotlap.diagnosis.interventions:FREE_STEP",
     "hotlap.diagnosis.interventions_on_ranks:NO_SEARCH",
     "hotlap.diagnosis.interventions_on_ranks:FEWER_SUMS",
+    "hotlap.diagnosis.interventions_on_steps:NO_ANOMALY",
+    "hotlap.diagnosis.interventions_on_steps:NO_GRAPH",
+    "hotlap.diagnosis.interventions_on_steps:NO_UNUSED_GRADIENTS",
+    "hotlap.diagnosis.interventions_on_steps:SINGLE_PRECISION",
 )
 _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.2

@@ -3,6 +3,7 @@
 from typing import Any
 
 from hotlap.diagnosis.interventions_on_ranks import PAGES as ON_RANKS
+from hotlap.diagnosis.interventions_on_steps import PAGES as ON_STEPS
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
 from hotlap.techniques.record import Live
 
@@ -121,5 +122,6 @@ PAGES = {
     "diagnosis races it against the plain script to measure what the update costs. No plan can "
     "hold it: nothing would be learned.",
     **ON_RANKS,
+    **ON_STEPS,
 }
 """Name of an intervention -> what `hotlap explain` says of it."""

@@ -7,7 +7,9 @@ from hotlap.rules.nomination import Nomination
 from hotlap.trace.schema import Spot, Trace
 
 WORTH_SAYING = 0.05
-"""Share of the step below which nothing is said."""
+"""Share of the step below which nothing is said of what is known to be avoidable."""
+WORTH_NAMING = 0.15
+"""The same of a statement of which nothing is known but its time."""
 _FEW = 8
 """Samples below which a share says nothing."""
 _Z = 1.96
@@ -41,12 +43,19 @@ def is_over_parameters(spot: Spot) -> bool:
     return spot.over_parameters
 
 
+_UPDATE = ("torch.nn.utils.clip_grad.", "torch.amp.", "torch.cuda.amp.", "torch.optim.")
+"""What belongs to an update, although it is no optimizer's step."""
 _KINDS = (is_saving, is_printing, is_collecting, is_copying, is_over_parameters)
 
 
 def is_of_no_kind(spot: Spot) -> bool:
-    """True if no rule of its own names what is done there."""
-    return not any(is_kind(spot) for is_kind in _KINDS)
+    """True if no rule of its own names what is done there, and it takes much time."""
+    is_update = spot.library.startswith(_UPDATE)
+    return (
+        spot.share >= WORTH_NAMING
+        and not is_update
+        and not any(is_kind(spot) for is_kind in _KINDS)
+    )
 
 
 def beside_the_step(trace: Trace, is_kind: Callable[[Spot], bool]) -> list[Spot]:

@@ -103,6 +103,21 @@ class TaskFacts:
     sums: GradientSums | None = None
     """None where no `DistributedDataParallel` is trained."""
 
+    backward_where: str = ""
+    """`file:line` of the first backward."""
+    finds_anomalies: bool = False
+    """True if anomaly detection was on at a backward."""
+    anomalies_where: str = ""
+    """Where the script switches that on, empty if that was not found."""
+    keeps_gradient_graph: bool = False
+    """True if gradients came with a graph of themselves (`create_graph=True`)."""
+    in_float64: float = 0.0
+    """Share of the trained models' elements that are float64."""
+    cores: int = 0
+    """That the process may use, 0 if unknown."""
+    threads_where: str = ""
+    """Where the script sets torch's number of threads, empty if it does not."""
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

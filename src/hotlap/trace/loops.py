@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hotlap.trace.statements import tree_of
+from hotlap.trace.statements import called_name, tree_of
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
@@ -24,13 +24,16 @@ class InnerLoop:
 
 
 @lru_cache(maxsize=1024)
-def loop_at(file: str, line: int, without: int | None) -> InnerLoop | None:
+def loop_at(
+    file: str, line: int, without: frozenset[int] = frozenset(), column: int = -1
+) -> InnerLoop | None:
     """Return the outermost loop around a line of a file, None if there is none.
 
     Args:
         file: where to look.
         line: that runs.
-        without: a line that the loop must not hold; None for none.
+        without: lines that the loop must not hold.
+        column: of what runs in that line, -1 if unknown. What a loop goes over is not in it.
     """
     tree = tree_of(file)
     if tree is None:
@@ -38,12 +41,23 @@ def loop_at(file: str, line: int, without: int | None) -> InnerLoop | None:
     found = [
         loop
         for node in ast.walk(tree)
-        if _holds(node, line) and (without is None or not _holds(node, without))
+        if _holds(node, line) and not any(_holds(node, each) for each in without)
         for loop in [_loop(node)]
-        if loop is not None
+        if loop is not None and not _is_header(node, line, column)
     ]
     function = max((node.lineno for node in _functions(tree) if _holds(node, line)), default=0)
     return min((each for each in found if each.line >= function), key=_line_of, default=None)
+
+
+def _is_header(node: ast.AST, line: int, column: int) -> bool:
+    """True if what runs is the expression that a loop goes over."""
+    over = node.generators[0].iter if isinstance(node, _COMPREHENSIONS) else None
+    if isinstance(node, ast.For):
+        over = node.iter
+    if over is None or column < 0:
+        return False
+    end = (over.end_lineno or over.lineno, over.end_col_offset or 0)
+    return (over.lineno, over.col_offset) <= (line, column) < end
 
 
 def _line_of(loop: InnerLoop) -> int:
@@ -85,10 +99,7 @@ def _described(
 
 
 def _called(node: ast.AST) -> str:
-    if not isinstance(node, ast.Call):
-        return ""
-    function = node.func
-    return getattr(function, "attr", getattr(function, "id", ""))
+    return called_name(node) if isinstance(node, ast.Call) else ""
 
 
 def _is_index(node: ast.AST, counters: set[str]) -> bool:

@@ -80,7 +80,7 @@ class Recorder:
         self._lines: LineSampler | None = None
         self._hottest: tuple[HotLine, ...] = ()
         self._spots: SpotSampler | None = None
-        self._stepping: Chain = ()
+        self._stepping: set[Chain] = set()
         self._evaluating: set[Chain] = set()
         self._evaluated_at: set[int] = set()
         self._is_slow = False
@@ -121,10 +121,10 @@ class Recorder:
         """Return the losses so far. Waits for the device."""
         return [float(loss) for loss in self._losses]
 
-    def note_update(self, frame: FrameType | None) -> None:
-        """Note where an optimizer is stepped, once that is no longer where a run only begins."""
+    def note_part(self, frame: FrameType | None) -> None:
+        """Note where the first steps call a backward or an update."""
         if self._spots is not None and self.steps <= self._TOLD:
-            self._stepping = chain_of(frame)
+            self._stepping.add(chain_of(frame))
 
     def note_evaluation(self, frame: FrameType | None, *, is_training: bool) -> None:
         """Note where the model is called without gradients, or in evaluation mode."""

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import itertools
 import linecache
 import sys
 import threading
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from hotlap.trace import frames
@@ -28,18 +29,27 @@ _MOST = 0.5
 
 _T = TypeVar("_T")
 
-Place = tuple[str, int, int]
-"""A running function: its file, its first line and the line that runs."""
+Place = tuple[str, int, int, int]
+"""A running function: its file, its first line, and line and column of what runs, -1 if unknown."""
 Chain = tuple[Place, ...]
 """The user's running functions, from the innermost outwards."""
 
 
 def chain_of(frame: FrameType | None) -> Chain:
     """Return the user's functions that are running in a frame and its callers."""
-    return tuple(
-        (each.f_code.co_filename, each.f_code.co_firstlineno, each.f_lineno)
-        for each in frames.user_frames(frame)
-    )
+    return tuple(_place(each) for each in frames.user_frames(frame))
+
+
+def _place(frame: FrameType) -> Place:
+    code, columns = frame.f_code, _columns(frame.f_code)
+    at = frame.f_lasti // 2
+    column = columns[at] if 0 <= at < len(columns) else None
+    return code.co_filename, code.co_firstlineno, frame.f_lineno, -1 if column is None else column
+
+
+@lru_cache(maxsize=512)
+def _columns(code: CodeType) -> list[int | None]:
+    return [column for _, _, column, _ in code.co_positions()]
 
 
 class SpotSampler(threading.Thread):
@@ -89,14 +99,16 @@ class SpotSampler(threading.Thread):
             for (phase, where), spent in ns.most_common(_MOST_SPOTS)
         )
 
-    def spots(self, stepping: Chain, evaluating: Iterable[Chain]) -> tuple[Spot, ...]:
+    def spots(self, stepping: Iterable[Chain], evaluating: Iterable[Chain]) -> tuple[Spot, ...]:
         """Return the statements that time was spent in, those with most first.
 
         Args:
-            stepping: where an optimizer was stepped.
+            stepping: where an optimizer was stepped, and where backward was called.
             evaluating: where the model was called without gradients.
         """
-        calls = {place[:2]: place[2] for place in reversed(stepping)}
+        calls: _Calls = collections.defaultdict(frozenset)
+        for file, first, line, _ in itertools.chain.from_iterable(stepping):
+            calls[file, first] |= {line}
         evaluates = {_statement(chain, calls) for chain in evaluating}
         total = sum(self._ns.values())
         found: dict[tuple[Any, ...], _Tally] = collections.defaultdict(_Tally)
@@ -131,7 +143,7 @@ class _Tally:
     loops: collections.Counter[_Loop | None] = field(default_factory=collections.Counter)
 
     def add(self, chain: Chain, library: str, loop: _Loop | None, spent: int) -> None:
-        file, _, line = chain[0]
+        file, _, line, _ = chain[0]
         self.ns += spent
         self.lines[file, line] += spent
         self.libraries[library] += spent
@@ -176,50 +188,52 @@ def _where(file: str, line: int) -> str:
     return f"{frames.shorten_path(file)}:{line}"
 
 
-def _statement(chain: Chain, calls: dict[tuple[str, int], int]) -> tuple[str, int] | None:
-    """Return file and line of the whole statement, beside the step, that a place belongs to.
+_Calls = dict[tuple[str, int], frozenset[int]]
+"""Functions that run during an update or a backward -> the lines that run then."""
 
-    Args:
-        chain: the place.
-        calls: functions that run during a step of the optimizer -> the line that runs then.
-    """
-    for file, first, line in chain:
-        step = calls.get((file, first))
-        if step is not None:
-            found = outermost_statement(file, line, step)
+
+def _statement(chain: Chain, calls: _Calls) -> tuple[str, int] | None:
+    """Return file and line of the whole statement, beside the step, that a place belongs to."""
+    for file, first, line, _ in chain:
+        if (file, first) in calls:
+            found = outermost_statement(file, line, calls[file, first])
             return None if found is None else (file, found)
     return None
 
 
-def _loop_of(chain: Chain, calls: dict[tuple[str, int], int]) -> _Loop | None:
-    """Return the outermost loop around a place that does not hold the update, nor runs layers."""
+def _loop_of(chain: Chain, calls: _Calls) -> _Loop | None:
+    """Return the outermost loop around a place that does not hold the step, nor runs layers."""
     found = None
-    for file, first, line in chain:
-        step = calls.get((file, first))
-        loop = loop_at(file, line, step)
+    for file, first, line, column in chain:
+        steps = calls.get((file, first), frozenset())
+        loop = loop_at(file, line, steps, column)
         if loop is not None and loop.over != "modules":
             found = (_where(file, loop.line), loop)
-        if step is not None:
+        if steps:
             break
     return found
 
 
 @lru_cache(maxsize=1024)
-def outermost_statement(file: str, line: int, without: int) -> int | None:
-    """Return where the largest statement begins that holds one line and not another one."""
+def outermost_statement(file: str, line: int, without: frozenset[int]) -> int | None:
+    """Return where the largest statement begins that holds one line and none of others.
+
+    What a loop goes over is a statement by itself.
+    """
     tree = tree_of(file)
     if tree is None:
-        return line if line != without else None
-    begun = [
-        node.lineno
+        return line if line not in without else None
+    around = [
+        node
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt)
         and _holds(node, line)
-        and not _holds(node, without)
         and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     ]
-    return min(begun, default=None)
+    apart = [node.lineno for node in around if not any(_holds(node, each) for each in without)]
+    is_header = any(isinstance(node, ast.For) and _holds(node.iter, line) for node in around)
+    return min(apart, default=line if is_header and line not in without else None)
 
 
-def _holds(node: ast.stmt, line: int) -> bool:
+def _holds(node: ast.stmt | ast.expr, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -59,6 +59,27 @@ def line_that_assigns(file: str, name: str, before: int) -> int | None:
     return (after or lines or [None])[0]
 
 
+def place_of_call(files: Iterable[str], names: Iterable[str]) -> tuple[str, int] | None:
+    """Return file and line of the first call of a function of one of these names, if any.
+
+    Args:
+        files: where to look, in this order.
+        names: without what stands before the last dot.
+    """
+    wanted = set(names)
+    for file in files:
+        calls = [node for node in _nodes(file) if isinstance(node, ast.Call)]
+        lines = [call.lineno for call in calls if called_name(call) in wanted]
+        if lines:
+            return file, min(lines)
+    return None
+
+
+def called_name(call: ast.Call) -> str:
+    """Return the name of the function that is called, without what stands before its last dot."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
 def line_that_removes(files: Iterable[str], name: str, kind: str) -> tuple[str, int] | None:
     """Return file and line of a statement that may bound a container, None if there is none.
 
@@ -87,8 +108,7 @@ def _shortened(node: ast.stmt | ast.Call, kind: str) -> list[ast.expr]:
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr in _REMOVES:
             return [function.value]
-        word = getattr(function, "attr", getattr(function, "id", ""))
-        return node.args[:1] if word in _REMOVES_FROM_ARGUMENT else []
+        return node.args[:1] if called_name(node) in _REMOVES_FROM_ARGUMENT else []
     if isinstance(node, ast.Delete):
         return [each.value for each in node.targets if isinstance(each, ast.Subscript)]
     if not isinstance(node, ast.Assign):

@@ -31,6 +31,7 @@ from hotlap.trace.learning import Learning
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
+from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Steppers
 from hotlap.usercode import imported_files
 
@@ -81,6 +82,7 @@ class Watch(Part):
         self._loops: list[frames.Loop] = []
         self._stack: list[frames.Function] = []
         self._rounds = Rounds()
+        self._settings = Settings()
 
     @property
     def steps(self) -> int:
@@ -172,6 +174,8 @@ class Watch(Part):
         self.event_happens(event_kinds.BACKWARD)
         self.wrappers.backward_begins()
         self._backwards += 1
+        self._settings.note_backward(frames.caller())
+        self.recorder.note_part(frames.caller())
         if self._last_loader is not None:
             self._last_loader.training = True
         self.recorder.note_loss(loss)
@@ -199,7 +203,7 @@ class Watch(Part):
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0:
             self.recorder.commit()
-        self.recorder.note_update(frames.caller())
+        self.recorder.note_part(frames.caller())
         self.recorder.clock.enter(OPTIMIZER)
         self._is_stepping = True
         self.event_happens(event_kinds.OPTIMIZER_STEP)
@@ -213,6 +217,7 @@ class Watch(Part):
         self._is_stepping = False
         stepper = self.steppers.find(optimizer)
         if stepper is not None and stepper.steps == 0:
+            self._settings.note_gradients(optimizer)
             found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
             stepper.facts = replace(
                 stepper.facts, lost=found.lost, left=found.left, left_in=found.module
@@ -301,6 +306,7 @@ class Watch(Part):
             ranks=self._session.ranks,
             exposed_ms=self.exposed_ms(),
             sums=self.wrappers.facts(self.steps),
+            **self._settings.facts(self.roots),
         )
 
 

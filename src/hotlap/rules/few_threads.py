@@ -1,0 +1,32 @@
+"""The script lets torch use fewer threads than there are cores.
+
+What it sees   torch.set_num_threads in the script, with less than the cores that it may use.
+Why it costs   large products are computed by some of the cores only.
+What to do     leave the number to torch, or set as many as there are cores; with several processes
+               on one machine, divide the cores among them.
+Evidence       convicted by the technique `threads`, in turns with the script as it is.
+"""
+
+from hotlap.plan import Plan
+from hotlap.rules.nomination import Nomination
+from hotlap.rules.record import Rule
+from hotlap.trace.schema import Trace
+
+
+def nominate(trace: Trace) -> list[Nomination]:
+    """Nominate the line that sets the number of threads."""
+    facts, means = trace.facts, trace.phase_means()
+    if not facts.threads_where or not 0 < facts.threads < facts.cores or facts.device != "cpu":
+        return []
+    return [
+        Nomination(
+            where=facts.threads_where,
+            evidence=f"torch uses {facts.threads} of {facts.cores} cores",
+            remedies=(Plan({"threads": {"count": facts.cores}}),),
+            advice={"threads": f"remove torch.set_num_threads at {facts.threads_where}"},
+            at_most_ms=means["forward"] + means["backward"] + means["optimizer"],
+        )
+    ]
+
+
+RULE = Rule(name="few_threads", kind="speed", nominate=nominate)

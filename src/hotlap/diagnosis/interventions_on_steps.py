@@ -132,7 +132,9 @@ def _without_unused_gradients(target: ModelTarget) -> ModelTarget:
     held = {id(p) for o in target.optimizers for group in o.param_groups for p in group["params"]}
     left = [p for p in target.module.parameters() if p.requires_grad and id(p) not in held]
     if not left:
-        raise Refusal("every parameter that has gradients is in an optimizer")
+        raise Refusal(
+            "the optimizers hold every parameter that has gradients. Expected: a model with others."
+        )
     target.notes["left"] = [weakref.ref(parameter) for parameter in left]
     _require_gradients(target, needed=False)
     return target

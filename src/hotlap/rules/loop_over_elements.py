@@ -5,7 +5,7 @@ What it sees   time sampled in the forward in a `for`, `while` or comprehension 
 Why it costs   an operator on little data takes as long as its call: some microseconds. The backward
                does as many small operations again.
 What to do     compute the whole batch, sequence or set of channels at once: a batch dimension, an
-               nn.GRU or nn.LSTM in place of its cell, a convolution with groups, broadcasting,
+               nn.GRU or nn.LSTM instead of its cell, a convolution with groups, broadcasting,
                torch.vmap; torch.compile where none of these can be had.
 Evidence       samples of the running line while steps were timed, and of the backward the same
                share as of the forward; medium confidence at most.
@@ -34,8 +34,8 @@ def nominate(trace: Trace) -> list[Nomination]:
                 spot,
                 f"the forward goes element by element in `{spot.loop}` ({spot.loop_where}), its "
                 "backward included",
-                f"compute all elements at once in place of the loop at {spot.loop_where}: a batch "
-                "dimension, nn.GRU or nn.LSTM in place of a cell, groups of a convolution, "
+                f"compute all elements at once instead of the loop at {spot.loop_where}: a batch "
+                "dimension, nn.GRU or nn.LSTM instead of a cell, groups of a convolution, "
                 "broadcasting or torch.vmap",
                 share=min(with_backward, 1.0 - means["optimizer"] / total),
             )

@@ -25,7 +25,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             trace,
             spot,
             f"tensors are visited one by one in `{spot.loop}` ({spot.loop_where})",
-            f"do the same for all tensors at once in place of the loop at {spot.loop_where}: "
+            f"do the same for all tensors at once instead of the loop at {spot.loop_where}: "
             "torch.nn.utils.clip_grad_norm_, an optimizer's weight_decay, torch._foreach_* or "
             "torch.optim.swa_utils; or do it every some steps",
         )

@@ -133,7 +133,8 @@ def _without_unused_gradients(target: ModelTarget) -> ModelTarget:
     left = [p for p in target.module.parameters() if p.requires_grad and id(p) not in held]
     if not left:
         raise Refusal(
-            "the optimizers hold every parameter that has gradients. Expected: a model with others."
+            f"the optimizers hold all parameters of {type(target.module).__name__} that have a "
+            "gradient. Use a model with others to measure what those cost."
         )
     target.notes["left"] = [weakref.ref(parameter) for parameter in left]
     _require_gradients(target, needed=False)

@@ -7,7 +7,7 @@ import pytest
 
 from hotlap.rules import Nomination, nominate
 from hotlap.trace.schema import Spot, Trace
-from tests.rules.test_rules import trace
+from tests.rules.test_rules import LOADER, trace
 
 SPOT = Spot(
     phase="other",
@@ -51,7 +51,7 @@ def test_a_statement_beside_the_step_is_named_with_its_time() -> None:
         {"share": 0.14},
         {"share": 0.04, "text": "gc.collect()"},
         {"library": "torch.nn.utils.clip_grad.clip_grad_norm_"},
-        {"samples": 7},
+        {"samples": 3},
         {"evaluates": True},
         {"phase": "forward"},
         {"phase": "backward"},
@@ -150,3 +150,14 @@ def test_gradients_that_no_optimizer_uses_are_tried_without() -> None:
     optimizer = replace(given.facts.optimizers[0], left=3, left_in="Net")
     rules = {each.rule for each in found(optimizers=(optimizer,))}
     assert rules == {"unused_gradients", "parameters_without_optimizer"}
+
+
+def test_workers_that_start_anew_count_as_waiting_for_data() -> None:
+    loader = replace(LOADER, num_workers=2)
+    start = replace(SPOT, statement=loader.where, where=loader.where, share=0.2)
+    (one,) = found(start, loaders=(loader,))
+    assert one.rule == "slow_data"
+    assert "waits 2.00 of 10.00 ms" in one.evidence
+    assert "2.00 ms of it they start anew for each epoch" in one.evidence
+    assert "persistent_workers=True" in one.by_hand
+    assert named(start, loaders=(LOADER,)) == []

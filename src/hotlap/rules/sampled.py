@@ -10,7 +10,7 @@ WORTH_SAYING = 0.05
 """Share of the step below which nothing is said of what is known to be avoidable."""
 WORTH_NAMING = 0.15
 """The same of a statement of which nothing is known but its time."""
-_FEW = 8
+_FEW = 4
 """Samples below which a share says nothing."""
 _Z = 1.96
 
@@ -65,10 +65,13 @@ def beside_the_step(trace: Trace, is_kind: Callable[[Spot], bool]) -> list[Spot]
         trace: what was watched.
         is_kind: which of them are meant.
     """
+    # What a loader does before its first batch is its own rules' to say.
+    loaders = {loader.where for loader in trace.facts.loaders}
     return [
         spot
         for spot in trace.spots
         if spot.phase == "other" and not spot.evaluates and is_costly(spot) and is_kind(spot)
+        if spot.statement not in loaders
     ]
 
 

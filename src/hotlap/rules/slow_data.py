@@ -3,8 +3,9 @@
 What it sees   a DataLoader over an iterable data set, or with worker processes, whose `next` takes
                a share of the step: what per_item_decode says of other loaders.
 Why it costs   the model waits while a batch is made, or while the workers fall behind.
-What to do     more worker processes, as far as there are cores; less work per sample; the work done
-               once before training, or for a whole batch on the device.
+What to do     more worker processes, as far as there are cores, that stay from epoch to epoch
+               (`persistent_workers=True`); less work per sample; the work done once before
+               training, or for a whole batch on the device.
 Evidence       the wait per step, as a clock around `next` shows it; convicted by the techniques
                `resident`, which keeps what workers have read, and `workers`, which sends batches of
                worker processes as bytes, with longer queues. No trial measures the wait for a
@@ -23,16 +24,27 @@ _LONG_QUEUE = 8
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the first training loader, if it is none that per_item_decode looks at."""
     mean = trace.step_ms()["mean"]
-    waits = trace.phase_means()["data"]
     loaders = trace.facts.training_loaders
-    if not loaders or waits < WORTH_SAYING * mean:
+    if not loaders:
         return []
     loader, remedies, advice = loaders[0], (), {}
+    # In each epoch, before its first batch is asked for.
+    starts = mean * sum(
+        spot.share
+        for spot in trace.spots
+        if spot.phase == "other" and spot.statement == loader.where and loader.num_workers
+    )
+    waits = trace.phase_means()["data"] + starts
+    if waits < WORTH_SAYING * mean:
+        return []
     if loader.map_style and loader.num_workers == 0:
         return []
     if loader.num_workers:
         source = f"{loader.num_workers} worker processes make the batches"
         by_hand = f"more workers than {loader.num_workers} at {loader.where}, up to the free cores"
+        if starts:
+            source += f"; {starts:.2f} ms of it they start anew for each epoch"
+            by_hand = f"persistent_workers=True at {loader.where}; {by_hand}"
         own = {"count": loader.num_workers}
         remedies = tuple(
             Plan({"workers": each}) for each in (own, {**own, "prefetch": _LONG_QUEUE})

@@ -44,7 +44,9 @@ def _place(frame: FrameType) -> Place:
     code, columns = frame.f_code, _columns(frame.f_code)
     at = frame.f_lasti // 2
     column = columns[at] if 0 <= at < len(columns) else None
-    return code.co_filename, code.co_firstlineno, frame.f_lineno, -1 if column is None else column
+    # An instruction that the compiler has added belongs to no line.
+    line = frame.f_lineno or code.co_firstlineno
+    return code.co_filename, code.co_firstlineno, line, -1 if column is None else column
 
 
 @lru_cache(maxsize=512)

@@ -15,6 +15,7 @@ from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.schedules import Schedules
+from hotlap.attach.learning.watch import WatchLearning
 from hotlap.attach.learning.workers import Workers
 from hotlap.diagnosis.causes import watch
 from hotlap.lab.trial import Lab
@@ -47,6 +48,19 @@ def seen(loss: Any) -> LossFacts:
 )
 def test_a_loss_is_a_mean_that_nothing_divides(loss: Any, is_mean: bool) -> None:
     assert seen(loss()).is_mean is is_mean
+
+
+def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
+    watched, loss = WatchLearning(), nn.functional.cross_entropy(SCORES, LABELS)
+    scaled, again = loss * 65536.0, loss / 4 * 65536.0
+    for given in (scaled, again):
+        watched.loss_scaled(given)
+        watched.backward_begins(given)
+        assert watched.facts().losses[0].is_mean is (given is scaled)
+    # One that the script has multiplied by as much.
+    watched = WatchLearning()
+    watched.backward_begins(loss * 65536.0)
+    assert not watched.facts().losses[0].is_mean
 
 
 def test_a_loss_that_normalizes_twice_is_known_by_its_graph() -> None:

@@ -73,6 +73,10 @@ def test_a_first_step_of_one_micro_batch() -> None:
     assert found.where == ADAM.where and "the others follow 3" in found.evidence
     assert mistakes(loop("bbbsz bbbsz bbbsz bbbsz")) == []
     assert mistakes(loop("bsz bsz bsz bsz")) == []
+    # LOADER has 10 batches: steps follow the first, fourth, seventh and tenth.
+    assert found.evidence.endswith("after micro-batch 0")
+    found = only(loop("bsz bbsz bbsz bbsz"), "single_first_micro_batch")
+    assert found.evidence.endswith("and the last 1 of the 10 micro-batches of an epoch has no step")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +111,8 @@ def test_micro_batches_that_are_summed() -> None:
     found = only(loop(text, losses=(MEAN,), forwards=12), "summed_micro_batches")
     assert found.where == MEAN.where and "3 times that of the batch" in found.evidence
     assert found.by_hand == "`(loss / 3).backward()`"
+    found = only(loop(text, losses=(MEAN,), forwards=12, scales=True), "summed_micro_batches")
+    assert found.by_hand == "`scaler.scale(loss / 3).backward()`"
     divided = replace(MEAN, is_mean=False)
     assert mistakes(loop(text, losses=(divided,), forwards=12)) == []
     # Three losses of one forward pass.

@@ -69,6 +69,9 @@ class Listener:
     def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
         """A scaler has divided the gradients of an optimizer by its scale; told with events."""
 
+    def loss_scaled(self, scaled: Any) -> None:
+        """A scaler has multiplied a loss by its scale; told with events."""
+
     def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""
 

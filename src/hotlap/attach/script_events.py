@@ -35,6 +35,7 @@ def patch() -> None:
     _tell(GradScaler, "__init__", event_kinds.SCALER_MADE)
     _tell(GradScaler, "unscale_", event_kinds.UNSCALE)
     _tell_unscaling()
+    _tell_scaling()
     _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
     _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
     _tell(DistributedDataParallel, "__init__", event_kinds.WRAP)
@@ -111,6 +112,21 @@ def _tell_unscaling() -> None:
             listener.gradients_unscaled(optimizer, self)
 
     GradScaler.unscale_ = unscale_and_tell
+
+
+def _tell_scaling() -> None:
+    """Tell of the losses that a scaler has multiplied by its scale."""
+    original = GradScaler.scale
+
+    @functools.wraps(original)
+    def scale_and_tell(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        listener = State.listener
+        if listener is not None and self.is_enabled() and not torch.compiler.is_compiling():
+            listener.loss_scaled(scaled)
+        return scaled
+
+    GradScaler.scale = scale_and_tell
 
 
 def _tell_emptying(name: str) -> None:

@@ -58,7 +58,15 @@ class Losses:
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
 
-    def add(self, where: str, loss: Any, *, is_narrow: bool, is_evaluating: bool) -> None:
+    def add(
+        self,
+        where: str,
+        loss: Any,
+        *,
+        is_narrow: bool,
+        is_evaluating: bool,
+        is_scaled: bool = False,
+    ) -> None:
         """Note a loss, before its backward.
 
         Args:
@@ -66,13 +74,17 @@ class Losses:
             loss: of which only the graph is looked at, never the value.
             is_narrow: it comes of float16.
             is_evaluating: it comes of a model in evaluation mode that behaves otherwise in it.
+            is_scaled: a scaler has multiplied it, and divides the gradients by as much.
         """
         line = self._lines.setdefault(where, _Line())
-        if line.looks < _LOOKS and isinstance(loss, torch.Tensor) and loss.grad_fn is not None:
+        root = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+        if is_scaled and root is not None and root.next_functions:
+            root = root.next_functions[0][0]
+        if line.looks < _LOOKS and root is not None:
             line.looks += 1
-            line.means += _is_plain_mean(loss.grad_fn)
-            line.normalized_twice = line.normalized_twice or _find_normalized_twice(loss.grad_fn)
-            replaced, of = _count_replaced(loss.grad_fn)
+            line.means += _is_plain_mean(root)
+            line.normalized_twice = line.normalized_twice or _find_normalized_twice(root)
+            replaced, of = _count_replaced(root)
             line.replaced += replaced
             line.replaced_of += of
         line.not_scaled += is_narrow

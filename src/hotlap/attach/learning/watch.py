@@ -12,6 +12,7 @@ from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers
 from hotlap.attach.roles.session import Part
 from hotlap.trace import event_kinds, frames
+from hotlap.trace.identity import IdentityTable
 from hotlap.trace.learning import EvaluationFacts, Learning, SavedFacts, WithoutGradient
 
 _CHECKS = 8
@@ -57,6 +58,8 @@ class WatchLearning(Part):
         self._roots: list[Any] = []
         self._is_narrow = False
         """The newest training forward computed in float16."""
+        self._scaled: IdentityTable[bool] = IdentityTable()
+        """Losses that a scaler has multiplied."""
         self._undecided: tuple[Any, str] | None = None
         """A forward in evaluation mode that a backward may follow: module and line."""
         self._has_stepped = False
@@ -137,12 +140,17 @@ class WatchLearning(Part):
             frames.location_of(frames.caller()),
             loss,
             is_narrow=self._is_narrow,
+            is_scaled=loss in self._scaled,
             is_evaluating=undecided is not None and self._modes.forget_training(undecided[0]),
         )
         if self._has_stepped and len(self._held) == 1 and self._looked < _CHECKS:
             self._looked += 1
             self._kept += _has_gradients(self._held[0].optimizer)
         self._has_stepped = False
+
+    def loss_scaled(self, scaled: Any) -> None:
+        if isinstance(scaled, torch.Tensor):
+            self._scaled.put(scaled, True)
 
     def event_happens(self, kind: str) -> None:
         self._scales = self._scales or kind == event_kinds.SCALER_UPDATE

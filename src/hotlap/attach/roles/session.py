@@ -137,6 +137,10 @@ class Session(Listener):
         for part in self.parts:
             part.gradients_unscaled(optimizer, scaler)
 
+    def loss_scaled(self, scaled: Any) -> None:
+        for part in self.parts:
+            part.loss_scaled(scaled)
+
     def event_happens(self, kind: str) -> None:
         for part in self.parts:
             part.event_happens(kind)

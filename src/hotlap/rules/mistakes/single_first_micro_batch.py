@@ -1,7 +1,7 @@
 """The first step of an accumulation has one micro-batch.
 
 What it sees   backward passes between steps: one before the first step, several before each of the
-               others.
+               others; and how many of the loader's batches are then left at the end of an epoch.
 Why it matters the loop steps where `index % n == 0`, so it steps after micro-batch 0: the first
                step has one micro-batch, whose gradient is n times too small if losses are divided
                by n, and the last ones of the epoch have no step.
@@ -32,10 +32,23 @@ def nominate(trace: Trace) -> list[Nomination]:
         mistake(
             trace.facts.optimizers[0].where,
             f"the first step follows 1 backward pass, the others follow {usual}: the loop steps "
-            "after micro-batch 0",
+            f"after micro-batch 0{_lost_tail(trace, usual)}",
             f"step where `(index + 1) % {usual} == 0`, and after the last batch of the epoch",
         )
     ]
+
+
+def _lost_tail(trace: Trace, usual: int) -> str:
+    """Return how many micro-batches at the end of an epoch have no step, in words."""
+    loaders = trace.facts.training_loaders
+    if len(loaders) != 1 or loaders[0].batches is None:
+        return ""
+    batches = loaders[0].batches
+    lost = (batches - 1) % usual
+    if batches < 1 or not lost:
+        return ""
+    verb = "has" if lost == 1 else "have"
+    return f", and the last {lost} of the {batches} micro-batches of an epoch {verb} no step"
 
 
 RULE = Rule(name="single_first_micro_batch", kind="mistake", nominate=nominate)

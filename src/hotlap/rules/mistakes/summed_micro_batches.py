@@ -32,12 +32,15 @@ def nominate(trace: Trace) -> list[Nomination]:
     # Several losses of one forward pass are added up on purpose.
     if len(lines) != 1 or forwards < usual - 0.5:
         return []
+    divided = f"(loss / {usual})"
     return [
         mistake(
             loss.where,
             f"{usual} backward passes before each step, each of a mean over its micro-batch that "
             f"nothing divides: the gradient is {usual} times that of the batch",
-            f"`(loss / {usual}).backward()`",
+            f"`scaler.scale{divided}.backward()`"
+            if trace.learning.scales
+            else f"`{divided}.backward()`",
         )
         for loss in trace.learning.losses
         if loss.where in lines and loss.is_mean

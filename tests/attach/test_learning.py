@@ -1,6 +1,7 @@
 """What is looked at in a watched script to see how it learns."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hotlap.attach.entry import Script
 from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.watch import WatchLearning
 from hotlap.attach.learning.workers import Workers
@@ -166,6 +168,58 @@ def test_workers_that_send_the_same_and_generators_that_are_copied() -> None:
     assert found.generator == "transform.0.rng"
     with_function = DataLoader(data, num_workers=2, worker_init_fn=print)
     assert Workers(with_function, "a.py:4").facts().generator == ""
+
+
+LOOP = """
+import functools
+
+def train(scalers, optimizer):
+    SCALER
+    for batch in range(2):
+        scalers.updated(CALLER())
+
+def run(scalers, optimizer):
+    scaler = None
+    for epoch in range(3):
+        train(scalers, optimizer)
+
+def each_fold(scalers, optimizer):
+    for fold in range(3):
+        scalers.optimizer_made(CALLER())
+        train(scalers, optimizer)
+
+def once(scalers, optimizer):
+    train(scalers, optimizer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "way", "is_found"),
+    [
+        ("scaler = made(scalers)", "run", True),
+        ("with open(__file__): scaler = made(scalers)", "run", True),
+        ("scaler = made(scalers)", "each_fold", False),
+        ("scaler = made(scalers)", "once", False),
+        ("if not scalers.facts(): scaler = made(scalers)", "run", False),
+        ("scaler = scalers.facts() or made(scalers)", "run", False),
+        ("scaler = kept(scalers)", "run", False),
+    ],
+)
+def test_a_scaler_of_each_epoch_is_known_in_the_first_one(
+    line: str, way: str, is_found: bool, tmp_path: Path
+) -> None:
+    text = LOOP.replace("SCALER", line) + (
+        "def made(scalers):\n    return scalers.made(CALLER(1))\n"
+        "@functools.cache\ndef kept(scalers):\n    scaler = scalers.made(CALLER())\n"
+    )
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    names: dict[str, Any] = {"CALLER": lambda up=0: sys._getframe(1 + up), "__file__": str(path)}
+    exec(compile(text, str(path), "exec"), names)
+    scalers = Scalers()
+    names[way](scalers, None)
+    found = [(each.where.rpartition(":")[2], each.passes) for each in scalers.facts()]
+    assert found == ([("5", 3)] if is_found else [])
 
 
 SCRIPT = """

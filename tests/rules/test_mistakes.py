@@ -15,6 +15,7 @@ from hotlap.trace.learning import (
     Learning,
     LossFacts,
     SavedFacts,
+    ScalerFacts,
     ScheduleFacts,
     WithoutGradient,
     WorkerFacts,
@@ -132,6 +133,14 @@ def test_scalers() -> None:
     found = only(loop("gbsp bsp gbsp bsp gbsp", scales=True), "new_scaler")
     assert "3 times, after 0, 2, 4 steps" in found.evidence
     assert mistakes(loop("gbsp bsp bsp bsp", scales=True)) == []
+    # The observation ends in the first epoch.
+    each = ScalerFacts(LINES[kinds.SCALER_MADE], "train.py:90", 10)
+    found = only(loop("gbsp bsp", scales=True, scalers=(each,)), "new_scaler")
+    assert (
+        found.where == each.where and "the 10 passes of the loop at train.py:90" in found.evidence
+    )
+    found = only(loop("gbsp gbsp", scales=True, scalers=(each,)), "new_scaler")
+    assert "2 times, after 0, 1 steps" in found.evidence
     narrow = replace(MEAN, not_scaled=12)
     assert only(loop("", losses=(narrow,)), "float16_without_scaler").where == MEAN.where
     assert mistakes(loop("", losses=(narrow,), scales=True)) == []

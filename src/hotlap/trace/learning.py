@@ -92,6 +92,16 @@ class WithoutGradient:
 
 
 @dataclass(frozen=True)
+class ScalerFacts:
+    """A line that makes a `GradScaler` in each pass of a loop that goes on training."""
+
+    where: str
+    loop: str
+    """`file:line` of it."""
+    passes: int
+
+
+@dataclass(frozen=True)
 class WorkerFacts:
     """What the workers of one loader do alike."""
 
@@ -125,6 +135,7 @@ class Learning:
     """Of those that were looked at."""
     scales: bool = False
     """A `GradScaler` is used."""
+    scalers: Sequence[ScalerFacts] = ()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Learning":
@@ -137,6 +148,7 @@ class Learning:
             "inputs": InputFacts,
             "without_gradient": WithoutGradient,
             "workers": WorkerFacts,
+            "scalers": ScalerFacts,
         }
         given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name, kind in kinds.items():

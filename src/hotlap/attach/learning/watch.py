@@ -8,6 +8,7 @@ import torch
 from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers
 from hotlap.attach.roles.session import Part
@@ -49,7 +50,7 @@ class WatchLearning(Part):
 
     def __init__(self) -> None:
         self._losses, self._modes = Losses(), Modes()
-        self._inputs, self._schedules = Inputs(), Schedules()
+        self._inputs, self._schedules, self._scalers = Inputs(), Schedules(), Scalers()
         self._workers: dict[str, Workers] = {}
         self._evaluated: dict[str, _Evaluated] = {}
         self._saved: list[SavedFacts] = []
@@ -88,6 +89,7 @@ class WatchLearning(Part):
             kept_gradients=self._kept,
             first_backwards=self._looked,
             scales=self._scales,
+            scalers=self._scalers.facts(),
         )
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
@@ -153,7 +155,15 @@ class WatchLearning(Part):
             self._scaled.put(scaled, True)
 
     def event_happens(self, kind: str) -> None:
-        self._scales = self._scales or kind == event_kinds.SCALER_UPDATE
+        if kind == event_kinds.SCALER_UPDATE and not self._scales:
+            self._scales = True
+            self._scalers.updated(frames.caller())
+        elif kind == event_kinds.SCALER_MADE:
+            self._scalers.made(frames.caller())
+
+    def optimizer_made(self, optimizer: Any) -> None:
+        del optimizer
+        self._scalers.optimizer_made(frames.caller())
 
     def schedule_steps(self, schedule: Any) -> None:
         self._schedules.add(schedule, frames.location_of(frames.caller()))

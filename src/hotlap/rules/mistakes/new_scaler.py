@@ -1,16 +1,19 @@
 """A GradScaler is made anew while the training goes on.
 
-What it sees   the same line makes a `GradScaler` again after steps were taken.
+What it sees   the same line makes a `GradScaler` again after steps were taken, or is in a counted
+               loop that also goes on training with an optimizer from outside the loop.
 Why it matters the scale starts at 65536 each time, and steps that overflow are skipped until it has
                come down to what the gradients need: in each epoch the first steps are lost.
 What to do     make one scaler before the loop, and save its `state_dict()` with the checkpoint.
-Evidence       the steps at which the line made one. It costs no time.
+Evidence       the steps at which the line made one, or the loop and how often it goes round. It costs no time.
 """
 
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
 from hotlap.trace import event_kinds
 from hotlap.trace.schema import Trace
+
+_BY_HAND = "make one GradScaler before the loop over epochs"
 
 
 def nominate(trace: Trace) -> list[Nomination]:
@@ -19,15 +22,26 @@ def nominate(trace: Trace) -> list[Nomination]:
     for event in trace.events:
         if event.kind == event_kinds.SCALER_MADE:
             made.setdefault(event.where, set()).add(event.step)
+    again = {where: steps for where, steps in made.items() if len(steps) > 1}
+    if not trace.learning.scales:
+        return []
     return [
         mistake(
             where,
             f"this line made a GradScaler {len(steps)} times, after "
             f"{', '.join(map(str, sorted(steps)[:3]))} steps: its scale starts over",
-            "make one GradScaler before the loop over epochs",
+            _BY_HAND,
         )
-        for where, steps in made.items()
-        if len(steps) > 1 and trace.learning.scales
+        for where, steps in again.items()
+    ] + [
+        mistake(
+            each.where,
+            f"this line makes a GradScaler in each of the {each.passes} passes of the loop at "
+            f"{each.loop}: its scale starts over",
+            _BY_HAND,
+        )
+        for each in trace.learning.scalers
+        if each.where not in again
     ]
 
 

@@ -1,7 +1,9 @@
 """`hotlap env`."""
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from hotlap import cli
 from hotlap.errors import RunError
-from hotlap.host import ceilings, kept_ceilings
+from hotlap.host import ceilings, kept_ceilings, probes
 from hotlap.host.ceilings import Ceilings, parse
 from hotlap.host.facts import Gpu, Host
 from hotlap.host.problems import Problem
@@ -30,6 +32,48 @@ def test_json_is_the_only_thing_on_standard_output(hotlap: Run) -> None:
     assert data["devices"][0]["kind"] == "cpu" and data["devices"][0]["cores"] >= 1
     assert data["ceilings"] == []
     assert Host.from_json(data["host"]).cores == data["devices"][0]["cores"]
+
+
+SMI = """#!/bin/sh
+echo '0, GPU-aaa1, NVIDIA H200, 143771, 143000, 9.0, 570.1'
+echo '1, GPU-bbb2, NVIDIA H200, 143771, 20000, 9.0, 570.1'
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are a system's own")
+def test_each_problem_of_a_wrong_set_up_is_named(tmp_path: Path) -> None:
+    # Two GPUs, no compiler, and settings of other machines.
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    wrong = {"PATH": str(tmp_path), "OMP_NUM_THREADS": "6400", "CUDA_VISIBLE_DEVICES": "9"}
+    right = {"PATH": str(tmp_path), "OMP_NUM_THREADS": "1,1"}
+    found: list[dict[str, dict[str, str]]] = []
+    for given in (wrong, right):
+        done = subprocess.run(
+            [
+                "/bin/sh",
+                "-c",
+                'ulimit -l 32; exec "$0" -m hotlap env --json --quick',
+                sys.executable,
+            ],
+            capture_output=True,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k not in (*wrong, "CXX")} | given,
+        )
+        assert done.returncode == 0, done.stderr
+        data = json.loads(done.stdout)
+        assert data["host"]["memlock_bytes"] == 32 << 10
+        found.append({row["name"]: row for row in data["problems"]})
+    first, second = found
+    assert "6400" in first["threads"]["text"]
+    assert first["hidden_gpus"]["text"] == "CUDA_VISIBLE_DEVICES is '9', which hides 2 GPUs."
+    assert "torch.compile" in first["no_compiler"]["why"]
+    assert all(row["text"] and row["why"] and row["remedy"] for row in first.values())
+    assert "hidden_gpus" not in second and "6400" not in str(second)
+    assert "0.0312 MiB" in second["little_memlock"]["text"]
+    assert "120.9 of 140.4 GiB of GPU 1" in second["gpu_in_use"]["text"]
+    # Where torch was built for CUDA there is nothing to say about it.
+    assert ("torch_without_cuda" in second) is (probes.torch_cuda() is None)
 
 
 def test_measured_ceilings_are_plausible_and_kept(
@@ -88,8 +132,11 @@ def test_an_unknown_argument_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_page_shows_gpus_and_problems(capsys: pytest.CaptureFixture[str]) -> None:
     host = Host(cpu="Fast\x1b[31m", torch="2.13.0", torch_cuda="13.0", gpus=(GPU,))
     rates = [Ceilings("cuda", 5e4, 7e5, None, 8, 0.0, 3.0)]
-    environment.show(page_console(), host, rates, [Problem("busy", "a [bold] text", "wait")])
+    environment.show(
+        page_console(), host, rates, [Problem("busy", "a [bold] text", "wait", "slow")]
+    )
     out = capsys.readouterr().out
+    assert "\n  slow\n  wait\n" in out
     assert "NVIDIA H200" in out and "700,000 bfloat16" in out and "not measured GB/s" in out
     assert "! a [bold] text" in out and "\x1b" not in out
     assert environment.devices(host)[1]["name"] == "NVIDIA H200"

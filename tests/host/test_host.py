@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hotlap.host import probes
 from hotlap.host.facts import Gpu, Host
 from hotlap.host.problems import problems
+from hotlap.host.swap import swap
 
 GOOD = Host(
     cpu="Fast",
@@ -72,12 +74,59 @@ def test_a_good_machine_has_no_problem() -> None:
         ({"python_headers": False}, "no_python_headers"),
         ({"shm_bytes": 64 << 20}, "little_shm"),
         ({"memory_available_bytes": 100 << 20}, "little_memory"),
+        ({"swap_bytes_per_s": 5e6, "swap_used_bytes": 1 << 30}, "swapping"),
+        ({"memlock_bytes": 8 << 20, "has_rdma": True}, "little_memlock"),
+        ({"cores": 4, "cpu_quota": 4.0, "cores_allowed": 8}, "threads"),
+        ({"cuda_visible_devices": "", "gpus_hidden": 2}, "hidden_gpus"),
+        ({"cuda_visible_devices": "-1", "torch_cuda": "13.0"}, "hidden_gpus"),
+        (
+            {"gpus": [GPU.__dict__ | {"memory_free_bytes": 9 << 30}], "torch_cuda": "13"},
+            "gpu_in_use",
+        ),
     ],
 )
 def test_each_problem_is_found_alone_and_has_a_remedy(facts: dict[str, object], name: str) -> None:
     (problem,) = problems(changed(**facts))
     assert problem.name == name
-    assert problem.text.endswith(".") and len(problem.remedy) > 3
+    assert problem.text.endswith(".") and problem.why.endswith(".") and len(problem.remedy) > 3
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        # Full, and left alone.
+        {"swap_used_bytes": 1 << 30, "swap_bytes_per_s": 1000.0},
+        {"memlock_bytes": 8 << 20},
+        {"memlock_bytes": 1 << 30, "has_rdma": True},
+        {"cpu_quota": 8.0, "cores_allowed": 8},
+        {"cores": 4, "cpu_quota": 4.0, "cores_allowed": 8, "omp_num_threads": "4"},
+        # This torch sees no GPU, whatever is set.
+        {"cuda_visible_devices": ""},
+        {"cuda_visible_devices": "0", "gpus_hidden": 1, "gpus": [GPU.__dict__], "torch_cuda": "13"},
+    ],
+)
+def test_what_is_near_a_problem_is_none(facts: dict[str, object]) -> None:
+    assert names(changed(**facts)) == []
+
+
+def test_swap_is_read_twice(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal:  2048 kB\nSwapFree:  512 kB\n")
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("pgpgin 7\npswpin 100\npswpout 50\n")
+    assert swap(tmp_path, sample_s=0.0) == (2048 << 10, 1536 << 10, 0.0)
+    later = threading.Timer(0.02, vmstat.write_text, ["pswpin 600\npswpout 50\n"])
+    later.start()
+    found = swap(tmp_path, sample_s=0.2)
+    later.join()
+    assert 500 * 4096 / 2 < found.bytes_per_s <= 500 * 4096 / 0.2
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    assert swap(tmp_path) == swap(tmp_path / "none") == (0, 0, 0.0)
+
+
+def test_an_adapter_that_accesses_memory_is_a_folder_with_one(tmp_path: Path) -> None:
+    assert not probes.has_rdma(tmp_path) and not probes.has_rdma(tmp_path / "none")
+    (tmp_path / "mlx5_0").mkdir()
+    assert probes.has_rdma(tmp_path)
 
 
 @pytest.mark.parametrize("given", ["8", "4", "4,2"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from hotlap.host import control_groups, probes
 from hotlap.host.memory import memory
+from hotlap.host.swap import swap
 
 FEATURES = (
     "avx2",
@@ -84,6 +85,19 @@ class Host:
     """Cores' worth of time that the hypervisor gave to other machines meanwhile."""
     omp_num_threads: str | None = None
     """OMP_NUM_THREADS, as it is set."""
+    cores_allowed: int = 0
+    """Logical cores of its affinity, whatever the quota; 0 if not known."""
+    swap_used_bytes: int = 0
+    swap_bytes_per_s: float = 0.0
+    """Read from swap and written to it, by the whole machine."""
+    memlock_bytes: int | None = None
+    """Memory that this process may lock, None without a limit, or where there is no such thing."""
+    has_rdma: bool = False
+    """True if there is a network adapter that reads and writes memory by itself."""
+    cuda_visible_devices: str | None = None
+    """CUDA_VISIBLE_DEVICES, as it is set."""
+    gpus_hidden: int = 0
+    """GPUs of the machine that it leaves out."""
     platform: str = ""
     """`linux`, `darwin` or `win32`."""
     system: str = ""
@@ -105,6 +119,10 @@ class Host:
         compiler = probes.compiler()
         total, available = memory()
         torch_version = probes.version("torch")
+        swapped = swap()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        everything = probes.gpus(None)
+        gpus = everything if visible is None else probes.select_visible(everything, visible)
         return cls(
             cpu=probes.cpu_name(),
             features=probes.features(FEATURES),
@@ -120,11 +138,18 @@ class Host:
             compiler=compiler,
             compiler_version=probes.first_line([compiler, "--version"]) if compiler else "",
             python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
-            gpus=tuple(Gpu(**row) for row in probes.gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))),
+            gpus=tuple(Gpu(**row) for row in gpus),
             load_1min=probes.load_average(),
             busy_cores=busy,
             stolen_cores=stolen,
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+            cores_allowed=allowed,
+            swap_used_bytes=swapped.used_bytes,
+            swap_bytes_per_s=swapped.bytes_per_s,
+            memlock_bytes=probes.memlock_bytes(),
+            has_rdma=probes.has_rdma(),
+            cuda_visible_devices=visible,
+            gpus_hidden=len(everything) - len(gpus),
             platform=sys.platform,
             system=platform.platform(),
         )

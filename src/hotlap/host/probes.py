@@ -16,6 +16,7 @@ from typing import Any
 _SAMPLE_S = 0.1
 _TOOL_TIMEOUT_S = 10.0
 _MIB = 1024**2
+_RDMA = Path("/sys/class/infiniband")
 _GPU_FIELDS = "index,uuid,name,memory.total,memory.free,compute_cap,driver_version"
 
 
@@ -58,6 +59,21 @@ def shm_bytes() -> int | None:
         return shutil.disk_usage("/dev/shm").total
     except OSError:
         return None
+
+
+def memlock_bytes() -> int | None:
+    """Return the memory that this process may lock, None without a limit."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def has_rdma(devices: Path = _RDMA) -> bool:
+    """Return whether there is an InfiniBand adapter, or another that accesses memory by itself."""
+    return devices.is_dir() and any(devices.iterdir())
 
 
 def cpu_name() -> str:
@@ -114,7 +130,7 @@ def gpus(visible: str | None) -> list[dict[str, Any]]:
         return []
     command = [tool, f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]
     rows = [row for line in csv.reader(_output(command)) if (row := _gpu(line)) is not None]
-    return rows if visible is None else _select_visible(rows, visible)
+    return rows if visible is None else select_visible(rows, visible)
 
 
 def first_line(command: Sequence[str]) -> str:
@@ -171,7 +187,7 @@ def _gpu(line: Sequence[str]) -> dict[str, Any] | None:
     }
 
 
-def _select_visible(rows: list[dict[str, Any]], visible: str) -> list[dict[str, Any]]:
+def select_visible(rows: list[dict[str, Any]], visible: str) -> list[dict[str, Any]]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, up to its first wrong entry."""
     chosen: list[dict[str, Any]] = []
     for entry in (part.strip() for part in visible.split(",")):

@@ -53,6 +53,8 @@ def show(
         console.print("no problems were found")
     for problem in found:
         console.print(f"! {printable(problem.text)}", style="yellow")
+        if problem.why:
+            console.print(f"  {printable(problem.why)}")
         console.print(f"  {printable(problem.remedy)}")
 
 
@@ -80,8 +82,17 @@ def _facts(host: Host) -> list[tuple[str, str]]:
             )
             for gpu in host.gpus
         ),
+        *_hidden(host),
         ("load", load),
     ]
+
+
+def _hidden(host: Host) -> list[tuple[str, str]]:
+    given = host.cuda_visible_devices
+    if given is None:
+        return []
+    text = f"CUDA_VISIBLE_DEVICES is '{given}'"
+    return [("gpus", f"{text}: {host.gpus_hidden} hidden" if host.gpus_hidden else text)]
 
 
 def _rates(ceilings: Sequence[Ceilings]) -> list[tuple[str, str]]:

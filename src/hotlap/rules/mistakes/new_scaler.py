@@ -5,7 +5,8 @@ What it sees   the same line makes a `GradScaler` again after steps were taken, 
 Why it matters the scale starts at 65536 each time, and steps that overflow are skipped until it has
                come down to what the gradients need: in each epoch the first steps are lost.
 What to do     make one scaler before the loop, and save its `state_dict()` with the checkpoint.
-Evidence       the steps at which the line made one, or the loop and how often it goes round. It costs no time.
+Evidence       the steps at which the line made one, or the loop and how often it goes round. It
+               costs no time.
 """
 
 from hotlap.rules.nomination import Nomination, mistake

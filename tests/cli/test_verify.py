@@ -64,7 +64,7 @@ def test_a_change_ends_with_4_where_a_pipeline_asks(hotlap: Run, plans: Path) ->
         PYTHONPATH=str(HERE / "lab"),
     )
     assert done.returncode == 4, done.stderr
-    assert "gradient failed" in done.stdout
+    assert "delivery failed" in done.stdout
 
 
 @pytest.mark.slow

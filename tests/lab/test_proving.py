@@ -252,7 +252,7 @@ def test_what_no_longer_learns_in_them_is_a_change(kind: str) -> None:
             found = made.prove(Plan({name.removeprefix("planted:").lower(): {}}))
             assert found.tier == "changed", found.evidence
             # What takes no gradients is seen before the first step, what gets none at each.
-            assert {"start", "participation", "gradient"} & {*found.failed}
+            assert {"start", "participation", "gradient", "delivery"} & {*found.failed}
 
 
 @pytest.mark.slow

@@ -158,6 +158,6 @@ def test_workers_that_start_anew_count_as_waiting_for_data() -> None:
     (one,) = found(start, loaders=(loader,))
     assert one.rule == "slow_data"
     assert "waits 2.00 of 10.00 ms" in one.evidence
-    assert "2.00 ms of it they start anew for each epoch" in one.evidence
+    assert "2.00 ms of it is their start, once an epoch" in one.evidence
     assert "persistent_workers=True" in one.by_hand
     assert named(start, loaders=(LOADER,)) == []

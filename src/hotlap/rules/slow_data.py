@@ -43,7 +43,7 @@ def nominate(trace: Trace) -> list[Nomination]:
         source = f"{loader.num_workers} worker processes make the batches"
         by_hand = f"more workers than {loader.num_workers} at {loader.where}, up to the free cores"
         if starts:
-            source += f"; {starts:.2f} ms of it they start anew for each epoch"
+            source += f"; {starts:.2f} ms of it is their start, once an epoch"
             by_hand = f"persistent_workers=True at {loader.where}; {by_hand}"
         own = {"count": loader.num_workers}
         remedies = tuple(

@@ -95,7 +95,9 @@ def test_a_loop_over_elements_costs_its_part_of_the_backward_too() -> None:
 
 def test_a_forward_without_a_loop_over_elements_is_not_named() -> None:
     assert named(replace(LOOP, loop="")) == []
-    assert named(replace(LOOP, over_parameters=True)) == ["loop_over_parameters"]
+    (penalty,) = found(replace(LOOP, over_parameters=True))
+    assert penalty.rule == "loop_over_parameters"
+    assert penalty.sampled_ms is not None and penalty.sampled_ms[0] == pytest.approx(5.0)
     assert named(replace(LOOP, evaluates=True)) == []
 
 

@@ -4,6 +4,7 @@ import copy
 import gc
 import sys
 import time
+import weakref
 
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
 from hotlap.trace.schema import Spot
@@ -63,6 +64,25 @@ def test_each_statement_gets_its_time() -> None:
     assert collecting.share > evaluation.share > 0.03
 
 
+def test_a_forward_in_the_line_of_the_backward_belongs_to_that_line() -> None:
+    loop = Loop()
+
+    def backward() -> None:
+        loop.stepping.add(chain_of(sys._getframe(1)))
+
+    def penalty() -> None:
+        loop.clock.enter(FORWARD)
+        time.sleep(0.02)
+        loop.clock.enter(OTHER)
+
+    sampler = SpotSampler(loop.clock)
+    for _ in range(5):
+        penalty(), backward()
+    sampler.stop()
+    spots = [spot for spot in sampler.spots(loop.stepping, ()) if spot.phase == "forward"]
+    assert [spot.text for spot in spots] == ["time.sleep(0.02)"]
+
+
 def test_what_is_no_statement_beside_the_step_is_left_out() -> None:
     loop = Loop()
     spots = loop.run(2)
@@ -72,3 +92,17 @@ def test_what_is_no_statement_beside_the_step_is_left_out() -> None:
     sampler.stop()
     # Nothing is known of where updates are.
     assert sampler.spots((), ()) == ()
+
+
+def test_what_a_function_held_is_freed_when_it_returns() -> None:
+    class Held:
+        pass
+
+    def hold() -> "weakref.ref[Held]":
+        held = Held()
+        time.sleep(0.05)
+        return weakref.ref(held)
+
+    sampler = SpotSampler(PhaseClock())
+    assert [hold()() for _ in range(5)] == [None] * 5
+    sampler.stop()

@@ -13,34 +13,27 @@ Evidence       samples of the running line while steps were timed, and of the ba
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import is_costly, nominate_spot
+from hotlap.rules.sampled import is_costly, nominate_spot, share_with_backward
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each loop over elements in the forward."""
-    means, found = trace.phase_means(), []
-    total = sum(means.values())
-    for spot in trace.spots:
-        if spot.phase != "forward" or not spot.loop or spot.over_parameters or spot.evaluates:
-            continue
-        # What was computed in small parts forward is computed in small parts backward.
-        with_backward = spot.share * (1 + means["backward"] / max(means["forward"], 1e-9))
-        if not is_costly(spot):
-            continue
-        found.append(
-            nominate_spot(
-                trace,
-                spot,
-                f"the forward goes element by element in `{spot.loop}` ({spot.loop_where}), its "
-                "backward included",
-                f"compute all elements at once instead of the loop at {spot.loop_where}: a batch "
-                "dimension, nn.GRU or nn.LSTM instead of a cell, groups of a convolution, "
-                "broadcasting or torch.vmap",
-                share=min(with_backward, 1.0 - means["optimizer"] / total),
-            )
+    return [
+        nominate_spot(
+            trace,
+            spot,
+            f"the forward goes element by element in `{spot.loop}` ({spot.loop_where}), its "
+            "backward included",
+            f"compute all elements at once instead of the loop at {spot.loop_where}: a batch "
+            "dimension, nn.GRU or nn.LSTM instead of a cell, groups of a convolution, "
+            "broadcasting or torch.vmap",
+            share=share_with_backward(trace, spot),
         )
-    return found
+        for spot in trace.spots
+        if spot.phase == "forward" and spot.loop
+        if not spot.over_parameters and not spot.evaluates and is_costly(spot)
+    ]
 
 
 RULE = Rule(name="loop_over_elements", kind="speed", nominate=nominate)

@@ -8,13 +8,13 @@ What to do     use what does the same for all tensors at once: clip_grad_norm_ w
                optimizer's own weight_decay, torch._foreach_mul_ and the like,
                torch.optim.swa_utils.AveragedModel with a multi-tensor average; statistics every
                hundred steps.
-Evidence       samples of the running line while steps were timed; medium confidence at most. A loss
-               that is summed over parameters costs its backward as well, which is not counted.
+Evidence       samples of the running line while steps were timed; a loss is taken to cost the same
+               share of the backward as of the forward. Medium confidence at most.
 """
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import is_costly, nominate_spot
+from hotlap.rules.sampled import is_costly, nominate_spot, share_with_backward
 from hotlap.trace.schema import Trace
 
 
@@ -28,6 +28,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             f"do the same for all tensors at once instead of the loop at {spot.loop_where}: "
             "torch.nn.utils.clip_grad_norm_, an optimizer's weight_decay, torch._foreach_* or "
             "torch.optim.swa_utils; or do it every some steps",
+            share=share_with_backward(trace, spot),
         )
         for spot in trace.spots
         if spot.over_parameters

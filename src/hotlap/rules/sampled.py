@@ -80,6 +80,18 @@ def is_costly(spot: Spot) -> bool:
     return spot.share >= WORTH_SAYING and spot.samples >= _FEW
 
 
+def share_with_backward(trace: Trace, spot: Spot) -> float:
+    """Return the share of the step that a statement takes, a part of the forward its backward too.
+
+    What is computed in small parts forward is computed in small parts backward.
+    """
+    if spot.phase != "forward":
+        return spot.share
+    means = trace.phase_means()
+    share = spot.share * (1 + means["backward"] / max(means["forward"], 1e-9))
+    return min(share, 1 - means["optimizer"] / sum(means.values()))
+
+
 def nominate_spot(
     trace: Trace, spot: Spot, what: str, by_hand: str, *, share: float | None = None
 ) -> Nomination:

@@ -31,8 +31,8 @@ class LineSampler(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            frame = sys._current_frames().get(self._target)
-            line = frames.location_of(frame)
+            # A frame in a variable here would keep the tensors of a function that has returned.
+            line = frames.location_of(sys._current_frames().get(self._target))
             if line:
                 self.counts[(self.clock.current, line)] += 1
 

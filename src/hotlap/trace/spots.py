@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from hotlap.trace import frames
-from hotlap.trace.clock import OTHER, PhaseClock
+from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
 from hotlap.trace.loops import InnerLoop, loop_at
 from hotlap.trace.schema import PHASES, HotLine, Spot
 from hotlap.trace.statements import tree_of
@@ -76,13 +76,17 @@ class SpotSampler(threading.Thread):
     def run(self) -> None:
         last = time.perf_counter_ns()
         while not self._ended.wait(_EVERY_S):
-            frame = sys._current_frames().get(self._target)
-            key = (self.clock.current, chain_of(frame), _library_of(frame))
+            key = self._look()
             now = time.perf_counter_ns()
             if key[1]:
                 self._ns[key] += now - last
                 self._samples[key] += 1
             last = now
+
+    def _look(self) -> tuple[int, Chain, str]:
+        # A frame that is kept beyond this keeps the tensors of a function that has returned.
+        frame = sys._current_frames().get(self._target)
+        return self.clock.current, chain_of(frame), _library_of(frame)
 
     def stop(self) -> None:
         """End the thread; nothing is sampled after that."""
@@ -119,7 +123,11 @@ class SpotSampler(threading.Thread):
             loop = _loop_of(chain, calls)
             # The model's forward is one statement, with loops in it or without.
             apart = None if phase == OTHER or loop is None else loop[0]
-            tally = found[phase, _statement(chain, calls), apart]
+            statement = _statement(chain, calls)
+            if statement is None and phase == FORWARD:
+                # As in `(loss(model(x)) + penalty(model)).backward()`.
+                statement = _calling_line(chain, calls)
+            tally = found[phase, statement, apart]
             tally.samples += self._samples[key]
             tally.add(chain, library, loop, spent)
         ranked = sorted(found.items(), key=lambda item: -item[1].ns)
@@ -201,6 +209,11 @@ def _statement(chain: Chain, calls: _Calls) -> tuple[str, int] | None:
             found = outermost_statement(file, line, calls[file, first])
             return None if found is None else (file, found)
     return None
+
+
+def _calling_line(chain: Chain, calls: _Calls) -> tuple[str, int] | None:
+    """Return file and line of the place in a function that backward or an update is called in."""
+    return next(((file, line) for file, first, line, _ in chain if (file, first) in calls), None)
 
 
 def _loop_of(chain: Chain, calls: _Calls) -> _Loop | None:

@@ -77,7 +77,7 @@ def test_a_forward_in_the_line_of_the_backward_belongs_to_that_line() -> None:
 
     sampler = SpotSampler(loop.clock)
     for _ in range(5):
-        penalty(), backward()
+        _ = penalty(), backward()
     sampler.stop()
     spots = [spot for spot in sampler.spots(loop.stepping, ()) if spot.phase == "forward"]
     assert [spot.text for spot in spots] == ["time.sleep(0.02)"]

@@ -170,6 +170,7 @@ def test_the_line_is_that_of_the_holders_own_code(make: Any, text: str, growth_o
     assert growth.where.endswith(f"test_holders.py:{line_of(Decoy, text)}")
 
 
+@pytest.mark.slow
 def test_a_functions_cache_is_named_by_its_function_and_bounded_by_its_length(
     growth_of: Any,
 ) -> None:
@@ -231,6 +232,7 @@ def test_the_cache_of_a_dataset_is_known_as_one(make: Any, growth_of: Any) -> No
     assert len(growth.blocks) == 5
 
 
+@pytest.mark.slow
 def test_what_a_dataset_keeps_beyond_its_samples_is_no_cache(growth_of: Any) -> None:
     keys = Cached({})
     (growth,) = growth_of(lambda n: [keys[10 * n + k] for k in range(10)], keys)

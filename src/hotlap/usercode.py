@@ -19,6 +19,7 @@ _LIBRARIES = tuple(
 )
 
 
+@lru_cache(maxsize=4096)
 def is_hotlaps(filename: str) -> bool:
     """True if the file belongs to hotlap."""
     return os.path.realpath(filename).startswith(_HOTLAP + os.sep)

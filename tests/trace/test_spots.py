@@ -3,10 +3,15 @@
 import copy
 import gc
 import sys
+import threading
 import time
 import weakref
+from typing import Any
+
+import pytest
 
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
+from hotlap.trace.lines import LineSampler
 from hotlap.trace.schema import Spot
 from hotlap.trace.spots import Chain, SpotSampler, chain_of
 
@@ -106,3 +111,24 @@ def test_what_a_function_held_is_freed_when_it_returns() -> None:
     sampler = SpotSampler(PhaseClock())
     assert [hold()() for _ in range(5)] == [None] * 5
     sampler.stop()
+
+
+@pytest.mark.parametrize("kind", [SpotSampler, LineSampler])
+def test_what_a_function_held_is_freed_in_its_own_thread(kind: Any) -> None:
+    # As torch's guards are, which undo what they did to their thread's state.
+    threads: set[int] = set()
+
+    class Guard:
+        def __del__(self) -> None:
+            threads.add(threading.get_ident())
+
+    def guarded() -> int:
+        guard = Guard()
+        return sum(range(2000)) if guard else 0
+
+    sampler = kind(PhaseClock())
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        guarded()
+    sampler.stop()
+    assert threads == {threading.get_ident()}

@@ -1,18 +1,72 @@
 """The line of the user's code that is running, and the loops around it."""
 
 import ast
+import gc
 import inspect
 import linecache
 import os
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from hotlap.usercode import is_users
 
 _REFERENCES = 3
+
+
+@dataclass(frozen=True)
+class Running:
+    """A function that runs in a thread, without its frame."""
+
+    code: CodeType
+    instruction: int
+    module: str
+
+    @property
+    def is_users(self) -> bool:
+        return is_users(self.code.co_filename)
+
+    @property
+    def line(self) -> int:
+        # An instruction that the compiler has added belongs to no line.
+        return _places(self.code)[self.instruction][0] or self.code.co_firstlineno
+
+    @property
+    def column(self) -> int:
+        """-1 if unknown."""
+        column = _places(self.code)[self.instruction][1]
+        return -1 if column is None else column
+
+
+@lru_cache(maxsize=1024)
+def _places(code: CodeType) -> list[tuple[int | None, int | None]]:
+    return [(line, column) for line, _, column, _ in code.co_positions()]
+
+
+def running_in(thread: int) -> list[Running]:
+    """Return the functions that run in another thread, from the innermost outwards.
+
+    While somebody holds the frame of a function that returns, its variables live on, and are freed
+    in the holder's thread. torch keeps guards of a thread's state in variables, which must be
+    undone in that thread: so frames are held only while no other thread can run. Nothing here
+    waits, reads a file or collects garbage.
+    """
+    found, was_enabled = [], gc.isenabled()
+    gc.disable()
+    try:
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            found.append((frame.f_code, frame.f_lasti // 2, frame.f_globals))
+            frame = frame.f_back
+    finally:
+        if was_enabled:
+            gc.enable()
+    return [
+        Running(code, max(0, instruction), str(names.get("__name__", "")))
+        for code, instruction, names in found
+    ]
 
 
 def user_frames(frame: FrameType | None) -> list[FrameType]:

@@ -31,10 +31,11 @@ class LineSampler(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            # A frame in a variable here would keep the tensors of a function that has returned.
-            line = frames.location_of(sys._current_frames().get(self._target))
-            if line:
-                self.counts[(self.clock.current, line)] += 1
+            phase, running = self.clock.current, frames.running_in(self._target)
+            inner = next((each for each in running if each.is_users), None)
+            if inner is not None:
+                line = f"{frames.shorten_path(inner.code.co_filename)}:{inner.line}"
+                self.counts[(phase, line)] += 1
 
     def stop(self) -> tuple[HotLine, ...]:
         """End the thread and return the hottest lines of each phase, hottest first."""

@@ -4,13 +4,12 @@ import ast
 import collections
 import itertools
 import linecache
-import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, TypeVar
 
 from hotlap.trace import frames
@@ -37,21 +36,10 @@ Chain = tuple[Place, ...]
 
 def chain_of(frame: FrameType | None) -> Chain:
     """Return the user's functions that are running in a frame and its callers."""
-    return tuple(_place(each) for each in frames.user_frames(frame))
-
-
-def _place(frame: FrameType) -> Place:
-    code, columns = frame.f_code, _columns(frame.f_code)
-    at = frame.f_lasti // 2
-    column = columns[at] if 0 <= at < len(columns) else None
-    # An instruction that the compiler has added belongs to no line.
-    line = frame.f_lineno or code.co_firstlineno
-    return code.co_filename, code.co_firstlineno, line, -1 if column is None else column
-
-
-@lru_cache(maxsize=512)
-def _columns(code: CodeType) -> list[int | None]:
-    return [column for _, _, column, _ in code.co_positions()]
+    return tuple(
+        (each.f_code.co_filename, each.f_code.co_firstlineno, each.f_lineno, -1)
+        for each in frames.user_frames(frame)
+    )
 
 
 class SpotSampler(threading.Thread):
@@ -84,9 +72,13 @@ class SpotSampler(threading.Thread):
             last = now
 
     def _look(self) -> tuple[int, Chain, str]:
-        # A frame that is kept beyond this keeps the tensors of a function that has returned.
-        frame = sys._current_frames().get(self._target)
-        return self.clock.current, chain_of(frame), _library_of(frame)
+        phase, running = self.clock.current, frames.running_in(self._target)
+        chain = tuple(
+            (each.code.co_filename, each.code.co_firstlineno, each.line, each.column)
+            for each in running
+            if each.is_users
+        )
+        return phase, chain, _library_of(running)
 
     def stop(self) -> None:
         """End the thread; nothing is sampled after that."""
@@ -182,16 +174,15 @@ class _Tally:
         return value if spent >= _MOST * self.ns else None
 
 
-def _library_of(frame: FrameType | None) -> str:
+def _library_of(running: Sequence[frames.Running]) -> str:
     """Return the library's function that the user's innermost function has called, if any."""
     inner = None
-    while frame is not None and not frames.is_users(frame.f_code.co_filename):
-        if not is_hotlaps(frame.f_code.co_filename):
-            inner = frame
-        frame = frame.f_back
-    if inner is None or frame is None:
-        return ""
-    return f"{inner.f_globals.get('__name__', '')}.{inner.f_code.co_qualname}"
+    for each in running:
+        if each.is_users:
+            break
+        if not is_hotlaps(each.code.co_filename):
+            inner = each
+    return "" if inner is None else f"{inner.module}.{inner.code.co_qualname}"
 
 
 def _where(file: str, line: int) -> str:

@@ -46,7 +46,7 @@ def test_a_costly_line_is_the_first_finding(tmp_path: Path) -> None:
     report = diagnosed(tmp_path, "gc.collect()")
     first = report["findings"][0]
     assert (first["rule"], first["where"]) == ("garbage_collection_in_loop", "train.py:12")
-    assert 0.5 < first["cost_ms"] / report["step_ms"]["mean"] < 1
+    assert 0.5 < first["cost_ms"] / report["step_ms"]["mean"] <= 1
     assert first["low"] <= first["cost_ms"] <= first["high"]
     assert first["confidence"] == "medium" and first["plan"] == {}
     assert "sampled" in first["evidence"]

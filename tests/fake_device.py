@@ -2,6 +2,8 @@
 
 import contextlib
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -62,22 +64,64 @@ class Stream:
                 self.done += 1
 
 
+class TimedMark:
+    """An event that knows when it was passed, if it is not one of a graph."""
+
+    def __init__(self, is_captured: bool) -> None:
+        self.at, self._is_captured = time.perf_counter(), is_captured
+
+    def synchronize(self) -> None:
+        self._check()
+
+    def elapsed_time(self, end: "TimedMark") -> float:
+        self._check()
+        end._check()
+        return (end.at - self.at) * 1e3
+
+    def _check(self) -> None:
+        if self._is_captured:
+            raise RuntimeError("operation not permitted on an event last recorded in a capture")
+
+
 class FakeCuda(Cuda):
     """Copies on a side stream wait for their event; a replayed graph runs no Python.
 
+    Args:
+        reads: places at which the host reads in every step.
+        broken: what a capture fails with.
+        number: of the device. Every thread begins on device 0, as with a real one.
+
     Attributes:
         calls: names of what was asked of the device, in order.
+        opened: numbers of the devices that memory was asked of.
+        slow_copies: copies that the host waits for: neither side is pinned.
+        pool_bytes: held by graphs, and by captures that failed, until they are released.
     """
 
-    def __init__(self, *, reads: tuple[str, ...] = (), broken: str | None = None) -> None:
+    def __init__(
+        self, *, reads: tuple[str, ...] = (), broken: str | None = None, number: int = 0
+    ) -> None:
         super().__init__("cpu")
         self.kind = "cuda"
         self.calls: list[str] = []
-        self.handed_over = 0
-        self.pinned_bytes = 0
+        self.opened: set[int] = set()
+        self.handed_over = self.slow_copies = 0
+        self.pinned_bytes = self.pool_bytes = 0
         self.free = 2**30
-        self._reads, self._broken = reads, broken
+        self._reads, self._broken, self._number = reads, broken, number
         self._here = threading.local()
+        self._pinned: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        before, self._here.number = getattr(self._here, "number", 0), self._number
+        try:
+            yield
+        finally:
+            self._here.number = before
+
+    def timed_mark(self) -> Any:
+        return TimedMark(self.is_capturing())
 
     def synchronize(self) -> None:
         self.calls.append("synchronize")
@@ -116,21 +160,39 @@ class FakeCuda(Cuda):
 
     def allocate_pinned(self, size: int) -> Any:
         self.pinned_bytes += size
-        return torch.full((size,), GARBAGE, dtype=torch.uint8)
+        self.opened.add(getattr(self._here, "number", 0))
+        self._pinned.append(torch.full((size,), GARBAGE, dtype=torch.uint8))
+        return self._pinned[-1]
 
     def empty_like(self, tensor: Any) -> Any:
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
         return made.fill_(GARBAGE)
 
     def to_device(self, tensor: Any) -> Any:
+        self.slow_copies += 1
         return tensor.clone()
 
     def copy(self, target: Any, source: Any) -> None:
+        is_fast = self._is_pinned(target) or self._is_pinned(source)
+        self.slow_copies += not is_fast
         stream = getattr(self._here, "stream", None)
         if stream is None:
             target.copy_(source)
-        else:
-            stream.queue.append(lambda: target.copy_(source))
+            return
+        # The device keeps nothing alive; pinned memory is that of a buffer which is.
+        kept = (lambda: source) if is_fast else weakref.ref(source)
+
+        def copy_late() -> None:
+            there = kept()
+            assert there is not None, "what is copied was freed before it was"
+            target.copy_(there)
+
+        stream.queue.append(copy_late)
+
+    def _is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.numel() == 0 or any(
+            0 <= tensor.data_ptr() - held.data_ptr() < held.numel() for held in self._pinned
+        )
 
     def is_capturing(self) -> bool:
         return getattr(_capturing, "now", False)

@@ -3,6 +3,7 @@
 Each test runs under the fake device, which is late but computes on the CPU, and on a real one.
 """
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.engine.roles.proof import _Delivered, _FeedDigests, _Recorded, _Sampler
+from hotlap.engine.roles.watch import observe
 from hotlap.engine.run import steps_of
 from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
@@ -23,6 +25,8 @@ from hotlap.engine.step.graph import CapturedGraph
 from hotlap.engine.step.parts import Attempt
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get
+from hotlap.trace import store
+from hotlap.trace.clock import DevicePhaseClock
 from tests.engine.test_resume import Noisy, loss
 from tests.engine.test_run import Fixed
 from tests.fake_device import FakeCuda
@@ -336,6 +340,34 @@ def test_sampled_steps_are_those_that_are_taken(
             names = [name for name in archive.keys() if name.startswith("gradient/")]  # noqa: SIM118
             assert len(names) == 4
             assert all(archive.get_tensor(name).abs().sum() > 0 for name in names)
+
+
+def test_a_watched_run_is_timed_whether_its_steps_are_replayed_or_not(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "fake":
+        fake = FakeCuda()
+        clock = lambda _: DevicePhaseClock(fake.timed_mark, fake.is_capturing)  # noqa: E731
+        monkeypatch.setattr("hotlap.trace.recorder.phase_clock", clock)
+        monkeypatch.setattr("hotlap.engine.roles.watch.device_of", lambda _: fake)
+    told: list[dict[str, Any]] = []
+    trial: Any = SimpleNamespace(
+        task=task(data=Steady(), held_out=Steady(), steps=20),
+        channel=SimpleNamespace(send=lambda *_, **__: None),
+        config=SimpleNamespace(
+            options={"folder": str(tmp_path), "started": time.monotonic(), "device": device}
+        ),
+        build=lambda task: build(task, Plan(GRAPH), device=device),
+        report=lambda built, **more: told.append({**more, "proofs": built.applied.proofs()}),
+    )
+    observe(trial)
+    trace = store.read(tmp_path)
+    assert told[0]["proofs"][0]["state"] == "applied", told
+    assert (trace.clock, len(trace.steps), len(trace.losses)) == ("device", 20, 20)
+    # A replay has no phases: its time is that of `other`, and none is lost.
+    replayed = [row for row in trace.steps if not any(row[1:4])]
+    assert f"{len(replayed)} steps replayed" in told[0]["proofs"][0]["why"]
+    assert all(sum(row) > 0 for row in trace.steps)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])

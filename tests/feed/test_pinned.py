@@ -105,6 +105,21 @@ def test_pinned_memory_stays_within_its_budget() -> None:
     assert (one.pinned_steps, one.other_steps) == (4, 2)
 
 
+def test_the_thread_opens_no_device_but_its_own() -> None:
+    device = FakeCuda(number=1)
+    list(feed(device)(iter(numbered(3))))
+    assert device.opened == {1}
+
+
+def test_what_is_not_pinned_is_there_until_it_was_copied() -> None:
+    device = FakeCuda()
+    # Nobody else holds a step; its copies are done when their event is waited for.
+    given = ([(4, torch.full((4, 64), float(number)))] for number in range(4))
+    received = feed(device, max_bytes=64)(given)
+    assert [float(step[0][1][0, 0]) for step in received] == [0, 1, 2, 3]
+    assert device.slow_copies == 4
+
+
 def test_an_error_comes_in_its_turn_and_not_ahead_of_it() -> None:
     def steps() -> Iterator[Any]:
         yield [(1, torch.ones(1))]

@@ -1,6 +1,10 @@
 """Every instant of a run belongs to one phase, on the host's clock and on a device's."""
 
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
+import torch
 
 from hotlap.trace.clock import (
     BACKWARD,
@@ -12,6 +16,7 @@ from hotlap.trace.clock import (
     PhaseClock,
     phase_clock,
 )
+from hotlap.trace.facts import device_of, place_of
 
 
 class Ticks:
@@ -28,11 +33,8 @@ class Event:
     """An event of a device whose time is that of `ticks`."""
 
     def __init__(self, ticks: Ticks) -> None:
-        self.ticks, self.at = ticks, 0
+        self.at = ticks.now
         self.was_waited_for = False
-
-    def record(self) -> None:
-        self.at = self.ticks.now
 
     def elapsed_time(self, end: "Event") -> float:
         return (end.at - self.at) / 1e6
@@ -98,11 +100,11 @@ def test_set_up_is_forgotten() -> None:
 def test_a_device_tells_its_own_time_once_it_is_asked_for() -> None:
     ticks, made = Ticks(), list[Event]()
 
-    def event() -> Event:
+    def mark() -> Event:
         made.append(Event(ticks))
         return made[-1]
 
-    clock = DevicePhaseClock(event, lambda: False)
+    clock = DevicePhaseClock(mark, lambda: False)
     rows = [step(clock, ticks), step(clock, ticks)]
     assert not any(each.was_waited_for for each in made)
     clock.flush(rows)
@@ -113,12 +115,12 @@ def test_a_device_tells_its_own_time_once_it_is_asked_for() -> None:
 def test_nothing_is_recorded_while_a_graph_is_captured() -> None:
     ticks, made, capturing = Ticks(), list[Event](), [False]
 
-    def event() -> Event:
+    def mark() -> Event:
         assert not capturing[0]
         made.append(Event(ticks))
         return made[-1]
 
-    clock = DevicePhaseClock(event, lambda: capturing[0])
+    clock = DevicePhaseClock(mark, lambda: capturing[0])
     clock.enter(FORWARD)
     ticks.now += 2
     capturing[0] = True
@@ -134,3 +136,30 @@ def test_nothing_is_recorded_while_a_graph_is_captured() -> None:
 
 def test_the_clock_of_a_run_on_the_cpu_asks_no_device() -> None:
     assert phase_clock("cpu").name == "host"
+
+
+def test_the_clock_of_a_device_is_that_device_whatever_the_current_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    class Made:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            asked.append(stream)
+
+    monkeypatch.setattr(torch.cuda, "Event", Made)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    clock = phase_clock("cuda:1")
+    clock.enter(FORWARD)
+    assert asked == ["stream of cuda:1"] * 2
+
+
+def test_a_model_is_where_its_parameters_are() -> None:
+    assert place_of([torch.nn.ReLU(), torch.nn.Linear(1, 1)]) == "cpu"
+    parameter = SimpleNamespace(device=torch.device("cuda", 1))
+    model = SimpleNamespace(parameters=lambda: iter([parameter]))
+    assert (place_of([model]), device_of([model])) == ("cuda:1", "cuda")

@@ -123,6 +123,15 @@ class Cuda(Accelerator):
 
         return torch.cuda.is_current_stream_capturing()
 
+    def current(self) -> contextlib.AbstractContextManager[Any]:
+        """Return a context manager in which this is the calling thread's device.
+
+        A new thread begins on device 0, and opens it by what it asks of no device in particular.
+        """
+        import torch
+
+        return torch.cuda.device(self.name)
+
     def new_stream(self) -> Any:
         """Return a stream beside the one that computes."""
         import torch
@@ -140,6 +149,18 @@ class Cuda(Accelerator):
         import torch
 
         event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def timed_mark(self) -> Any:
+        """Return an event as `mark` does, which knows when the device has passed it.
+
+        What was marked while a graph was captured never knows: `elapsed_time` raises.
+        """
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        # Not that of the process's current device, which may be another one.
         event.record(torch.cuda.current_stream(self.name))
         return event
 

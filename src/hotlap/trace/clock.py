@@ -5,8 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from hotlap.device.accelerator import Cuda
 from hotlap.trace.schema import PHASES
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -75,34 +74,29 @@ class DevicePhaseClock(PhaseClock):
     become a part of the graph.
 
     Args:
-        event: makes an event of the device that takes the time.
+        mark: returns an event that stands behind everything queued on the device.
         is_capturing: True while the device captures a graph.
     """
 
     name = "device"
 
-    def __init__(self, event: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
+    def __init__(self, mark: Callable[[], Any], is_capturing: Callable[[], bool]) -> None:
         super().__init__()
-        self._event, self._is_capturing = event, is_capturing
-        self._marks: list[tuple[int, Any]] = [(OTHER, self._record())]
+        self._mark, self._is_capturing = mark, is_capturing
+        self._marks: list[tuple[int, Any]] = [(OTHER, mark())]
         self._boundary = 0
-
-    def _record(self) -> Any:
-        event = self._event()
-        event.record()
-        return event
 
     def enter(self, phase: int) -> None:
         self.current = phase
         if not self._is_capturing():
-            self._marks.append((phase, self._record()))
+            self._marks.append((phase, self._mark()))
 
     def mark_boundary(self) -> None:
         self.enter(self.current)
         self._boundary = len(self._marks) - 1
 
     def reset(self) -> None:
-        self._marks = [(self.current, self._record())]
+        self._marks = [(self.current, self._mark())]
         self._boundary = 0
 
     def take(self) -> list[tuple[int, Any]]:
@@ -129,10 +123,10 @@ def phase_clock(device: str) -> PhaseClock:
     """Return the clock for a run on a device: the device's own where it has one, else the host's.
 
     Args:
-        device: as torch names it. Nothing else is asked of a device than what the run does anyway.
+        device: as torch names it. Nothing else is asked of a device than what the run does anyway,
+            and nothing of any other device.
     """
     if device.partition(":")[0] == "cuda":
-        return DevicePhaseClock(
-            lambda: torch.cuda.Event(enable_timing=True), torch.cuda.is_current_stream_capturing
-        )
+        hardware = Cuda(device)
+        return DevicePhaseClock(hardware.timed_mark, hardware.is_capturing)
     return PhaseClock()

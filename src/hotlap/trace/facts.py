@@ -48,9 +48,14 @@ def _order_of(loader: Any) -> tuple[int, int] | None:
 
 def device_of(roots: list[Any]) -> str:
     """Return the kind of the device that the trained modules are on."""
+    return place_of(roots).partition(":")[0]
+
+
+def place_of(roots: list[Any]) -> str:
+    """Return the device that the trained modules are on, as torch names it."""
     for root in roots:
         for parameter in root.parameters():
-            return parameter.device.type
+            return str(parameter.device)
     return "cpu"
 
 

@@ -14,7 +14,7 @@ PHASES = ("data", "forward", "backward", "optimizer", "other")
 `data`: waiting for a DataLoader, evaluation's included.
 `forward`: from the call of the trained model to the start of backward, the loss included.
 `backward`, `optimizer` (`zero_grad` included), `other`: whatever remains, copies to a device too,
-which nothing measures apart.
+which nothing measures apart, and all of a step that is replayed as a graph.
 """
 
 

@@ -24,6 +24,7 @@ from hotlap.trace.facts import (
     device_of,
     loader_facts,
     optimizer_facts,
+    place_of,
     plan_by_rounds,
     plan_steps,
 )
@@ -145,7 +146,7 @@ class Watch(Part):
 
     def root_found(self, module: Any) -> None:
         if not self.roots:
-            self.recorder.run_on(device_of([module]))
+            self.recorder.run_on(place_of([module]))
         time_sums(module)
         self.wrappers.add(module)
         self.roots.append(module)

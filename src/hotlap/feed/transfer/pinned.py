@@ -28,6 +28,8 @@ class _Buffer:
     memory: torch.Tensor | None = None
     copied: Any = None
     """Event behind the last copy out of the buffer."""
+    instead: Step | None = None
+    """The step that was copied from where it is, which must be there until then."""
 
     @property
     def size(self) -> int:
@@ -101,6 +103,10 @@ class PinnedFeed:
 
     def _send(self, step: Step, buffer: _Buffer) -> _Sent:
         """Copy a step into the buffer and on to the device. Runs in the thread."""
+        with self.device.current():
+            return self._send_from(step, buffer)
+
+    def _send_from(self, step: Step, buffer: _Buffer) -> _Sent:
         device = self.device
         fits = self._make_room(buffer, _needed_bytes(step))
         if fits:
@@ -117,7 +123,7 @@ class PinnedFeed:
                 if there is not tensor and there.layout == torch.strided:
                     made.append(there)
                 return there
-            there = device.empty_like(tensor)
+            there, here = device.empty_like(tensor), tensor
             if fits:
                 assert buffer.memory is not None
                 size = _bytes(tensor)
@@ -125,15 +131,14 @@ class PinnedFeed:
                 here = here.as_strided(tensor.size(), tensor.stride())
                 here.copy_(tensor)
                 offset += _round_up(size)
-                device.copy(there, here)
-            else:
-                there.copy_(tensor)
+            device.copy(there, here)
             made.append(there)
             return there
 
         with device.use_stream(self._stream):
             moved = [(samples, map_tensors(batch, send)) for samples, batch in step]
             buffer.copied = device.mark()
+        buffer.instead = None if fits else step
         return _Sent(moved, made, buffer.copied)
 
     def _make_room(self, buffer: _Buffer, needed: int) -> bool:

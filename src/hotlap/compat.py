@@ -55,6 +55,8 @@ OPTIONAL = (
     PrivateName("torch._C", "_accelerator_getAllocatorSettings"),
     PrivateName("torch._C", "_accelerator_setAllocatorSettings"),
     PrivateName("torch.cuda.memory", "_set_allocator_settings"),
+    # Which devices a turn of a race waits for.
+    PrivateName("torch._C", "_cuda_hasPrimaryContext"),
     # `cuda_graph`, where a capture fails.
     PrivateName("torch._C", "_cuda_endAllocateToPool"),
     # The GPU memory allocator's history, for `diagnose --memory`, and calls that empty its cache.

@@ -11,6 +11,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles import race
 from hotlap.attach.roles.race import TakeTurns
 from hotlap.attach.roles.session import Session
+from hotlap.device import switches
 from hotlap.plan import Plan
 from hotlap.trial import turns
 from hotlap.trial.protocol import Config
@@ -63,16 +64,44 @@ def test_on_a_device_that_steps_are_queued_on_a_turn_is_timed_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(turns, "_is_queued", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(switches, "devices_in_use", lambda: [0, 2])
+    monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda number: 10 + number)
     line = Line((12, 2))
     turn = made(line)
     turn.gate()
     take(12, turn, stall=6)
     (report,) = line.reported
     assert report["median_ms"] == pytest.approx(report["ms"] / report["steps"])
-    # At the count's beginning and at the end, and in no step.
-    assert len(waits) == 2
+    # At the count's beginning and at the end, and in no step; for every device of the process.
+    assert waits == [0, 2, 0, 2]
+    assert report["peak_bytes"] == 22
+
+
+def test_a_turn_asks_nothing_of_cuda_before_the_script_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(*_: object) -> None:
+        raise AssertionError("CUDA was begun before the script chose its device")
+
+    for name in ("is_available", "device_count", "current_device", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, asked)
+    line = Line((12, 2))
+    turn = made(line)
+    turn.gate()
+    take(12, turn)
+    assert line.reported[0]["steps"] == 10
+
+
+def test_only_devices_that_the_process_has_opened_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(
+        "hotlap.compat.find_optional", lambda name: lambda number: number != 1
+    )
+    assert switches.devices_in_use() == [0, 2]
 
 
 def role() -> TakeTurns:

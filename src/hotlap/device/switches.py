@@ -53,6 +53,21 @@ def cuda_has_begun() -> bool:
     return torch.cuda.is_initialized()
 
 
+def devices_in_use() -> list[int]:
+    """Return the numbers of the CUDA devices that this process computes on.
+
+    Nothing of CUDA is begun by asking, and no device is opened that nobody has used.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():
+        return []
+    is_open = compat.find_optional("_cuda_hasPrimaryContext")
+    if is_open is None:
+        return [torch.cuda.current_device()]
+    return [number for number in range(torch.cuda.device_count()) if is_open(number)]
+
+
 def product_error(device: str) -> float:
     """Return the largest relative error of a float32 product of 512 x 512 normal numbers.
 

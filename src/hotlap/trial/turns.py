@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.device import switches
 from hotlap.host.memory import resident_bytes
 from hotlap.trial.channel import Channel
 
@@ -140,17 +141,18 @@ class TurnClock:
 
 def _is_queued() -> bool:
     """True if steps are queued on a device: when one ends on the host says nothing then."""
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    return bool(switches.devices_in_use())
 
 
 def _peak_bytes() -> int:
-    """Return the most bytes held at once: on the device, where steps are queued there."""
-    if _is_queued():
-        return int(torch.cuda.max_memory_reserved())
+    """Return the most bytes held at once: on the devices, where steps are queued there."""
+    used = switches.devices_in_use()
+    if used:
+        return sum(int(torch.cuda.max_memory_reserved(number)) for number in used)
     return resident_bytes()[1]
 
 
 def _synchronize() -> None:
-    # A turn is timed as a whole; inside it nothing waits for the device.
-    if _is_queued():
-        torch.cuda.synchronize()
+    # A turn is timed as a whole; inside it nothing waits for a device.
+    for number in switches.devices_in_use():
+        torch.cuda.synchronize(number)

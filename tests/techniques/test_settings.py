@@ -2,7 +2,9 @@
 
 import gc
 import os
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,12 +131,24 @@ def test_a_run_that_fails_undoes_them_too(before: tuple[Any, ...]) -> None:
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A device that takes settings and remembers them."""
     fake: dict[str, Any] = {"settings": "", "backend": "native", "segments": (2, 3)}
+    fake["has_begun"] = True
     monkeypatch.setattr(switches, "has_cuda", lambda: True)
+    monkeypatch.setattr(switches, "cuda_has_begun", lambda: fake["has_begun"])
     monkeypatch.setattr(switches, "allocator_settings", lambda: fake["settings"])
     monkeypatch.setattr(switches, "allocator_backend", lambda: fake["backend"])
     monkeypatch.setattr(switches, "expandable_segments", lambda: fake["segments"])
-    monkeypatch.setattr(switches, "product_error", lambda device: fake.get("error", 4e-4))
-    monkeypatch.setattr(switches, "first_and_later_convolution_ms", lambda device: fake["ms"])
+
+    def error(device: str) -> float:
+        assert fake["has_begun"], "a product has opened a device"
+        return fake.get("error", 4e-4)
+
+    def kernels(device: str) -> tuple[int, int]:
+        fake["searches"] = fake.get("searches", 0) + 1
+        return fake["kernels"]
+
+    monkeypatch.setattr(switches, "refused_product", lambda device: None)
+    monkeypatch.setattr(switches, "product_error", error)
+    monkeypatch.setattr(switches, "kernels_of_convolutions", kernels)
 
     def change(settings: str) -> bool:
         fake["settings"] = settings
@@ -239,24 +253,92 @@ def test_a_product_that_stays_float32_is_refused(on_cuda: dict[str, Any]) -> Non
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.parametrize(("ms", "state"), [((9.0, 0.1), "applied"), ((0.2, 0.1), "no_effect")])
-def test_a_search_for_algorithms_shows_in_the_first_convolution(
-    on_cuda: dict[str, Any], ms: tuple[float, float], state: str
+def test_nothing_is_multiplied_before_the_script_has_chosen_its_device(
+    on_cuda: dict[str, Any],
 ) -> None:
-    on_cuda["ms"] = ms
+    on_cuda["has_begun"] = False
+    applied = Applied(Plan({"matmul_precision": {}, "cudnn_benchmark": {}, "allocator": {}}))
+    switched = applied.start("cuda")
+    rows = applied.proofs()
+    assert [(row["state"], row["why"]) for row in rows] == [
+        ("no_effect", "the run used no CUDA device")
+    ] * 3
+    on_cuda.update(has_begun=True, kernels=(9, 1))
+    assert {row["state"] for row in applied.proofs()} == {"applied"}
+    on_cuda["error"] = 5e-7
+    shown = {row["name"]: row for row in applied.proofs()}["matmul_precision"]
+    switched.undo()
+    assert shown["state"] == "no_effect" and "is 5e-07, as in float32" in shown["why"]
+
+
+def test_what_torch_says_of_its_other_way_to_tf32_is_no_refusal(
+    on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_precision = torch.get_float32_matmul_precision
+
+    def warning() -> str:
+        warnings.warn(
+            "Please use the new API settings to control TF32 behavior, such as "
+            "torch.backends.cuda.matmul.fp32_precision = 'ieee'.",
+            stacklevel=2,
+        )
+        return get_precision()
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", warning)
+    # In this suite a warning is an error.
+    with pytest.raises(UserWarning):
+        torch.get_float32_matmul_precision()
+    assert proven("matmul_precision", on_cuda)[0] == "applied"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "state"), [((9, 1), "applied"), ((2, 2), "no_effect"), ((0, 0), "no_effect")]
+)
+def test_a_search_for_algorithms_shows_in_the_kernels_of_the_first_convolution(
+    on_cuda: dict[str, Any], kernels: tuple[int, int], state: str
+) -> None:
+    on_cuda["kernels"] = kernels
     assert proven("cudnn_benchmark", on_cuda)[0] == state
     assert torch.backends.cudnn.benchmark is False
 
 
+def test_one_search_proves_it_however_often_it_is_asked(on_cuda: dict[str, Any]) -> None:
+    on_cuda["kernels"] = 9, 1
+    applied = Applied(Plan({"cudnn_benchmark": {}}))
+    switched = applied.start("cuda")
+    proofs = [applied.proofs()[0]["state"] for _ in range(3)]
+    torch.backends.cudnn.benchmark = False
+    assert applied.proofs()[0]["state"] == "no_effect"
+    switched.undo()
+    assert (proofs, on_cuda["searches"]) == (["applied"] * 3, 1)
+
+
 def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[torch.Size] = []
+    kernels = iter([1, 5, 2] * 2)
+
+    class Profile:
+        """Sees kernels, and the calls on the host that launch them."""
+
+        def __init__(self, activities: Any) -> None:
+            assert activities == [torch.profiler.ProfilerActivity.CUDA]
+
+        def __enter__(self) -> "Profile":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            places = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
+            found = [SimpleNamespace(device_type=place) for place in places]
+            self.events = lambda count=next(kernels): found * count
+
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(
         torch.nn.functional, "conv2d", lambda images, weight: shapes.append(images.shape)
     )
     for _ in range(2):
-        switches.first_and_later_convolution_ms("cpu")
-    assert len(shapes) == 8 and len(set(shapes)) == 2
+        assert switches.kernels_of_convolutions("cpu") == (5, 2)
+    assert len(shapes) == 4 and len(set(shapes)) == 2
 
 
 @pytest.mark.parametrize("refused", [None, "Deterministic behavior was enabled, but"])
@@ -365,6 +447,8 @@ def test_on_a_device_the_proof_sees_the_effect(name: str) -> None:
     torch.cuda.empty_cache()
     applied = Applied(Plan({name: {}}))
     plain = switches.product_error("cuda")
+    first, later = switches.kernels_of_convolutions("cuda")
+    assert first == later > 0
     switched = applied.start("cuda")
     kept = torch.ones(2**26, device="cuda")
     (row,) = applied.proofs()

@@ -4,15 +4,19 @@ Everything here acts on the running process and its device. Techniques call it, 
 another one in its place, so that all else is tested where there is no GPU.
 """
 
+import contextlib
 import ctypes
 import itertools
+import logging
 import os
 import platform
-import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hotlap import compat
+
+log = logging.getLogger("hotlap")
 
 _PROBE = 512
 """Rows and columns of a product that is large enough for any reduced format to be taken."""
@@ -94,8 +98,37 @@ def refused_product(device: str) -> str | None:
     return None
 
 
-def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
-    """Return the ms of the first convolution of a new shape, and of a later one.
+def matmul_precision() -> str:
+    """Return torch's precision of float32 products: `highest`, `high` or `medium`."""
+    import torch
+
+    with _no_word_of_tf32():
+        return torch.get_float32_matmul_precision()
+
+
+def set_matmul_precision(precision: str) -> None:
+    """Set torch's precision of float32 products."""
+    import torch
+
+    with _no_word_of_tf32():
+        torch.set_float32_matmul_precision(precision)
+
+
+@contextlib.contextmanager
+def _no_word_of_tf32() -> Iterator[None]:
+    """Leave out what torch 2.9 to 2.11 say of the older of two ways to ask for TF32.
+
+    Only the older one sets all back ends at once, and is known to every torch.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please use the new API settings to control TF32")
+        yield
+
+
+def kernels_of_convolutions(device: str) -> tuple[int, int]:
+    """Return the kernels that the first convolution of a new shape runs, and a later one.
+
+    Both are 0 where they cannot be counted.
 
     Args:
         device: a CUDA device.
@@ -106,14 +139,21 @@ def first_and_later_convolution_ms(device: str) -> tuple[float, float]:
     images = torch.ones(3, 17, 61, 67 + next(_widths), device=device)
     weight = torch.ones(13, 17, 5, 5, device=device)
 
-    def convolution_ms() -> float:
+    def kernels() -> int:
         torch.cuda.synchronize(device)
-        begin = time.perf_counter()
-        torch.nn.functional.conv2d(images, weight)
-        torch.cuda.synchronize(device)
-        return (time.perf_counter() - begin) * 1e3
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            torch.nn.functional.conv2d(images, weight)
+            torch.cuda.synchronize(device)
+        return sum(each.device_type == torch.autograd.DeviceType.CUDA for each in seen.events())
 
-    return convolution_ms(), min(convolution_ms() for _ in range(3))
+    try:
+        # The first profile of a process also shows what the profiler itself does.
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            images.add(1)
+        return kernels(), kernels()
+    except RuntimeError:
+        log.debug("kernels could not be counted", exc_info=True)
+        return 0, 0
 
 
 def allocator_settings() -> str | None:

@@ -155,6 +155,8 @@ def _restore(settings: str) -> None:
 
 
 def proof(options: Options) -> Proof:
+    if not switches.cuda_has_begun():
+        return Proof("no_effect", "the run used no CUDA device")
     backend = switches.allocator_backend()
     if backend != options.backend:
         return Proof("no_effect", f"the allocator's backend is {backend}")

@@ -55,32 +55,43 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     def switch() -> Callable[[], None]:
-        import torch
-
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision(options.precision)
-        error = switches.product_error(target.device)
-        if error < _FLOAT32_ERROR:
-            torch.set_float32_matmul_precision(before)
-            raise Refusal(
-                f"precision='{options.precision}' has no effect on device '{target.device}': the "
-                f"relative error of a product is {error:.0e}, as in float32. Remove "
-                "matmul_precision from the plan."
-            )
-        target.notes["matmul_precision"] = error
-        return lambda: torch.set_float32_matmul_precision(before)
+        before = switches.matmul_precision()
+        switches.set_matmul_precision(options.precision)
+        if _can_multiply(target):
+            error = switches.product_error(target.device)
+            if error < _FLOAT32_ERROR:
+                switches.set_matmul_precision(before)
+                raise Refusal(
+                    f"precision='{options.precision}' {_as_before(target, error)}. Remove "
+                    "matmul_precision from the plan."
+                )
+        return lambda: switches.set_matmul_precision(before)
 
     target.switch = switch
     return target
 
 
-def proof(target: ProcessTarget, options: Options) -> Proof:
-    import torch
+def _can_multiply(target: ProcessTarget) -> bool:
+    """False before a script has chosen its CUDA device: a product would choose one for it."""
+    return target.device != "cuda" or switches.cuda_has_begun()
 
-    now = torch.get_float32_matmul_precision()
+
+def _as_before(target: ProcessTarget, error: float) -> str:
+    return (
+        f"has no effect on device '{target.device}': the relative error of a product is "
+        f"{error:.0e}, as in float32"
+    )
+
+
+def proof(target: ProcessTarget, options: Options) -> Proof:
+    now = switches.matmul_precision()
     if now != options.precision:
         return Proof("no_effect", f"the precision is `{now}` at the end: the script sets it")
+    if not _can_multiply(target):
+        return Proof("no_effect", "the run used no CUDA device")
     error = switches.product_error(target.device)
+    if error < _FLOAT32_ERROR:
+        return Proof("no_effect", f"`{now}` {_as_before(target, error)}")
     return Proof(
         "applied",
         f"the relative error of a float32 product is {error:.0e}, and at most 1e-6 in full float32",

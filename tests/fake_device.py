@@ -93,6 +93,7 @@ class FakeCuda(Cuda):
 
     Attributes:
         calls: names of what was asked of the device, in order.
+        needed: bytes that any work needs.
         opened: numbers of the devices that memory was asked of.
         slow_copies: copies that the host waits for: neither side is pinned.
         pool_bytes: held by graphs, and by captures that failed, until they are released.
@@ -107,7 +108,7 @@ class FakeCuda(Cuda):
         self.opened: set[int] = set()
         self.handed_over = self.slow_copies = 0
         self.pinned_bytes = self.pool_bytes = 0
-        self.free = 2**30
+        self.free = self.needed = 2**30
         self._reads, self._broken, self._number = reads, broken, number
         self._here = threading.local()
         self._pinned: list[torch.Tensor] = []
@@ -131,6 +132,10 @@ class FakeCuda(Cuda):
 
     def free_bytes(self) -> int:
         return self.free
+
+    def needed_bytes(self, work: Callable[[], Any]) -> int:
+        work()
+        return self.needed
 
     def new_stream(self) -> Any:
         return Stream()

@@ -39,9 +39,9 @@ class Device:
     """True if its memory is not the host's: batches have to be moved there."""
     can_pin = False
     """True if host memory can be pinned for copies that the host does not wait for."""
-    evaluation_batch = 1
-    """Batches of training that one of evaluation is as large as. On a host, activations of more
-    than some megabytes are new pages for every call, which takes longer than the call saves."""
+    tells_needed_bytes = False
+    """True if it can say what memory a call needed. On a host larger batches are of no use:
+    activations of more than some megabytes are new pages for every call, which takes longer."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -67,6 +67,10 @@ class Device:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
+    def needed_bytes(self, work: Callable[[], Any]) -> int:
+        """Run `work`; return the most bytes that it held at once, beside what was held before."""
+        raise NotImplementedError(f"{self.name} does not say what memory a call needed")
+
     def release_memory(self) -> None:
         """Give back what torch has reserved and does not use."""
 
@@ -81,8 +85,6 @@ class Accelerator(Device):
     """A device with memory of its own of which hotlap knows no more than torch says of all."""
 
     has_own_memory = True
-    # Nothing is kept for a backward, and a call costs more than its work.
-    evaluation_batch = 4
 
     def synchronize(self) -> None:
         import torch
@@ -94,6 +96,12 @@ class Cuda(Accelerator):
     """A CUDA device: streams, events, pinned memory, graphs."""
 
     can_pin = True
+    tells_needed_bytes = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._earlier_peak = 0
+        """Of the time before the allocator was told to forget it."""
 
     def synchronize(self) -> None:
         import torch
@@ -103,7 +111,16 @@ class Cuda(Accelerator):
     def peak_bytes(self) -> int:
         import torch
 
-        return int(torch.cuda.max_memory_allocated(self.name))
+        return max(self._earlier_peak, int(torch.cuda.max_memory_allocated(self.name)))
+
+    def needed_bytes(self, work: Callable[[], Any]) -> int:
+        import torch
+
+        self._earlier_peak = self.peak_bytes()
+        torch.cuda.reset_peak_memory_stats(self.name)
+        before = torch.cuda.memory_allocated(self.name)
+        work()
+        return int(torch.cuda.max_memory_allocated(self.name)) - before
 
     def release_memory(self) -> None:
         import torch

@@ -184,7 +184,7 @@ def _build(
         reduce,
         partial(first_batch, source, hardware),
     )
-    held_out = held_out_source(task, hardware, reduce)
+    held_out = held_out_source(task, reduce)
     if held_out is not None:
         held_out = with_techniques(held_out, *around, is_held_out=True)
     return BuiltRun(

@@ -56,9 +56,9 @@ def training_source(task: Task, reduce: Reduce) -> Source | Stream:
     )
 
 
-def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | Stream | None:
-    """Return what gives a rank its share of the held-out samples, in batches as large as
-    evaluation may have them; None if the task has none."""
+def held_out_source(task: Task, reduce: Reduce) -> Source | Stream | None:
+    """Return what gives a rank its share of the held-out samples, in batches as large as those of
+    training; None if the task has none."""
     if task.held_out is None:
         return None
     options: dict[str, Any] = {
@@ -68,12 +68,12 @@ def held_out_source(task: Task, hardware: Device, reduce: Reduce) -> Source | St
         "rank": reduce.rank,
         "world": reduce.world,
     }
-    size = task.most_samples * hardware.evaluation_batch * reduce.world
+    size = task.most_samples * reduce.world
     if is_stream(task.held_out):
         return Stream(task.held_out, size, ends=True, name="held_out", **options)
     if task.budget is None:
         return Source(task.held_out, size, **options)
-    tokens = task.budget.tokens * hardware.evaluation_batch
+    tokens = task.budget.tokens
     if not callable(task.lengths):
         # Their lengths are not known; as many as would fit if all were the longest.
         longest = int(task.budget.edges[-1])

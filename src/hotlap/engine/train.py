@@ -19,6 +19,7 @@ from hotlap.engine.clock import EpochClock
 from hotlap.engine.continuing.continuing import continue_run
 from hotlap.engine.epoch_end import check_learning, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
+from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.export.stored_weights import weights_of
 from hotlap.engine.memory.shares import announce
 from hotlap.engine.retries import Retries
@@ -280,8 +281,11 @@ class _Run:
         if saver is not None:
             # What cannot be saved is said now, not after an epoch.
             capture(built, self.position)
-        if built.held_out is not None and not is_finished:
+        if built.held_out is not None and not (
+            is_finished and not built.hardware.tells_needed_bytes
+        ):
             _try_measures(built)
+            enlarge_batches(built)
         if saver is not None:
             saver.unfit |= self.unfit
             saver.prepare(saved)

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 from hotlap.device.accelerator import device_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
+from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.roles.trial import Trial
 from hotlap.engine.run import steps_of
 from hotlap.feed.sources.source import Source
@@ -48,6 +49,10 @@ def observe(trial: Trial) -> None:
     watched = _Watched(trial, built, recorder)
     built.source = _TimedSource(built.source, watched.timed_training)  # pyright: ignore[reportAttributeAccessIssue]
     if built.held_out is not None:
+        if built.hardware.tells_needed_bytes:
+            # As `hotlap.train` does it.
+            evaluate(built, batches=1)
+            enlarge_batches(built)
         built.held_out = _TimedSource(built.held_out, watched.time_epoch)  # pyright: ignore[reportAttributeAccessIssue]
     watched.time_the_step()
     ended = watched.run()

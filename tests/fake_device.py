@@ -108,7 +108,7 @@ class FakeCuda(Cuda):
         self.opened: set[int] = set()
         self.handed_over = self.slow_copies = 0
         self.pinned_bytes = self.pool_bytes = 0
-        self.free = self.needed = 2**30
+        self.free = self.total = self.needed = 2**30
         self._reads, self._broken, self._number = reads, broken, number
         self._here = threading.local()
         self._pinned: list[torch.Tensor] = []
@@ -132,6 +132,9 @@ class FakeCuda(Cuda):
 
     def free_bytes(self) -> int:
         return self.free
+
+    def total_bytes(self) -> int:
+        return self.total
 
     def needed_bytes(self, work: Callable[[], Any]) -> int:
         work()

@@ -13,9 +13,13 @@ from hotlap.attach.roles.race import TakeTurns
 from hotlap.attach.roles.session import Session
 from hotlap.device import switches
 from hotlap.plan import Plan
+from hotlap.task import TaskFacts
 from hotlap.trial import turns
 from hotlap.trial.protocol import Config
 from hotlap.trial.turns import Turns
+
+
+GB = 10**9
 
 
 class Line:
@@ -130,3 +134,33 @@ def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -
     ended = [playing._ends.ends(later) for _ in range(30)]
     assert not ended[0]
     assert all(ended[race._REPLACED_AFTER :])
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([], (0, 0)),
+        # 10 GB held at most, of 80 GB; 2 GB beside the allocator are counted as 1 GiB.
+        ([(72, 80, 6, 10)], (10 * GB + 2**30, int(0.95 * (78 * GB + 2**30)))),
+        # The fuller of two, which somebody else uses as well.
+        ([(79, 80, 0, 0), (20, 80, 9, 9)], (9 * GB + 2**30, int(0.95 * (29 * GB + 2**30)))),
+    ],
+)
+def test_a_process_knows_what_it_takes_of_its_device(
+    devices: list[tuple[int, ...]], expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(place: int) -> Any:
+        return lambda number: devices[number][place] * GB
+
+    monkeypatch.setattr(switches, "devices_in_use", lambda: list(range(len(devices))))
+    for name, read in {
+        "mem_get_info": lambda number: (of(0)(number), of(1)(number)),
+        "memory_reserved": of(2),
+        "max_memory_reserved": of(3),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, read)
+    needed, room = switches.memory_of_process()
+    assert (needed, room) == expected
+    facts = TaskFacts(device_bytes=needed, device_room=room)
+    assert facts.processes_at_once == (room // needed if needed else None)
+    assert TaskFacts.from_json(facts.to_json()) == facts

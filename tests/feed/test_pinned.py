@@ -193,6 +193,19 @@ def test_an_epochs_order_goes_over_the_bus_once(monkeypatch: pytest.MonkeyPatch)
     assert held.served == 9
 
 
+def test_a_device_holds_what_its_memory_allows_whatever_the_hosts_limit_is() -> None:
+    device = FakeCuda()
+    held, source = rows(DevicePlace(device, HostPlace()), Fixed(), max_bytes=1)
+    epochs(source)
+    assert (held.refused, held.place.name) == (None, "the memory of cpu")
+    # A quarter of all, and half of what other processes have left: the same in every arm of a race
+    # as long as that is enough.
+    device.total, device.free = 80 * MIB, 50 * MIB
+    assert DevicePlace(device).free_bytes() == 20 * MIB
+    device.free = 30 * MIB
+    assert DevicePlace(device).free_bytes() == 15 * MIB
+
+
 def test_rows_that_do_not_fit_go_elsewhere_or_are_refused() -> None:
     device = FakeCuda()
     device.free = 64

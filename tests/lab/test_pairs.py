@@ -90,6 +90,75 @@ def test_a_script_too_short_for_its_turns_is_started_again(planned: int | None) 
     assert all(len(arm.turns_ms) == 3 for arm in found.arms.values())
 
 
+class Stub:
+    """A lab whose processes answer at once, and which knows how many there are."""
+
+    subject = "train.py"
+
+    def __init__(self) -> None:
+        self.alive: list[Any] = []
+        self.most = self.started = self.starting = self.most_starting = 0
+
+    def start(self, role: str, plan: Plan, **_: Any) -> Any:
+        trial = SimpleNamespace(send=lambda *_, **__: None, resume=int, pause=int)
+        trial.message = lambda kinds, timeout_s: self._answer(kinds[0], plan)
+        trial.kill = lambda: trial in self.alive and self.alive.remove(trial)
+        self.alive.append(trial)
+        self.started += 1
+        self.most = max(self.most, len(self.alive))
+        return trial
+
+    def _answer(self, kind: str, plan: Plan) -> dict[str, Any]:
+        if kind == "ready":
+            self.starting += 1
+            self.most_starting = max(self.most_starting, self.starting)
+            time.sleep(0.02)
+            self.starting -= 1
+            return {"setup_s": 0.1}
+        ms = 1.0 if plan else 2.0
+        turn = {"ms": 10 * ms, "median_ms": ms, "whole_ms": 12 * ms, "steps": 10}
+        return {**turn, "techniques": [], "peak_bytes": 7}
+
+
+@pytest.mark.parametrize("at_once", [None, 3, 2, 0])
+def test_no_more_processes_than_fit_on_a_device_are_there_at_once(
+    at_once: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.lab.arm._usable_cores", lambda: 3)
+    lab: Any = Stub()
+    arms = [
+        Arm("plain", Plan(), lab),
+        Arm("plain again", Plan(), lab),
+        Arm("resident", Plan({"resident": {}}), lab),
+    ]
+    found = race(arms, twins=("plain", "plain again"), rounds=4, turn_s=0.1, at_once=at_once)
+    assert found.rounds == 4
+    assert found.ratio("resident").median == pytest.approx(2.0)
+    assert not lab.alive
+    is_alone = at_once is not None and at_once < 3
+    # Warmed up once, and again before each turn.
+    assert lab.most == (1 if is_alone else 3)
+    assert lab.started == (3 * (1 + 4) if is_alone else 3)
+    # On a device nobody takes memory while another one still does.
+    assert lab.most_starting == (3 if at_once is None else 1)
+
+
+@pytest.mark.slow
+def test_real_processes_that_do_not_fit_at_once_take_their_turns_alone() -> None:
+    alive: list[int] = []
+
+    class Watched(Lab):
+        def start(self, *args: Any, **options: Any) -> Any:
+            alive.append(sum(trial.is_alive for trial in self.trials))
+            return super().start(*args, **options)
+
+    with Watched(script("--epochs", "1000")) as lab:
+        arms = [Arm("plain", Plan(), lab), Arm("plain again", Plan(), lab)]
+        found = race(arms, twins=("plain", "plain again"), rounds=2, turn_s=0.05, at_once=1)
+    assert found.rounds == 2
+    assert alive == [0] * 6
+
+
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the arms in the order of their turns, in races without processes."""
@@ -101,7 +170,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise TrialError("came to its own end", reason="ended_early")
         return {"median_ms": 1.0, "ms_per_step": 1.1, "techniques": []}
 
-    monkeypatch.setattr(pairs, "start_all", lambda *_: None)
+    monkeypatch.setattr(pairs, "start_all", lambda *_, **__: None)
     monkeypatch.setattr(pairs, "_warm_up", lambda *_: 1.0)
     monkeypatch.setattr(pairs, "take_turn", turn)
     ENDS_AFTER.clear()

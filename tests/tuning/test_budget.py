@@ -1,5 +1,6 @@
 """What a budget affords, and what it is not spent on twice."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,9 @@ from hotlap.lab.statistics import Ratio
 from hotlap.techniques import Numerics
 from hotlap.tuning.budget import Budget
 from hotlap.tuning.candidates import Candidate, combinations
+from hotlap.tuning.racing import arms_that_fit
 from hotlap.tuning.time_plan import TimePlan
+from tests.tuning import faked
 
 
 def test_what_does_not_fit_is_not_begun() -> None:
@@ -54,3 +57,16 @@ def test_a_proof_is_shortened_to_the_time_that_is_left() -> None:
     assert planned.shorten(3.5, fills=False) is None
     late = replace(planned, least_horizon=900)
     assert late.shorten(8.0, fills=False) is None
+
+
+@pytest.mark.parametrize(
+    ("processes", "fits"),
+    # By time seven beside the three twins; where no arm has room beside them, each runs alone.
+    [(None, 7), (20, 7), (5, 2), (4, 1), (3, 7), (0, 7)],
+)
+def test_a_race_has_no_more_arms_than_a_devices_memory_holds(
+    processes: int | None, fits: int
+) -> None:
+    made = faked.tuner(seconds=1000, arm_s=9.0)
+    made.time_plan = replace(made.time_plan, processes=processes)
+    assert arms_that_fit(made, time.monotonic() + 95.0) == fits

@@ -80,6 +80,12 @@ class Device:
 
         return int(psutil.virtual_memory().available)
 
+    def total_bytes(self) -> int:
+        """Return the bytes of memory that the device has."""
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+
 
 class Accelerator(Device):
     """A device with memory of its own of which hotlap knows no more than torch says of all."""
@@ -134,6 +140,11 @@ class Cuda(Accelerator):
         # What torch has reserved and does not use is free to it as well.
         held = torch.cuda.memory_reserved(self.name) - torch.cuda.memory_allocated(self.name)
         return int(free + held)
+
+    def total_bytes(self) -> int:
+        import torch
+
+        return int(torch.cuda.mem_get_info(self.name)[1])
 
     def is_capturing(self) -> bool:
         import torch

@@ -72,6 +72,31 @@ def devices_in_use() -> list[int]:
     return [number for number in range(torch.cuda.device_count()) if is_open(number)]
 
 
+_CONTEXT_BYTES = 2**30
+"""What a process takes of a device beside torch's allocator, at most: its context, modules, and
+workspaces of libraries."""
+_USABLE = 0.95
+
+
+def memory_of_process() -> tuple[int, int]:
+    """Return the bytes that this process takes of its device, and those that there are for it and
+    others like it; (0, 0) if it uses none.
+
+    Of several devices the one where fewest such processes fit.
+    """
+    import torch
+
+    found = []
+    for number in devices_in_use():
+        free, total = torch.cuda.mem_get_info(number)
+        held = torch.cuda.memory_reserved(number)
+        # Other processes may be there, too.
+        beside = min(_CONTEXT_BYTES, max(0, total - free - held))
+        needed = int(torch.cuda.max_memory_reserved(number)) + beside
+        found.append((needed, int(_USABLE * (free + held + beside))))
+    return min(found, key=lambda row: row[1] / max(1, row[0]), default=(0, 0))
+
+
 def product_error(device: str) -> float:
     """Return the largest relative error of a float32 product of 512 x 512 normal numbers.
 

@@ -260,6 +260,7 @@ def _race(subject: _Subject, trace: Trace, plans: Mapping[str, Plan], needs: Rac
         planned_steps=needs.planned_steps,
         step_ms=trace.step_ms()["median"],
         age=needs.age,
+        at_once=trace.facts.processes_at_once,
         progress=subject.progress,
     )
     return trials_of_race(result, arms, registry(subject.lab.techniques))

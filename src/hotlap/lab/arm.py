@@ -1,8 +1,9 @@
 """One arm of a race: its process, its turns, and the times that it reports."""
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,8 @@ class Arm:
     """Steps that one process has for turns, None if that is not known."""
     taken: int = 0
     """Steps that its process has taken in turns."""
+    is_alone: bool = False
+    """True if it has a process only while it takes a turn, see `at_the_gate`."""
 
 
 def start_all(
@@ -66,15 +69,17 @@ def start_all(
     twins: Sequence[str],
     deadline: float | None,
     progress: Callable[[str], None],
+    at_a_time: int | None = None,
 ) -> None:
-    """Bring every arm to its gate, as many at a time as there are cores.
+    """Bring every arm to its gate, `at_a_time` or as many as there are cores.
 
     Up to the gate a process imports, reads and decodes, one thread each; nobody is timed. A plan
     that takes half of the time that is left is not waited for: one that compiles may take minutes.
     """
-    # The plans first: one that reads the whole data set takes longest.
-    ordered = sorted(arms, key=lambda arm: arm.name in twins)
-    pool = ThreadPoolExecutor(_usable_cores())
+    # The plans first: one that reads the whole data set takes longest. On a device, whose memory
+    # all share, the plain runs: a plan that needs more than there is left is one that fails.
+    ordered = sorted(arms, key=lambda arm: (arm.name in twins) != (at_a_time is not None))
+    pool = ThreadPoolExecutor(at_a_time or _usable_cores())
     try:
         starts = [pool.submit(_start, arm, twins, deadline, progress) for arm in ordered]
         for start in as_completed(starts):
@@ -172,11 +177,38 @@ def _start_again(arm: Arm, plain_ms: float | None) -> None:
     """Give an arm another process, warmed up: the script is too short for all turns in one."""
     assert arm.trial is not None
     arm.trial.kill()
-    arm.taken = 0
-    arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
-    arm.trial.message(["ready"], _READY_S)
+    _start_afresh(arm)
     for steps in arm.warm_up:
         take_turn(arm, steps, plain_ms)
+
+
+def _start_afresh(arm: Arm) -> None:
+    arm.taken = 0
+    arm.trial = arm.lab.start("race", arm.plan, fill_ahead=True)
+    arm.setup_s = arm.trial.message(["ready"], _READY_S)["setup_s"]
+
+
+@contextlib.contextmanager
+def at_the_gate(arm: Arm, plain_ms: float | None, *, warms_up: bool = False) -> Iterator[None]:
+    """Give an arm that is alone a process inside the block; one that has its own keeps it.
+
+    Args:
+        arm: the arm.
+        plain_ms: what a step of the plain run takes, None if that is not known.
+        warms_up: a new process takes the turns that do not count first.
+    """
+    if not arm.is_alone:
+        yield
+        return
+    try:
+        _start_afresh(arm)
+        for steps in arm.warm_up if warms_up else ():
+            take_turn(arm, steps, plain_ms)
+        yield
+    finally:
+        if arm.trial is not None:
+            arm.trial.kill()
+            arm.trial = None
 
 
 def _longest_wait(steps: int, plain_ms: float | None) -> float:

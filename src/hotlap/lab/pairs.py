@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hotlap.errors import HotlapError, TrialError
-from hotlap.lab.arm import Arm, leave_out, start_all, take_turn
+from hotlap.lab.arm import Arm, at_the_gate, leave_out, start_all, take_turn
 from hotlap.lab.statistics import (
     Ratio,
     Spread,
@@ -90,6 +90,7 @@ def race(
     planned_steps: int | None = None,
     step_ms: float | None = None,
     age: int = 0,
+    at_once: int | None = None,
     seed: int = 0,
     most_rounds: int | None = None,
     settled: Callable[[Race], bool] = lambda _: True,
@@ -109,6 +110,9 @@ def race(
         planned_steps: steps of the whole run, if known: turns are made to fit.
         step_ms: what a plain step takes, if known.
         age: steps that each process takes before its first turn that counts.
+        at_once: processes that fit into the memory of a device at once; None if that is not
+            limited. Of more arms than that each gets a fresh process for every turn, so that no two
+            are there at once.
         seed: of the order.
         most_rounds: go on up to so many, until the deadline, while the race is not `settled`.
         settled: True if more rounds of this race would tell nothing more.
@@ -122,7 +126,15 @@ def race(
     for arm in arms:
         arm.warm_up = warm_up_lengths(planned_steps, step_ms, age)
         arm.capacity = None if planned_steps is None else usable_steps(planned_steps)
-    start_all(arms, twins, deadline, progress)
+    alone = at_once is not None and at_once < len(arms)
+    if alone:
+        progress(
+            f"the GPU holds {at_once} of {len(arms)} processes at once: each turn starts its own"
+        )
+        for arm in arms:
+            arm.is_alone = True
+    else:
+        start_all(arms, twins, deadline, progress, at_a_time=None if at_once is None else 1)
     live = [arm for arm in arms if arm.failed is None]
     try:
         plain_ms = _warm_up(live, twins)
@@ -171,7 +183,8 @@ def _take_round(
             continue
         must = arm.name in twins
         try:
-            message = take_turn(arm, steps, None if must else plain_ms)
+            with at_the_gate(arm, plain_ms, warms_up=True):
+                message = take_turn(arm, steps, None if must else plain_ms)
         except HotlapError as error:
             ended = isinstance(error, TrialError) and error.reason == "ended_early"
             if ended and number >= _ENOUGH_ROUNDS:
@@ -192,12 +205,13 @@ def _warm_up(live: Sequence[Arm], twins: Sequence[str]) -> float:
         is_plain = arm.name in twins
         known_ms = None if is_plain else max(warm[name] for name in twins)
         try:
-            for number, steps in enumerate(arm.warm_up):
-                # The first turn may compile.
-                turn = take_turn(arm, steps, known_ms if number else None)
-                arm_ms = turn["ms_per_step"]
-                arm.warm_up_s += turn["whole_ms"] / 1e3
-        except TrialError as error:
+            with at_the_gate(arm, None):
+                for number, steps in enumerate(arm.warm_up):
+                    # The first turn may compile.
+                    turn = take_turn(arm, steps, known_ms if number else None)
+                    arm_ms = turn["ms_per_step"]
+                    arm.warm_up_s += turn["whole_ms"] / 1e3
+        except HotlapError as error:
             leave_out(arm, error, must=arm.name in twins)
             continue
         warm[arm.name] = arm_ms
@@ -216,7 +230,8 @@ def _is_hopeless(arm: Arm, warm: dict[str, float], plain_ms: float) -> bool:
         if warm[arm.name] <= _HOPELESS * plain_ms:
             return False
         try:
-            again = take_turn(arm, arm.warm_up[-1], plain_ms)["ms_per_step"]
+            with at_the_gate(arm, plain_ms, warms_up=True):
+                again = take_turn(arm, arm.warm_up[-1], plain_ms)["ms_per_step"]
         except TrialError:
             return True
         warm[arm.name] = min(warm[arm.name], again)

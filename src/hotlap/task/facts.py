@@ -102,6 +102,10 @@ class TaskFacts:
     """Of a step: gradients are still summed over ranks when the backward is done, 0 if unknown."""
     sums: GradientSums | None = None
     """None where no `DistributedDataParallel` is trained."""
+    device_bytes: int = 0
+    """Of the memory of a device of its own, what one such process takes there; 0 if unknown."""
+    device_room: int = 0
+    """Of the same memory, what there is for such processes together."""
 
     backward_where: str = ""
     """`file:line` of the first backward."""
@@ -135,6 +139,11 @@ class TaskFacts:
             optimizers=tuple(OptimizerFacts(**row) for row in data.get("optimizers", ())),
             **rest,
         )
+
+    @property
+    def processes_at_once(self) -> int | None:
+        """How many such processes fit on the device at once, None if that is not limited."""
+        return self.device_room // self.device_bytes if self.device_bytes else None
 
     @property
     def training_loaders(self) -> tuple[LoaderFacts, ...]:

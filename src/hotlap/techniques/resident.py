@@ -46,11 +46,11 @@ _COLLATE = (
 @dataclass(frozen=True)
 class Options:
     max_mib: int = 8192
-    """Refuse a data set that takes more MiB than this in memory. Half of the free memory is
-    another limit, whatever is said here."""
+    """Refuse a data set that takes more MiB than this in the host's memory. Half of what is free
+    there is another limit, whatever is said here."""
     where: Literal["auto", "host", "device"] = "auto"
-    """`device`: a GPU's memory, up to a quarter of what is free there; `auto`: that if the samples
-    fit, else the host's."""
+    """`device`: a GPU's memory, up to a quarter of it, and half of what is free of it; `auto`: that
+    if the samples fit, else the host's."""
 
     def __post_init__(self) -> None:
         if self.max_mib < 1:

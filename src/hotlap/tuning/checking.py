@@ -168,6 +168,7 @@ def _race(
             deadline=time.monotonic() + budget_s,
             planned_steps=None if owns_step else facts.facts.planned_steps,
             step_ms=facts.step_ms()["median"],
+            at_once=facts.facts.processes_at_once,
             progress=progress,
         )
     except TrialError as error:

@@ -68,8 +68,8 @@ def prove(
         horizon,
         tuner.known,
         fill_ahead=tuner.time_plan.fill_ahead,
-        # Races have held more than two at a time.
-        at_once=True,
+        # Races have held more than two at a time, unless a device has no memory for that.
+        at_once=tuner.time_plan.processes is None or tuner.time_plan.processes >= 2,
     )
     rungs: list[ProvenPlan] = []
     for tier in _fastest_tier_first(tuner, final, names):

@@ -63,6 +63,7 @@ def race_plans(
         planned_steps=None if tuner.owns_step else seen.trace.facts.planned_steps,
         step_ms=seen.trace.step_ms()["median"],
         age=tuner.age_for(seen, (arm.plan for arm in arms)),
+        at_once=seen.trace.facts.processes_at_once,
         progress=tuner.progress,
     )
     tuner.plain_peak_bytes = max(
@@ -116,11 +117,18 @@ def _more_may_tell(so_far: Race, floor: float) -> bool:
 def arms_that_fit(tuner: Tuner, until: float) -> int:
     """Return how many arms beside the twins can start and take some turns until then.
 
+    Of more arms than fit into a device's memory with their twins as many as fit; where not one
+    does, all take their turns in processes that are started for them, see `race`.
+
     Args:
         tuner: what the tuning shares.
         until: when the race ends.
     """
-    return max(0, int((until - time.monotonic()) / tuner.time_plan.arm_s) - len(TWINS))
+    by_time = max(0, int((until - time.monotonic()) / tuner.time_plan.arm_s) - len(TWINS))
+    at_once = tuner.time_plan.processes
+    if at_once is None or at_once <= len(TWINS):
+        return by_time
+    return min(by_time, at_once - len(TWINS))
 
 
 def until_next(tuner: Tuner, least_s: float | None = None) -> float:

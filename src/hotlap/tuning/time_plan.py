@@ -70,6 +70,8 @@ class TimePlan:
     """Of that, what passes before the first step."""
     least_horizon: int = LEAST_HORIZON
     """The fewest steps that a verdict may rest on."""
+    processes: int | None = None
+    """Processes that fit into the memory of a device at once, None if that is not limited."""
 
     def shorten(self, prove_s: float, *, fills: bool) -> "TimePlan | None":
         """Return a plan whose proofs take at most `prove_s` seconds each, None if that is too few.
@@ -155,6 +157,7 @@ def plan_time(
         prove_narrow_s=setup + horizon * step + more_s,
         start_s=setup,
         least_horizon=min(horizon, age + _BEYOND_EPOCH if age else LEAST_HORIZON),
+        processes=trace.facts.processes_at_once,
     )
 
 

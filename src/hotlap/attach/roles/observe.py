@@ -13,6 +13,7 @@ from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.attach.wrappers import Wrappers, outside_of
+from hotlap.device import switches
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -291,6 +292,7 @@ class Watch(Part):
             if planned is None:
                 planned, why = plan_by_rounds(self._rounds, self._loops) or (planned, why)
         page_faults, system_ms = self.recorder.paging.step_means()
+        device_bytes, device_room = switches.memory_of_process()
         return TaskFacts(
             device=device_of(self.roots),
             threads=torch.get_num_threads(),
@@ -308,6 +310,8 @@ class Watch(Part):
             exposed_ms=self.exposed_ms(),
             sums=self.wrappers.facts(self.steps),
             **self._settings.facts(self.roots),
+            device_bytes=device_bytes,
+            device_room=device_room,
         )
 
 

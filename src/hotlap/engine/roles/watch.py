@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from hotlap.device import switches
 from hotlap.device.accelerator import device_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
@@ -189,6 +190,7 @@ class _Watched:
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
         page_faults, system_ms = self.recorder.paging.step_means()
+        device_bytes, device_room = switches.memory_of_process()
         return TaskFacts(
             device=built.device.partition(":")[0],
             threads=self.threads,
@@ -203,6 +205,8 @@ class _Watched:
             page_faults=page_faults,
             system_ms=system_ms,
             denormals=count_denormals([built.optimizer]),
+            device_bytes=device_bytes,
+            device_room=device_room,
         )
 
 

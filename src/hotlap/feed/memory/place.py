@@ -31,9 +31,12 @@ class Place(Protocol):
     tables: Any
     """`common_rows.Tables`, where ranks keep one copy there for all of them; None elsewhere."""
 
+    heeds_option: bool
+    """True if the technique's option `max_mib` limits it as well."""
+
     @property
     def share(self) -> str:
-        """How much of what is free may be taken, in words."""
+        """How much may be taken, in words."""
         ...
 
     def free_bytes(self) -> int:
@@ -71,7 +74,7 @@ class HostPlace:
     sharers = 1
     """Processes of this machine that keep the same data, each for itself; of the class: it is the
     same for all that this process keeps."""
-    gathers_ahead = True
+    gathers_ahead = heeds_option = True
     otherwise: Place | None = None
 
     def __init__(self, tables: Any = None) -> None:
@@ -82,7 +85,8 @@ class HostPlace:
     @property
     def share(self) -> str:
         """See `Place`."""
-        return "half" if self.sharers == 1 else f"1/{2 * self.sharers}"
+        part = "half" if self.sharers == 1 else f"1/{2 * self.sharers}"
+        return f"option max_mib, and {part} of the free memory"
 
     def free_bytes(self) -> int:
         """See `Place`."""
@@ -130,10 +134,11 @@ class DevicePlace:
         otherwise: the place to take if the data set does not fit.
     """
 
-    # The model's activations and the optimizer's state come after the first batch was read.
-    _SHARE = 4
-    share = "a quarter"
-    gathers_ahead = False
+    # The model's activations and the optimizer's state come after the first batch was read. Most is
+    # told by what does not change: arms of a race, which have a device together, should agree.
+    _SHARE, _OF_FREE = 4, 2
+    share = "a quarter of it, and half of what is free of it"
+    gathers_ahead = heeds_option = False
     tables: Any = None
 
     def __init__(self, device: Device, otherwise: Place | None = None) -> None:
@@ -141,7 +146,8 @@ class DevicePlace:
         self.name = f"the memory of {device.name}"
 
     def free_bytes(self) -> int:
-        return self.device.free_bytes() // self._SHARE
+        total, free = self.device.total_bytes(), self.device.free_bytes()
+        return min(total // self._SHARE, free // self._OF_FREE)
 
     def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         return torch.empty(shape, dtype=like.dtype, device=self.device.name)
@@ -167,14 +173,15 @@ def no_room(place: Place, size: int, *, max_bytes: int, others: int) -> str | No
         max_bytes: for all data sets together.
         others: bytes that other data sets take there.
     """
-    limit = min(max_bytes - others, place.free_bytes())
+    limit = place.free_bytes()
+    if place.heeds_option:
+        limit = min(limit, max_bytes - others)
     if size <= limit:
         return None
     beside = f" in addition to {others / 2**20:.0f} MiB of other datasets" if others else ""
     return (
         f"the dataset takes {size / 2**20:.0f} MiB{beside}, more than the "
-        f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} (option max_mib, and "
-        f"{place.share} of the free memory)"
+        f"{max(limit, 0) / 2**20:.0f} MiB that may be used of {place.name} ({place.share})"
     )
 
 

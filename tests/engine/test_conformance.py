@@ -28,7 +28,7 @@ REFUSED = {
 PAIRS = [
     pair for pair in itertools.combinations(ROWS, 2) if pair[0].split()[0] != pair[1].split()[0]
 ]
-SECOND = ("optimizer foreach", "autocast bf16", "attention flash")
+SECOND = ("optimizer foreach", "autocast bf16", "attention math")
 """Of a technique with two rows, the one that is not paired in `make test`."""
 LATER = {*SETTINGS, *NEED_CUDA, *NEED_RANKS, *SECOND, "threads"}
 """What is paired in `make test-all` only; every two other techniques are paired in `make test`."""

@@ -19,7 +19,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "chunked_loss": {"rows": 2},
     "recompute": {},
     "compile": {},
-    "attention flash": {"kernel": "flash"},
+    "attention math": {"kernel": "math"},
     "attention products": {"kernel": "products"},
     "fp8": {},
     "pinned": {},

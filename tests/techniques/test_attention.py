@@ -19,7 +19,7 @@ from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.techniques import ModelTarget, Refusal, attention
-from hotlap.techniques.attending import products
+from hotlap.techniques.attending import _backends, products
 
 
 class Model(nn.Module):
@@ -70,8 +70,15 @@ def train(kernel: str, attend: Callable[..., Any] = causal, **more: Any) -> tupl
     return done, row["state"], row["why"]
 
 
-def test_flash_is_proven_by_its_operator_and_math_by_its_absence() -> None:
+def test_flash_is_proven_by_its_operator_and_math_by_its_absence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     flash, state, why = train("flash")
+    # On a CPU torch takes it anyway.
+    assert state == "no_effect"
+    assert why.startswith("torch chooses flash by itself; the first forward ran aten._scaled_dot")
+    monkeypatch.setattr("hotlap.techniques.attending._torchs_choice", lambda *_: "math")
+    _, state, why = train("flash")
     assert (state, "_scaled_dot_product_flash_attention_for_cpu" in why) == ("applied", True)
     math, state, why = train("math")
     assert (state, "none of which ran a fused kernel" in why) == ("applied", True)
@@ -217,8 +224,12 @@ def test_kernels_on_a_gpu_are_proven_by_their_operator(kernel: str) -> None:
             ..., :4
         ].float()
 
+    # Before anything is preferred.
+    q = torch.randn(4, 2, 6, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    choice = torch._fused_sdp_choice(q, q, q, is_causal=True)
+    by_itself = {int(each): name for name, each in _backends().items()}[choice]
     _, state, why = train(kernel, wide)
-    assert state == "applied", why
+    assert state == ("no_effect" if kernel == by_itself else "applied"), why
 
 
 @pytest.mark.parametrize("in_place", [True, False])

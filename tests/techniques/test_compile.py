@@ -183,3 +183,31 @@ def test_gradients_reach_every_layer_after_a_run_with_another_attention() -> Non
     undo()
     served = seen.served
     assert gradient() is not None and seen.served == served
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune", "default"])
+def test_a_loss_is_still_that_of_its_step_when_the_next_one_was_taken(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[torch.Tensor] = []
+
+    def compiled(function: Any, **_: Any) -> Any:
+        """As CUDA graphs do, give back memory that the next call writes to."""
+
+        def call(*args: Any) -> Any:
+            total, count = function(*args)
+            held.append(total.detach().clone()) if not held else held[0].copy_(total)
+            return held[0], count
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr("hotlap.techniques.compile._no_back_end", lambda device: None)
+    target = StepTarget(nn.Linear(1, 1), None, "cuda")
+    options = get("compile").options({"region": "loss", "mode": mode})
+    get("compile").apply(target, options)
+    loss = target.losses[0](lambda model, batch: (torch.tensor(float(batch)), 3))
+    (first, count), _ = loss(target.module, 1), loss(target.module, 2)
+    assert count == 3
+    # Without graphs nothing is written over, and nothing has to be copied.
+    assert float(first) == (2.0 if mode == "default" else 1.0)

@@ -202,10 +202,14 @@ class FirstForward:
 
     Args:
         kernel: the one that was asked for.
+        prefer: puts it first, where it is torch's; called in the first call of attention, once it
+            is known what torch would have taken by itself.
     """
 
-    def __init__(self, kernel: str) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: str, prefer: Callable[[], None] | None = None) -> None:
+        self.kernel, self._prefer = kernel, prefer
+        self.is_default = False
+        """True if torch takes the kernel by itself for the first call."""
         self.forwards = 0
         self.calls = 0
         """Times that torch was asked for attention, where the kernel is torch's."""
@@ -246,6 +250,10 @@ class FirstForward:
     def compute_and_note(self, *args: Any, **kwargs: Any) -> Any:
         """Note why torch would not take the kernel for this call, and let torch compute it."""
         self.calls += 1
+        if self._prefer is not None:
+            self.is_default = _torchs_choice(args, kwargs) == self.kernel
+            prefer, self._prefer = self._prefer, None
+            prefer()
         for reason in _reasons(self.kernel, args, kwargs):
             self.reasons.setdefault(reason)
         return _torchs_own(*args, **kwargs)
@@ -264,6 +272,8 @@ class FirstForward:
             return "refused", f"every call used torch's own kernel: {why}"
         if self.kernel == "math" and not ran:
             return "applied", f"{self.calls} calls, none of which ran a fused kernel"
+        if f"_{self.kernel}_attention" in ran and self.is_default:
+            return "no_effect", f"torch chooses {self.kernel} by itself; the first forward ran {ran}"
         if f"_{self.kernel}_attention" in ran:
             return "applied", f"the first forward ran {ran}"
         return "refused", f"{why or 'torch gave no reason'}; {ran or 'the math kernel'} ran"
@@ -271,6 +281,17 @@ class FirstForward:
 
 def _is_attention(name: str) -> bool:
     return "_attention" in name or "xformers" in name
+
+
+def _torchs_choice(args: tuple[Any, ...], kwargs: Any) -> str | None:
+    """Return the name of the kernel that torch takes for such a call, None if it has no name."""
+    import torch
+
+    try:
+        choice = torch._fused_sdp_choice(*args, **kwargs)  # pyright: ignore[reportPrivateImportUsage]
+    except RuntimeError:
+        return None
+    return next((name for name, each in _backends().items() if int(each) == choice), None)
 
 
 def _reasons(kernel: str, args: tuple[Any, ...], kwargs: Any) -> list[str]:

@@ -4,8 +4,9 @@ What it does   puts one of torch's own kernels first (`flash`, `efficient`, `cud
                computes attention in another way wherever the model asks torch for it: `products`
                (matrix products and a softmax in the tensors' own format) or `xformers`. Nothing in
                the model is edited, and backward, recomputation and evaluation use the same kernel.
-When it helps  where torch's first choice is not the fastest: `cudnn` on Hopper; `products` on a CPU
-               in bfloat16 with short sequences, where flash is slower than in float32.
+When it helps  where torch's first choice is not the fastest: `cudnn` on Hopper, if torch does not
+               choose it by itself; `products` on a CPU in bfloat16 with short sequences, where
+               flash is slower than in float32.
 When it hurts  long sequences under `math` and `products`, which hold all scores, length x length a
                head. Belief to correct: asking for flash does not mean that it runs; a mask,
                dropout, float32 or an unusual head size make torch take another kernel, without a
@@ -79,7 +80,12 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
             "the model is compiled by `torch.compile`, so its first forward, which attention "
             "needs, cannot be recorded. Remove `torch.compile` to use attention."
         )
-    seen = FirstForward(kernel)
+    reference, ended = weakref.ref(module), target.ended
+
+    def prefer() -> None:
+        ended.append(weakref.finalize(reference(), prefer_kernel(kernel)))
+
+    seen = FirstForward(kernel, prefer)
     attend = replacement(kernel, seen) if kernel in NOT_TORCHS else seen.compute_and_note
     # Whichever comes first: the end of the run, or of the model in a run that was broken off.
     restore = weakref.finalize(module, intercept_attention(device, attend))
@@ -89,7 +95,6 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         seen.watch(module, ended=lambda: None)
     else:
         seen.watch(module, ended=restore)
-        target.ended.append(weakref.finalize(module, prefer_kernel(kernel)))
     target.notes["attention"] = seen
     return target
 

@@ -88,7 +88,13 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     record = target.notes["compile"] = _Record()
     target.notes["compile_mode"] = options.mode
     if options.region == "loss":
-        target.losses.append(lambda loss: _Region(loss, "loss", options, record))
+        is_graphed = target.device == "cuda" and options.mode in GRAPHED_MODES
+
+        def wrap(loss: Forward) -> Forward:
+            region = _Region(loss, "loss", options, record)
+            return _with_own_results(region) if is_graphed else region
+
+        target.losses.append(wrap)
         return target
     parts = [module] if options.region == "model" else find_repeated_blocks(module)
     if not parts:
@@ -217,6 +223,20 @@ class _Region:
         if self._calls <= _SETTLED_AFTER:
             self._record.look(self._calls)
         return result
+
+
+def _with_own_results(region: Forward) -> Forward:
+    """Return what copies the results of a region, which its next call writes over."""
+    import torch
+
+    def copy(value: Any) -> Any:
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value = region(*args, **kwargs)
+        return tuple(map(copy, value)) if isinstance(value, tuple) else copy(value)
+
+    return call
 
 
 def _own_frame(plain: Forward, name: str) -> Forward:

@@ -102,9 +102,7 @@ def test_only_devices_that_the_process_has_opened_are_waited_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(
-        "hotlap.compat.find_optional", lambda name: lambda number: number != 1
-    )
+    monkeypatch.setattr("hotlap.compat.find_optional", lambda name: lambda number: number != 1)
     assert switches.devices_in_use() == [0, 2]
 
 

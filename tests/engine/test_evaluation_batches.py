@@ -32,7 +32,12 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[int]
             return {"loss": (loss, len(batch[1]))}
 
         given = task(
-            data=Steady(), held_out=Steady(), steps=None, epochs=2, evaluate=evaluate, drop_last=True
+            data=Steady(),
+            held_out=Steady(),
+            steps=None,
+            epochs=2,
+            evaluate=evaluate,
+            drop_last=True,
         )
         return hotlap.train(given, Plan(plan or {}), device="cuda", **options), sizes
 

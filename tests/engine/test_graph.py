@@ -212,6 +212,40 @@ def test_a_momentum_that_moves_is_not_replayed() -> None:
         step([(6, batches()[0])])
     assert device.calls.count("replay") == 4
     assert target.graph.other_steps == 6
+    assert "the optimizer's momentum changed" in target.graph.refused
+
+
+def test_parameters_that_join_later_end_the_replays() -> None:
+    model, device = network(), FakeCuda()
+    optimizer = OPTIMIZERS["sgd"](model[0].parameters())
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    step = make_step(model, loss, optimizer, target=target, hardware=device, decides_on="device")
+    last = model[2].weight.detach().clone()
+    for number in range(10):
+        if number == 6:
+            assert torch.equal(model[2].weight, last)
+            optimizer.add_param_group({"params": list(model[2].parameters()), "lr": 0.1})
+        step([(6, batches()[0])])
+    assert device.calls.count("replay") == 4
+    assert "the optimizer's parameter groups changed" in target.graph.refused
+    assert not torch.equal(model[2].weight, last)
+
+
+def test_a_schedule_that_moves_more_than_the_rate_is_named() -> None:
+    model = network()
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=20)
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    step = make_step(
+        model, loss, optimizer, target=target, hardware=FakeCuda(), decides_on="device"
+    )
+    for _ in range(8):
+        step([(6, batches()[0])])
+        schedule.step()
+    proof = get("cuda_graph").proof(target, get("cuda_graph").options({}))
+    assert proof.state == "refused"
+    assert "the optimizer's betas changed" in proof.why
+    assert "cycle_momentum=False" in proof.why
 
 
 def test_the_groups_stay_those_of_the_plain_run() -> None:

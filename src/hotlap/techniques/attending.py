@@ -273,7 +273,10 @@ class FirstForward:
         if self.kernel == "math" and not ran:
             return "applied", f"{self.calls} calls, none of which ran a fused kernel"
         if f"_{self.kernel}_attention" in ran and self.is_default:
-            return "no_effect", f"torch chooses {self.kernel} by itself; the first forward ran {ran}"
+            return (
+                "no_effect",
+                f"torch chooses {self.kernel} by itself; the first forward ran {ran}",
+            )
         if f"_{self.kernel}_attention" in ran:
             return "applied", f"the first forward ran {ran}"
         return "refused", f"{why or 'torch gave no reason'}; {ran or 'the math kernel'} ran"

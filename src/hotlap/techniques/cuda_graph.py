@@ -10,7 +10,8 @@ When it hurts  memory: the graph keeps what one step needs. Models that the devi
                without a gap gain nothing. A schedule that steps with the optimizer makes the host
                wait for each step, to know whether it was taken. Beliefs to correct: a graph makes
                no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
-               schedule is none either. What is: `.item()`, `print` or an `if` on a value in model
+               schedule of the learning rate is none either. What is: a schedule of momentum, betas
+               or weight decay, as OneCycleLR's; `.item()`, `print` or an `if` on a value in model
                or loss, shapes that change, and hooks, which a replay does not call. `p.grad` is
                right between steps, and overwritten by the next.
 Numerics       rounding: the update runs in fused kernels, with the learning rate in float32.

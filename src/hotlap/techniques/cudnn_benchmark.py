@@ -19,6 +19,7 @@ from hotlap.device import switches
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
+
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if not host.gpus or task.device == "cpu":
         return (

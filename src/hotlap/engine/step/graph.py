@@ -69,11 +69,26 @@ class CapturedGraph:
         inputs.take(leaves)
         if self._graph is None and not self._try_capture(inputs):
             return self._warm_up(inputs)
-        # The graph knows no other momentum than the one it was captured with.
-        if self._wish.refused is not None or self._rates.constant_hyperparameters() != self._held:
+        if self._wish.refused is None:
+            self._wish.refused = self._why_not_replayed()
+        if self._wish.refused is not None:
             return self._run_uncaptured(micros)
         self.replayed = inputs.micros
         return self._replay()
+
+    def _why_not_replayed(self) -> str | None:
+        """Return which hyperparameter is another one than the graph was captured with."""
+        now = self._rates.constant_hyperparameters()
+        if now == self._held:
+            return None
+        pairs = zip(self._held, now, strict=False)
+        moved = sorted({key for old, new in pairs for key in new if new[key] != old.get(key)})
+        self.forget()
+        return (
+            f"the optimizer's {', '.join(moved) or 'parameter groups'} changed during the run, and a "
+            "graph holds all hyperparameters but the learning rate; use a schedule of the learning "
+            "rate only (`OneCycleLR` with cycle_momentum=False), or a plan without cuda_graph"
+        )
 
     def forget(self) -> None:
         """Forget the graph: what a step that failed held would be missing, and batches may have
@@ -177,6 +192,10 @@ class _Rates:
     def follow(self) -> None:
         """Write rates that have changed."""
         groups = self._optimizer.param_groups
+        for _ in groups[len(self._tensors) :]:
+            # A group that came later, with parameters that were frozen before.
+            self._tensors.append(self._device.scalar(0.0))
+            self._last.append(None)
         for number, (group, tensor) in enumerate(zip(groups, self._tensors, strict=True)):
             rate = group["lr"]
             if isinstance(rate, torch.Tensor):

@@ -449,3 +449,18 @@ def test_what_other_techniques_do_may_stand_against_a_graph(name: str) -> None:
     target = target_of(network())
     target.notes[name] = "reduce-overhead"
     assert obstacle(target) is not None
+
+
+@pytest.mark.parametrize("kind", ["device", "graph"])
+def test_a_first_update_that_is_left_out_leaves_no_odd_momentum_in_a_later_group(kind: Any) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.01, momentum=0.9, fused=True)
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2) if kind == "graph" else None)
+    step = make_step(
+        model, loss, optimizer, target=target, hardware=FakeCuda(), decides_on="device"
+    )
+    step([(6, batches()[0])])
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    _, is_taken = step([(6, [torch.full((6, 4), float("nan")), batches()[0][1]])])
+    assert not is_taken
+    assert all(not optimizer.state[p]["momentum_buffer"].any() for p in model[2].parameters())

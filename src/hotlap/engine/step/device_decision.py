@@ -40,7 +40,8 @@ class DeviceDecision:
         self._update, self._passes, self._device = update, passes, device
         self._left_out = device.scalar(0.0)
         self._left_out_before = 0
-        self._is_ready = False
+        self._fitted_groups = 0
+        """Groups of the optimizer whose state is as fused kernels want it."""
 
     @property
     def skipped(self) -> int:
@@ -57,9 +58,10 @@ class DeviceDecision:
         """Queue the update; return (loss, found), and the items if the loss counts them, shape
         (2,) or (3,), on the device."""
         update = self._update
-        if not self._is_ready:
+        groups = len(update.optimizer.param_groups)
+        if self._fitted_groups != groups:
             _make_state_fit(update.optimizer)
-            self._is_ready = True
+            self._fitted_groups = groups
         update.unscale()
         norm = update.clip() if update.clips else None
         found = self._find_inf(loss.reshape(()), norm)

@@ -130,6 +130,9 @@ class FakeCuda(Cuda):
     def peak_bytes(self) -> int:
         return 0
 
+    def memory_report(self) -> dict[str, int]:
+        return {"allocated": 0, "reserved": self.pool_bytes, "used": self.total - self.free}
+
     def free_bytes(self) -> int:
         return self.free
 

@@ -409,3 +409,24 @@ def test_the_largest_batch_of_a_loss_that_compares_all_with_all() -> None:
             task, device="cpu", memory_bytes=room, find_largest=False
         ).chosen.peak
         assert (peak.bytes <= room) is fits
+
+
+@pytest.mark.parametrize(
+    ("options", "memory", "is_there"),
+    [({}, 2**30, True), ({"where": "host"}, 2**30, False), ({}, 3 * 64 * 264, False)],
+)
+def test_samples_that_are_kept_on_a_device_count_there(
+    options: dict[str, Any], memory: int, is_there: bool
+) -> None:
+    found = hotlap.estimate(
+        mlp(),
+        Plan({"resident": options}),
+        device="cuda",
+        memory_bytes=memory,
+        find_largest=False,
+    )
+    assert found.chosen.peak is not None
+    assert found.data_bytes > 0
+    assert found.data_on_device is is_there
+    assert found.needed_bytes - found.chosen.peak.bytes == (found.data_bytes if is_there else 0)
+    assert found.to_json()["data_on_device"] is is_there

@@ -464,3 +464,26 @@ def test_a_first_update_that_is_left_out_leaves_no_odd_momentum_in_a_later_group
     _, is_taken = step([(6, [torch.full((6, 4), float("nan")), batches()[0][1]])])
     assert not is_taken
     assert all(not optimizer.state[p]["momentum_buffer"].any() for p in model[2].parameters())
+
+
+def test_idle_memory_of_a_graph_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segment(device: int, pool: tuple[int, int] | None, total: int, used: int) -> Any:
+        made = {"device": device, "total_size": total, "allocated_size": used}
+        return made if pool is None else {**made, "segment_pool_id": pool}
+
+    found = [
+        segment(1, (0, 0), 100, 40),
+        segment(1, (0, 3), 70, 20),
+        segment(0, (0, 3), 9, 0),
+        segment(1, None, 30, 10),
+    ]
+    for name, stand_in in {
+        "mem_get_info": lambda name: (1000, 5000),
+        "memory_reserved": lambda name: 200,
+        "memory_allocated": lambda name: 70,
+        "memory_snapshot": lambda: found,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    assert Cuda("cuda:1").free_bytes() == 1000 + 130 - 50
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert Cuda("cuda").free_bytes() == 1000 + 130 - 9

@@ -48,7 +48,10 @@ def test_it_says_first_whether_it_fits_and_what_belongs_to_that() -> None:
     assert "cpu: fits into" in words(estimating.page, exact)
     less = replace(FOUND, memory_bytes=needed - 1)
     assert "cpu: does NOT fit into" in words(estimating.page, less)
-    # Of a device's memory the samples take none.
+    # Of a device's memory the samples take none, unless they are kept there.
+    there = replace(FOUND, device="cuda", data_on_device=True)
+    assert words(estimating.page, there).startswith(first.replace("on cpu", "on cuda"))
+    assert not replace(there, memory_bytes=needed - 1).fits
     gpu = words(estimating.page, replace(FOUND, device="cuda"))
     assert gpu.startswith("peak memory 28.00 MiB")
     assert "in addition, in the host's memory, 2.00 MiB for samples" in gpu

@@ -136,3 +136,11 @@ def test_the_document_holds_the_same_and_no_number_that_json_lacks() -> None:
     assert "model" not in found
     nothing = parsed(jsonout.document(replace(DONE, epochs=(), samples_per_s=math.nan).to_json()))
     assert nothing["final"]["loss"] is None and nothing["samples_per_s"] is None
+
+
+def test_a_devices_memory_is_told_as_torch_and_the_driver_count_it() -> None:
+    assert "peak memory 3,072 MiB loss" in words(training.page, DONE)
+    counted = {"allocated": 3 * 2**30, "reserved": 4 * 2**30, "used": 5 * 2**30}
+    text = words(training.page, replace(DONE, device_memory=counted))
+    assert "3,072 MiB of tensors (4,096 MiB reserved by torch, 5,120 MiB used on the" in text
+    assert replace(DONE, device_memory=counted).to_json()["device_memory"] == counted

@@ -71,6 +71,14 @@ class Device:
         """Run `work`; return the most bytes that it held at once, beside what was held before."""
         raise NotImplementedError(f"{self.name} does not say what memory a call needed")
 
+    def memory_report(self) -> dict[str, int]:
+        """Return bytes on the device, as three count them; empty where there is no such memory.
+
+        `allocated`: the most that tensors held at once; `reserved`: the most that torch's
+        allocator held; `used`: what is taken now, by other processes as well.
+        """
+        return {}
+
     def release_memory(self) -> None:
         """Give back what torch has reserved and does not use."""
 
@@ -128,6 +136,16 @@ class Cuda(Accelerator):
         work()
         return int(torch.cuda.max_memory_allocated(self.name)) - before
 
+    def memory_report(self) -> dict[str, int]:
+        import torch
+
+        free, total = torch.cuda.mem_get_info(self.name)
+        return {
+            "allocated": self.peak_bytes(),
+            "reserved": int(torch.cuda.max_memory_reserved(self.name)),
+            "used": int(total - free),
+        }
+
     def release_memory(self) -> None:
         import torch
 
@@ -137,9 +155,21 @@ class Cuda(Accelerator):
         import torch
 
         free, _ = torch.cuda.mem_get_info(self.name)
-        # What torch has reserved and does not use is free to it as well.
+        # What torch has reserved and does not use is free to it as well, but not that of a graph.
         held = torch.cuda.memory_reserved(self.name) - torch.cuda.memory_allocated(self.name)
-        return int(free + held)
+        return int(free + held - self._idle_bytes_of_graphs())
+
+    def _idle_bytes_of_graphs(self) -> int:
+        import torch
+
+        number = torch.device(self.name).index
+        if number is None:
+            number = torch.cuda.current_device()
+        return sum(
+            segment["total_size"] - segment["allocated_size"]
+            for segment in torch.cuda.memory_snapshot()
+            if segment["device"] == number and any(segment.get("segment_pool_id", ()))
+        )
 
     def total_bytes(self) -> int:
         import torch

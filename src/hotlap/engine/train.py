@@ -349,6 +349,7 @@ class _Run:
             retries=() if self.retries is None else tuple(self.retries.done),
             held_out=held_out,
             is_stopped=is_stopped,
+            device_memory=built.hardware.memory_report(),
         )
         if built.sharding is not None:
             # While all ranks are here: one that failed could not be waited for.

@@ -52,6 +52,7 @@ class TrainingReport:
     plan: Plan
     techniques: tuple[Mapping[str, str], ...]
     peak_memory_bytes: int
+    """Of tensors, where the device has memory of its own."""
     run_dir: str | None = None
     warmed: tuple[WarmUpBatch, ...] = ()
     retries: tuple[Retry, ...] = ()
@@ -61,6 +62,8 @@ class TrainingReport:
     """The loss and the task's metrics on the held-out samples at the end, empty without these."""
     is_stopped: bool = False
     """It was asked to stop, and something is left to do."""
+    device_memory: Mapping[str, int] = field(default_factory=dict)
+    """See `Device.memory_report`."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap train --json` prints."""
@@ -79,6 +82,7 @@ class TrainingReport:
             "plan_hash": self.plan.hash,
             "techniques": [dict(row) for row in self.techniques],
             "peak_memory_bytes": self.peak_memory_bytes,
+            "device_memory": dict(self.device_memory),
             "run_dir": self.run_dir,
             "warmed": [asdict(batch) for batch in self.warmed],
             "retries": [asdict(retry) for retry in self.retries],

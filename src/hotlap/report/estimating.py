@@ -25,7 +25,8 @@ def page(found: Any, console: Console) -> None:
         f"{found.device}: {verdict} into {size(found.memory_bytes)}"
     )
     if found.data_bytes:
-        where = "of these" if found.device == "cpu" else "in addition, in the host's memory,"
+        is_beside = found.device == "cpu" or found.data_on_device
+        where = "of these" if is_beside else "in addition, in the host's memory,"
         console.print(f"{where} {size(found.data_bytes)} for samples that `resident` keeps")
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("MiB at the peak")

@@ -38,6 +38,14 @@ def line(epoch: Any, task: Any) -> str:
     )
 
 
+def _other_counts(memory: Any) -> str:
+    """Return what others count of a device's memory than torch counts of its tensors."""
+    if not memory:
+        return ""
+    reserved, used = (f"{memory[name] / 2**20:,.0f} MiB" for name in ("reserved", "used"))
+    return f" of tensors ({reserved} reserved by torch, {used} used on the device)"
+
+
 def _time_left(seconds: float) -> str:
     if seconds <= 0:
         return ""
@@ -62,6 +70,7 @@ def page(done: Any, console: Console) -> None:
         console.print(
             f"{done.steps} steps in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} "
             f"samples/s, peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
+            + _other_counts(done.device_memory)
         )
         console.print(f"loss {done.epochs[-1].loss:.6f}")
     elif not done.is_stopped:

@@ -144,5 +144,8 @@ TECHNIQUE = Technique(
     proof=proof,
     candidates=candidates,
     excludes=("optimizer", "recompute"),
-    memory=Memory(is_traceable=False),
+    memory=Memory(
+        is_traceable=False,
+        untraced="a graph keeps the memory of one step, and steps that are not replayed need theirs",
+    ),
 )

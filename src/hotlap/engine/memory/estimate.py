@@ -17,6 +17,7 @@ from hotlap.engine.memory.rehearsal import (
 )
 from hotlap.engine.memory.shares import Held, predict_for
 from hotlap.errors import RunError, UsageError
+from hotlap.feed.memory.place import DevicePlace
 from hotlap.host.memory import available_bytes
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -77,7 +78,7 @@ class Estimate:
     batch: int
     """Samples of a step, the largest where they differ."""
     data_bytes: int
-    """Samples that the plan keeps in the host's memory."""
+    """Samples that the plan keeps in memory."""
     chosen: Row
     """The plan that was given."""
     techniques: tuple[Mapping[str, str], ...]
@@ -86,6 +87,8 @@ class Estimate:
     notes: tuple[str, ...]
     """What is not counted, and what was assumed."""
     ranks: int = 1
+    data_on_device: bool = False
+    """True if these samples are kept in the memory of a device that is not the host."""
     held: Held | None = None
     """What the rank that holds most will hold between two steps, of several ranks; None for one."""
 
@@ -93,7 +96,8 @@ class Estimate:
     def needed_bytes(self) -> int:
         """Bytes that the plan that was given needs on the device."""
         peak = 0 if self.chosen.peak is None else self.chosen.peak.bytes
-        return peak + (self.data_bytes if self.device == "cpu" else 0)
+        is_beside = self.device == "cpu" or self.data_on_device
+        return peak + (self.data_bytes if is_beside else 0)
 
     @property
     def fits(self) -> bool:
@@ -108,6 +112,7 @@ class Estimate:
             "needed_bytes": self.needed_bytes,
             "fits": self.fits,
             "data_bytes": self.data_bytes,
+            "data_on_device": self.data_on_device,
             "chosen": self.chosen.to_json(),
             "techniques": [dict(row) for row in self.techniques],
             "rows": [row.to_json() for row in self.rows],
@@ -162,7 +167,8 @@ def estimate(
     ]
     own = max(tried, key=lambda done: done.peak.bytes)
     largest = batches[tried.index(own)]
-    room_left = room - (data if like == "cpu" else 0)
+    on_device = like != "cpu" and _is_kept_on_device(plan, known, data, room)
+    room_left = room - (data if like == "cpu" or on_device else 0)
     work = _Work(largest.task, largest.sample, on, like, room_left, find_largest, techniques, known)
     chosen = Row(
         "as planned", "as planned", plan, own.peak, "", work.find_most_samples(plan, own.peak)
@@ -180,6 +186,7 @@ def estimate(
         memory_bytes=room,
         batch=largest.task.logical_batch,
         data_bytes=data,
+        data_on_device=on_device,
         chosen=chosen,
         techniques=own.proofs,
         rows=tuple(rows),
@@ -328,12 +335,25 @@ def _data_bytes(task: Task, plan: Plan, known: Mapping[str, Technique], of_one: 
     return len(task.data) * of_one
 
 
+def _is_kept_on_device(
+    plan: Plan, known: Mapping[str, Technique], data: int, memory_bytes: int
+) -> bool:
+    """Return whether the samples that a plan keeps will lie in the memory of such a device."""
+    places = [
+        options.get("where")
+        for name, options in plan.techniques.items()
+        if known[name].memory.keeps_dataset
+    ]
+    return bool(data) and "host" not in places and data <= DevicePlace.share_of(memory_bytes)
+
+
 def _notes(like: str, on: str, largest: LargestBatch, left_out: list[Technique]) -> tuple[str, ...]:
     notes = ["counted: peak memory of live tensors, as torch's allocator counts them"]
     if like.startswith("cuda"):
         notes.append(
             "not counted: the CUDA context (a few hundred MiB), workspaces of cuBLAS and cuDNN "
-            "(tens of MiB), and fragmentation in the caching allocator"
+            "(tens of MiB for each stream), and fragmentation in the caching allocator; a run "
+            "reports how much is allocated, reserved and used"
         )
     else:
         notes.append("not counted: Python, torch's libraries, and what the dataset itself holds")

@@ -147,7 +147,12 @@ class DevicePlace:
 
     def free_bytes(self) -> int:
         total, free = self.device.total_bytes(), self.device.free_bytes()
-        return min(total // self._SHARE, free // self._OF_FREE)
+        return min(self.share_of(total), free // self._OF_FREE)
+
+    @classmethod
+    def share_of(cls, memory_bytes: int) -> int:
+        """Return how much may be kept in a device's memory of that size."""
+        return memory_bytes // cls._SHARE
 
     def empty(self, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         return torch.empty(shape, dtype=like.dtype, device=self.device.name)

@@ -17,6 +17,8 @@ from hotlap.device.accelerator import Cuda
 
 GARBAGE = 0xA5
 """What memory holds before it is written."""
+POOL = 2**20
+"""Bytes that a graph holds."""
 
 
 _capturing = threading.local()
@@ -139,6 +141,11 @@ class FakeCuda(Cuda):
     def total_bytes(self) -> int:
         return self.total
 
+    def release_memory(self) -> None:
+        # Those of graphs stay, and of this one there is none.
+        if self._broken is not None:
+            self.pool_bytes = 0
+
     def needed_bytes(self, work: Callable[[], Any]) -> int:
         work()
         return self.needed
@@ -210,6 +217,7 @@ class FakeCuda(Cuda):
 
     def capture(self, work: Callable[[], Any], stream: Any) -> Any:
         self.calls.append("capture")
+        self.pool_bytes += POOL
         if self._broken is not None:
             raise RuntimeError(self._broken)
         _capturing.now = True

@@ -59,6 +59,7 @@ OPTIONAL = (
     PrivateName("torch._C", "_cuda_hasPrimaryContext"),
     # `cuda_graph`, where a capture fails.
     PrivateName("torch._C", "_cuda_endAllocateToPool"),
+    PrivateName("torch._C", "_cuda_releasePool"),
     # The GPU memory allocator's history, for `diagnose --memory`, and calls that empty its cache.
     PrivateName("torch.cuda.memory", "_record_memory_history"),
     PrivateName("torch.cuda.memory", "_dump_snapshot"),

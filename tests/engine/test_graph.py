@@ -1,10 +1,15 @@
 """The step that a device decides on, repeats or is asked about early is the step of the CPU."""
 
+import _thread
 import contextlib
 import copy
 import gc
+import inspect
+import threading
+import warnings
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -287,6 +292,7 @@ def test_what_cannot_be_captured_runs_as_it_is_and_says_why(device: FakeCuda, wo
     assert proof.state == "refused"
     assert words in proof.why
     assert "replay" not in device.calls
+    assert device.pool_bytes == 0
 
 
 def test_shapes_that_never_come_again_are_refused() -> None:
@@ -432,16 +438,100 @@ def test_a_capture_that_cannot_end_leaves_the_device_as_it_was(
         "default_generators": [Generator()],
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    monkeypatch.setattr(
-        "hotlap.compat.find_optional", lambda name: lambda *given: said.append(given)
-    )
+    is_over: list[bool] = []
+
+    def find(name: str) -> Any:
+        def called(*given: Any) -> None:
+            if is_over and "end" in name:
+                raise RuntimeError("not currently recording to that pool")
+            said.append((name, *given))
+
+        return called
+
+    monkeypatch.setattr("hotlap.compat.find_optional", find)
 
     def work() -> None:
         raise ValueError("a dictionary has changed")
 
     with pytest.raises(RuntimeError, match="a dictionary has changed"):
         Cuda("cuda").capture(work, None)
-    assert said == [before, (0, (0, 7)), "its own state"]
+    pool = 0, (0, 7)
+    ended = ("_cuda_endAllocateToPool", *pool), ("_cuda_releasePool", *pool)
+    assert said == [before, *ended, "its own state"]
+    # Where the capture has ended by itself, the graph releases the pool: twice would end the
+    # process.
+    said.clear()
+    is_over.append(True)
+    with pytest.raises(RuntimeError, match="a dictionary has changed"):
+        Cuda("cuda").capture(work, None)
+    assert said == [before, "its own state"]
+
+
+@pytest.mark.gpu
+def test_a_failed_capture_gives_its_memory_back_and_another_one_succeeds() -> None:
+    device, count = Cuda("cuda"), 2**26
+    stream = device.new_stream()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+
+    def failing() -> None:
+        torch.empty(count, device="cuda").sum().item()
+
+    with pytest.raises(RuntimeError):
+        device.capture(failing, stream)
+    gc.collect()
+    device.release_memory()
+    assert torch.cuda.memory_reserved() - before < count
+    graph = device.capture(lambda: torch.rand(3, device="cuda"), stream)
+    assert not torch.equal(graph.replay(), graph.replay())
+
+
+@pytest.fixture
+def sync_modes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    modes: list[Any] = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    return modes
+
+
+def read(stacklevel: int = 2) -> None:
+    warnings.warn("called a synchronizing CUDA operation", stacklevel=stacklevel)
+
+
+def test_what_another_thread_waits_for_is_not_the_steps(sync_modes: list[Any]) -> None:
+    with ThreadPoolExecutor(1) as feed:
+        # It is there before.
+        feed.submit(int).result()
+        with Cuda("cuda").host_reads() as reads:
+            feed.submit(read).result()
+            line = inspect.currentframe().f_lineno + 1  # pyright: ignore
+            read()
+        assert reads == [f"{__file__}:{line}"]
+    assert sync_modes == [0, "warn", 0]
+
+
+def test_what_a_backward_in_a_thread_of_torchs_own_waits_for_is_the_steps(
+    sync_modes: list[Any],
+) -> None:
+    del sync_modes
+    is_done = threading.Event()
+
+    def backward() -> None:
+        read()
+        is_done.set()
+
+    with Cuda("cuda").host_reads() as reads:
+        _thread.start_new_thread(backward, ())
+        assert is_done.wait(5)
+    assert len(reads) == 1
+
+
+def test_other_warnings_of_a_watched_step_are_warnings(sync_modes: list[Any]) -> None:
+    del sync_modes
+    with pytest.warns(UserWarning, match="deprecated"), Cuda("cuda").host_reads() as reads:
+        warnings.warn("deprecated", stacklevel=1)
+        warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=1)
+    assert reads == []
 
 
 @pytest.mark.parametrize("name", ["recompute", "compile_mode"])

@@ -5,27 +5,15 @@ the tests that records and delays as a device does; only `Cuda` itself needs one
 """
 
 import contextlib
-import logging
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from hotlap import compat
+from hotlap.device.capture import Graph, capture_graph, noted_host_reads
 from hotlap.errors import UsageError
-
-log = logging.getLogger("hotlap")
 
 _TAKE_FOUND_INF = ("Adam", "AdamW", "SGD")
 """Optimizers whose fused CUDA kernels look at `found_inf`."""
-
-
-class Graph(Protocol):
-    """Work that was captured once and can be repeated without Python."""
-
-    def replay(self) -> Any:
-        """Repeat the work; return a copy of what it gave."""
-        ...
 
 
 class Device:
@@ -275,79 +263,12 @@ class Cuda(Accelerator):
         Raises:
             RuntimeError: the work did something that a graph cannot hold.
         """
-        import torch
+        return capture_graph(work, self.name, stream)
 
-        graph = torch.cuda.CUDAGraph()
-        before, pool = torch.cuda.current_stream(self.name), torch.cuda.graph_pool_handle()
-        # Other threads may go on: one of them may be pinning the next batch.
-        mode = "thread_local"
-        try:
-            with torch.cuda.graph(graph, pool, stream=stream, capture_error_mode=mode):
-                result = work()
-        except RuntimeError as error:
-            _leave_capture(before, pool)
-            # What could not be captured is said first; that the capture could not end, last.
-            first: BaseException = error
-            while first.__context__ is not None:
-                first = first.__context__
-            raise RuntimeError(str(first)) from error
-        return _CudaGraph(graph, result)
-
-    @contextlib.contextmanager
-    def host_reads(self) -> Iterator[list[str]]:
-        """Collect `file:line` of every place in the block where the host waited for the device."""
-        import torch
-
-        found: list[str] = []
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
-                yield found
-            finally:
-                torch.cuda.set_sync_debug_mode(before)
-        for warning in caught:
-            text = str(warning.message)
-            if "synchronizing CUDA operation" in text:
-                found.append(f"{warning.filename}:{warning.lineno}")
-            # Torch says once of the mode itself that it is a prototype.
-            elif "debug mode" not in text:
-                warnings.warn_explicit(
-                    warning.message, warning.category, warning.filename, warning.lineno
-                )
-
-
-def _leave_capture(before: Any, pool: Any) -> None:
-    """Undo what torch leaves behind where the driver does not even let it end a capture.
-
-    Its stream stays current, memory that several streams use is never given back, and the random
-    generator believes that it is captured. Source: torch/cuda/graphs.py, `graph.__exit__`.
-    """
-    import torch
-
-    torch.cuda.set_stream(before)
-    end = compat.find_optional("_cuda_endAllocateToPool")
-    if end is not None:
-        try:
-            end(before.device_index, pool)
-        except RuntimeError:
-            log.debug("the memory pool was already released", exc_info=True)
-    generator = torch.cuda.default_generators[before.device_index]
-    try:
-        generator.graphsafe_set_state(generator.clone_state())
-    except (AttributeError, RuntimeError):
-        log.debug("the state of the CUDA generator was not restored", exc_info=True)
-
-
-class _CudaGraph:
-    def __init__(self, graph: Any, result: Any) -> None:
-        self._graph, self._result = graph, result
-
-    def replay(self) -> Any:
-        self._graph.replay()
-        # The next replay writes over it.
-        return self._result.clone()
+    def host_reads(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Return a context manager that gives `file:line` of every place in it where the host
+        waited for the device."""
+        return noted_host_reads()
 
 
 def device_of(name: str | None) -> Device:

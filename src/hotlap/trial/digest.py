@@ -69,7 +69,9 @@ def _read(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> list[list[int]]:
     """Return the numbers of each part, all of a device read at once."""
     found: list[list[int]] = [[] for _ in parts]
     for device in {part.device for part in parts if part.numel()}:
-        there = [place for place, part in enumerate(parts) if part.numel() and part.device == device]
+        there = [
+            place for place, part in enumerate(parts) if part.numel() and part.device == device
+        ]
         numbers = iter(torch.cat([parts[place].to(dtype) for place in there]).tolist())
         for place in there:
             found[place] = list(islice(numbers, parts[place].numel()))

@@ -1,13 +1,15 @@
 """`CapturedGraph`: the whole step, captured once as a CUDA graph and replayed."""
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from hotlap.device.accelerator import Cuda, Graph
+from hotlap.device.accelerator import Cuda
+from hotlap.device.capture import Graph
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.update import Update
 from hotlap.nested import flatten_into, rebuild
@@ -130,6 +132,11 @@ class CapturedGraph:
             self._wish.refused = f"the capture failed: {str(error).splitlines()[0]}"
             # It may have been captured while it unscaled.
             self._update.forget_unscaling()
+        if self._graph is None:
+            # The frames that failed have held memory, as its gradients do.
+            self._update.zero()
+            gc.collect()
+            self._device.release_memory()
             return True
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.constant_hyperparameters()

@@ -1,0 +1,129 @@
+"""Captures work as a CUDA graph, and finds what would stand against that."""
+
+import contextlib
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from hotlap import compat
+
+log = logging.getLogger("hotlap")
+
+
+class Graph(Protocol):
+    """Work that was captured once and can be repeated without Python."""
+
+    def replay(self) -> Any:
+        """Repeat the work; return a copy of what it gave."""
+        ...
+
+
+def capture_graph(work: Callable[[], Any], device: str, stream: Any) -> Graph:
+    """Capture what `work` queues, see `Cuda.capture`.
+
+    Raises:
+        RuntimeError: the work did something that a graph cannot hold.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    before, pool = torch.cuda.current_stream(device), torch.cuda.graph_pool_handle()
+    # Other threads may go on: one of them may be pinning the next batch.
+    mode = "thread_local"
+    try:
+        with torch.cuda.graph(graph, pool, stream=stream, capture_error_mode=mode):
+            result = work()
+    except RuntimeError as error:
+        _leave_capture(before, pool)
+        # What could not be captured is said first; that the capture could not end, last.
+        first: BaseException = error
+        while first.__context__ is not None:
+            first = first.__context__
+        raise RuntimeError(str(first)) from error
+    return _CudaGraph(graph, result)
+
+
+def _leave_capture(before: Any, pool: Any) -> None:
+    """Undo what torch leaves behind where the driver does not even let it end a capture.
+
+    Its stream stays current, memory that several streams use is never given back, all that was
+    allocated stays reserved for a graph, and the random generator believes that it is captured.
+    Source: torch/cuda/graphs.py, `graph.__exit__`; aten/src/ATen/cuda/CUDAGraph.cpp.
+    """
+    import torch
+
+    torch.cuda.set_stream(before)
+    end, release = map(compat.find_optional, ("_cuda_endAllocateToPool", "_cuda_releasePool"))
+    if end is not None:
+        try:
+            end(before.device_index, pool)
+        except RuntimeError:
+            # Then the capture has ended, and the graph releases the pool when it is dropped.
+            log.debug("the memory pool was already left", exc_info=True)
+        else:
+            if release is not None:
+                release(before.device_index, pool)
+    generator = torch.cuda.default_generators[before.device_index]
+    try:
+        generator.graphsafe_set_state(generator.clone_state())
+    except (AttributeError, RuntimeError):
+        log.debug("the state of the CUDA generator was not restored", exc_info=True)
+
+
+class _CudaGraph:
+    def __init__(self, graph: Any, result: Any) -> None:
+        self._graph, self._result = graph, result
+
+    def replay(self) -> Any:
+        self._graph.replay()
+        # The next replay writes over it.
+        return self._result.clone()
+
+
+@contextlib.contextmanager
+def noted_host_reads() -> Iterator[list[str]]:
+    """Collect `file:line` of every place in the block where the host waited for the device.
+
+    What threads do that Python had started before is theirs. A backward in Python runs in one of
+    torch's own threads, and counts.
+    """
+    import torch
+
+    found: list[str] = []
+    mine = threading.get_ident()
+    others = {
+        thread.ident
+        for thread in threading.enumerate()
+        if thread.ident != mine and not isinstance(thread, threading._DummyThread)
+    }
+    before, caught = torch.cuda.get_sync_debug_mode(), list[Any]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        show = warnings.showwarning
+
+        def note(*told: Any) -> None:
+            if threading.get_ident() not in others:
+                caught.append(told)
+            elif not _is_of_reads(told):
+                show(*told)
+
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for told in caught:
+        message, category, file, line = told[:4]
+        if not _is_of_reads(told):
+            warnings.warn_explicit(message, category, file, line)
+        # Torch says once of the mode itself that it is a prototype.
+        elif "debug mode" not in str(message):
+            found.append(f"{file}:{line}")
+
+
+def _is_of_reads(told: Any) -> bool:
+    text = str(told[0])
+    return "synchronizing CUDA operation" in text or "debug mode" in text

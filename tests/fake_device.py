@@ -153,6 +153,11 @@ class FakeCuda(Cuda):
     def new_stream(self) -> Any:
         return Stream()
 
+    @property
+    def stream(self) -> Any:
+        """The calling thread's current stream, None if that is the default one."""
+        return getattr(self._here, "stream", None)
+
     @contextlib.contextmanager
     def use_stream(self, stream: Any) -> Iterator[None]:
         before, self._here.stream = getattr(self._here, "stream", None), stream
@@ -222,7 +227,8 @@ class FakeCuda(Cuda):
             raise RuntimeError(self._broken)
         _capturing.now = True
         try:
-            return _Graph(work, self.calls)
+            with self.use_stream(stream):
+                return _Graph(work, self.calls)
         finally:
             _capturing.now = False
 

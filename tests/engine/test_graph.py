@@ -577,3 +577,29 @@ def test_idle_memory_of_a_graph_is_not_free(monkeypatch: pytest.MonkeyPatch) -> 
     assert Cuda("cuda:1").free_bytes() == 1000 + 130 - 50
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert Cuda("cuda").free_bytes() == 1000 + 130 - 9
+
+
+def test_whatever_makes_gradients_before_the_capture_does_so_on_its_stream() -> None:
+    device, streams = FakeCuda(), list[Any]()
+
+    def seen(model: nn.Module, batch: Any) -> torch.Tensor:
+        streams.append(device.stream)
+        return loss(model, batch)
+
+    model = network()
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    step = make_step(model, seen, optimizer, target=target, hardware=device, decides_on="device")
+    step.try_out(batches()[0])
+    for batch in (batches()[3], *[batches()[0]] * 4, batches()[3]):
+        step([(len(batch[0]), batch)])
+    assert device.calls.count("replay") == 2
+    # Tried, shorter, warmed up twice, captured, shorter.
+    assert len(streams) == 6
+    assert len(set(map(id, streams))) == 1 and streams[0] is not None
+
+
+def test_a_capture_that_fails_for_something_before_it_says_what_that_may_be() -> None:
+    device = FakeCuda(broken="operation failed due to a previous error during capture")
+    _, _, _, step = trained("graph", device=device)
+    assert "keeps an output of an earlier step" in step.target.graph.refused

@@ -99,22 +99,37 @@ class CapturedGraph:
         self._inputs.clear()
         self._gradients.clear()
 
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Queue the block on the stream that captures, and let the current one wait for it.
+
+        Nodes of autograd belong to the stream on which they were made, and a model that keeps an
+        output keeps them: those of another stream would break a later capture.
+        """
+        device = self._device
+        known = device.mark()
+        with device.use_stream(self._stream):
+            device.wait(known)
+            yield
+            done = device.mark()
+        device.wait(done)
+
     def _run_uncaptured(self, micros: MicroBatches) -> torch.Tensor:
         self._wish.other_steps += 1
         self._gradients_moved = True
-        return self._attempt(micros)
+        if self._wish.refused is not None:
+            return self._attempt(micros)
+        with self.on_stream():
+            result = self._attempt(micros)
+        self._device.hand_over(result)
+        return result
 
     def _warm_up(self, inputs: "_Inputs") -> torch.Tensor:
-        device = self._device
         inputs.warmed_up += 1
         self._wish.other_steps += 1
-        known = device.mark()
-        with device.use_stream(self._stream), device.host_reads() as reads:
-            device.wait(known)
+        with self.on_stream(), self._device.host_reads() as reads:
             result = self._attempt(inputs.micros)
-            done = device.mark()
-        device.wait(done)
-        device.hand_over(result)
+        self._device.hand_over(result)
         # What is done once may read; what every step does may not.
         if reads and inputs.warmed_up >= self._wish.warm_up:
             self._wish.refused = f"the step synchronizes with the device at {reads[0]}"
@@ -129,7 +144,7 @@ class CapturedGraph:
             self._graph = self._device.capture(lambda: attempt(inputs.micros), self._stream)
         except RuntimeError as error:
             log.info("cuda_graph refused", exc_info=True)
-            self._wish.refused = f"the capture failed: {str(error).splitlines()[0]}"
+            self._wish.refused = f"the capture failed: {_in_words(error)}"
             # It may have been captured while it unscaled.
             self._update.forget_unscaling()
         if self._graph is None:
@@ -153,6 +168,13 @@ class CapturedGraph:
             for tensor, gradient in self._gradients:
                 tensor.grad = gradient
         return self._graph.replay()
+
+
+def _in_words(error: RuntimeError) -> str:
+    said = str(error).splitlines()[0]
+    if "previous error" in said:
+        said += "; a model or loss that keeps an output of an earlier step can be the cause"
+    return said
 
 
 class _Inputs:

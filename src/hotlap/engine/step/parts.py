@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -48,6 +49,10 @@ class Executor(Protocol):
         """Return what the decision returned."""
         ...
 
+    def on_stream(self) -> AbstractContextManager[Any]:
+        """Return a context manager in which work is queued where steps are."""
+        ...
+
     def forget(self) -> None:
         """Forget a step that failed before its update."""
         ...
@@ -75,6 +80,9 @@ class Attempt:
     def __call__(self, micros: MicroBatches) -> Any:
         self._begin()
         return self._decide(self._passes(micros))
+
+    def on_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def forget(self) -> None:
         """Nothing is kept from one step to the next."""
@@ -138,5 +146,6 @@ class Step:
 
     def try_out(self, batch: Any) -> None:
         """Go forward and backward with a micro-batch, and forget the gradients."""
-        self.passes.try_out(batch)
+        with self.executor.on_stream():
+            self.passes.try_out(batch)
         self.update.zero()

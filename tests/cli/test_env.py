@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from hotlap import cli
 from hotlap.errors import RunError
@@ -91,6 +92,22 @@ def test_measured_ceilings_are_plausible_and_kept(
     assert rate["bf16_gflops"] is None or 0.01 < rate["bf16_gflops"] < 1e6
     assert 0.1 < rate["copy_gb_s"] < 1e5
     assert rate["threads"] >= 1 and rate["busy_cores"] >= 0
+    assert 0 < rate["medians"]["fp32_gflops"] <= rate["fp32_gflops"]
+    assert 0 < rate["medians"]["copy_gb_s"] <= rate["copy_gb_s"]
+
+
+def test_products_are_of_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[torch.Tensor] = []
+    multiply = torch.mm
+
+    def seen(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> None:
+        given.append(left)
+        multiply(left, right, out=out)
+
+    monkeypatch.setattr(torch, "mm", seen)
+    assert ceilings._product_gflops(torch, 256, torch.float32, "cpu") is not None
+    # Of ones a GPU draws less power, and is faster than it ever is in a training.
+    assert all(left.std() > 0.9 for left in given)
 
 
 def test_ceilings_that_cannot_be_measured_are_a_problem_and_no_failure(
@@ -116,9 +133,10 @@ def test_a_measuring_process_that_says_nothing_useful_is_an_error_with_its_last_
 
 
 def test_the_best_ceilings_seen_are_kept() -> None:
-    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0)
-    busy = Ceilings("cpu", 50.0, 80.0, 10.0, 2, 1.5, 3.0)
+    calm = Ceilings("cpu", 100.0, None, 9.0, 2, 0.0, 3.0, medians={"fp32_gflops": 95.0})
+    busy = Ceilings("cpu", 50.0, 80.0, 10.0, 2, 1.5, 3.0, medians={"copy_gb_s": 8.0})
     best = calm.merge_fastest(busy)
+    assert best.medians == {"fp32_gflops": 95.0, "copy_gb_s": 8.0}
     assert (best.fp32_gflops, best.bf16_gflops, best.copy_gb_s, best.seconds) == (100, 80, 10, 3)
     assert best.loads == {"fp32_gflops": 0.0, "bf16_gflops": 1.5, "copy_gb_s": 1.5}
     assert Ceilings.from_json(best.to_json()) == best

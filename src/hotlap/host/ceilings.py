@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from statistics import median
 from typing import Any
 
 from hotlap.errors import RunError
@@ -56,6 +57,8 @@ class Ceilings:
     """Copies to the device from memory as it usually is."""
     loads: Mapping[str, float] = field(default_factory=dict)
     """Name of a rate -> cores that others kept busy when it was measured, where that is known."""
+    medians: Mapping[str, float] = field(default_factory=dict)
+    """Name of a rate -> that of the median call beside the fastest one, where that is known."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads."""
@@ -89,12 +92,15 @@ class Ceilings:
         first, second = sorted((self, other), key=lambda one: one.fp32_gflops or 0, reverse=True)
         rates: dict[str, float | None] = {}
         loads: dict[str, float] = {}
+        medians: dict[str, float] = {}
         for name in _RATES:
             holder = max((first, second), key=lambda one: getattr(one, name) or 0)
             rates[name] = getattr(holder, name)
             if rates[name] is not None:
                 loads[name] = holder.load_of(name)
-        return replace(first, **rates, loads=loads)
+            if name in holder.medians:
+                medians[name] = holder.medians[name]
+        return replace(first, **rates, loads=loads, medians=medians)
 
 
 def measure(*, busy_cores: float, device: str = "cpu") -> Ceilings:
@@ -154,75 +160,91 @@ def _main(device: str) -> None:
     size, copied = (1024, 1 << 27) if device == "cpu" else (8192, 1 << 30)
     torch.backends.cuda.matmul.allow_tf32 = False
     result: dict[str, Any] = {"device": device, "threads": torch.get_num_threads()}
+    medians = result["medians"] = {}
+
+    def note(name: str, rates: tuple[float, float] | None) -> None:
+        result[name] = None if rates is None else rates[0]
+        if rates is not None:
+            medians[name] = rates[1]
+
     formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     with torch.inference_mode():
         for name, dtype in formats.items():
-            result[f"{name}_gflops"] = _product_gflops(torch, size, dtype, device)
-        result["copy_gb_s"] = _copy_gb_s(torch, copied, device)
+            note(f"{name}_gflops", _product_gflops(torch, size, dtype, device))
+        note("copy_gb_s", _copy_gb_s(torch, copied, device))
         if device != "cpu":
             for name, is_pinned in (("pinned", True), ("pageable", False)):
-                result[f"to_device_{name}_gb_s"] = _to_device_gb_s(torch, device, is_pinned)
+                note(f"to_device_{name}_gb_s", _to_device_gb_s(torch, device, is_pinned))
     print(json.dumps(result))  # noqa: T201
 
 
-def _product_gflops(torch: Any, size: int, dtype: Any, device: str) -> float | None:
+_Rates = tuple[float, float] | None
+"""By the fastest call and by the median one; None if it could not be measured."""
+
+
+def _product_gflops(torch: Any, size: int, dtype: Any, device: str) -> _Rates:
     rate = _rate_of_products(torch, _SMALL, dtype, device)
     # A format that the hardware does not know is a hundred times slower.
     if rate is None:
         return None
     # On a device of its own a small product is all launch, and says nothing of a large one.
-    if device == "cpu" and 2 * size**3 / (rate * 1e9) > _TOO_SLOW_S:
+    if device == "cpu" and 2 * size**3 / (rate[0] * 1e9) > _TOO_SLOW_S:
         return rate
     return _rate_of_products(torch, size, dtype, device)
 
 
-def _rate_of_products(torch: Any, size: int, dtype: Any, device: str) -> float | None:
+def _rate_of_products(torch: Any, size: int, dtype: Any, device: str) -> _Rates:
     try:
-        left = torch.ones(size, size, dtype=dtype, device=device)
+        # Of equal numbers a GPU draws less power, and computes faster than of any that occur.
+        left = torch.randn(size, size, device=device).to(dtype)
         out = torch.empty_like(left)
         share = _SHARE_S if size > _SMALL else 0.1
-        seconds = _time_fastest(torch, lambda: torch.mm(left, left, out=out), device, share)
+        seconds = _seconds(torch, lambda: torch.mm(left, left, out=out), device, share)
     except RuntimeError:
         return None
-    return 2 * size**3 / seconds / 1e9
+    return _per_second(2 * size**3, seconds)
 
 
-def _copy_gb_s(torch: Any, size: int, device: str) -> float | None:
+def _copy_gb_s(torch: Any, size: int, device: str) -> _Rates:
     try:
-        source = torch.ones(size // 4, dtype=torch.float32, device=device)
+        source = torch.randn(size // 4, dtype=torch.float32, device=device)
         out = torch.empty_like(source)
-        seconds = _time_fastest(torch, lambda: out.copy_(source), device)
+        seconds = _seconds(torch, lambda: out.copy_(source), device)
     except RuntimeError:
         return None
-    return 2 * size / seconds / 1e9
+    return _per_second(2 * size, seconds)
 
 
-def _to_device_gb_s(torch: Any, device: str, is_pinned: bool) -> float | None:
+def _to_device_gb_s(torch: Any, device: str, is_pinned: bool) -> _Rates:
     size = 1 << 28
     try:
         source = torch.ones(size, dtype=torch.uint8, pin_memory=is_pinned)
         out = torch.empty(size, dtype=torch.uint8, device=device)
-        seconds = _time_fastest(torch, lambda: out.copy_(source, non_blocking=is_pinned), device)
+        seconds = _seconds(torch, lambda: out.copy_(source, non_blocking=is_pinned), device)
     except RuntimeError:
         return None
-    return size / seconds / 1e9
+    return _per_second(size, seconds)
 
 
-def _time_fastest(
+def _per_second(count: int, seconds: list[float]) -> tuple[float, float]:
+    """Return thousand millions a second, by the fastest call and by the median one."""
+    return count / min(seconds) / 1e9, count / median(seconds) / 1e9
+
+
+def _seconds(
     torch: Any, work: Callable[[], Any], device: str, share_s: float = _SHARE_S
-) -> float:
-    """Return the seconds of the fastest of at least three calls, the first one left out."""
-    fastest, count = float("inf"), 0
+) -> list[float]:
+    """Return the seconds of each of at least three calls, the first one left out."""
+    found: list[float] = []
     synchronize = torch.cuda.synchronize if device == "cuda" else None
     end = time.perf_counter() + share_s
-    while count < 4 or time.perf_counter() < end:
+    while len(found) < 4 or time.perf_counter() < end:
         start = time.perf_counter()
         work()
         if synchronize is not None:
             synchronize()
-        fastest = min(fastest, time.perf_counter() - start) if count else fastest
-        count += 1
-    return fastest
+        found.append(time.perf_counter() - start)
+    return found[1:]
 
 
 if __name__ == "__main__":

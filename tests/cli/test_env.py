@@ -205,7 +205,7 @@ def test_a_small_product_says_nothing_of_a_device(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        ceilings, "_rate_of_products", lambda torch, size, *_: asked.append(size) or 1.0
+        ceilings, "_rate_of_products", lambda torch, size, *_: asked.append(size) or (1.0, 1.0)
     )
     ceilings._product_gflops(None, 8192, None, device)
     # At the rate of the small one, the large one would take minutes.

@@ -33,7 +33,7 @@ OPTIMIZERS = {
 }
 
 
-def network() -> nn.Module:
+def network() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
@@ -168,7 +168,7 @@ def test_a_gradient_alone_may_be_what_is_not_finite(kind: Any) -> None:
 def test_statistics_are_left_alone_where_the_update_is(
     kind: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def normal() -> nn.Module:
+    def normal() -> nn.Sequential:
         torch.manual_seed(1)
         first = nn.Linear(4, 8, bias=False)
         return nn.Sequential(first, nn.BatchNorm1d(8, momentum=0.3), nn.Linear(8, 2))
@@ -321,7 +321,7 @@ def target_of(module: nn.Module, make: Any = None, device: str = "cuda") -> Step
     return StepTarget(module, make(module.parameters()), device)
 
 
-def hooked() -> nn.Module:
+def hooked() -> nn.Sequential:
     model = network()
     model[1].register_forward_hook(lambda *_: None)
     return model

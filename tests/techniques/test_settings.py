@@ -327,7 +327,7 @@ def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.Mon
             return self
 
         def __exit__(self, *_: object) -> None:
-            places = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
+            places = [SimpleNamespace(name=name) for name in ("CUDA", "CPU")]
             found = [SimpleNamespace(device_type=place) for place in places]
             self.events = lambda count=next(kernels): found * count
 

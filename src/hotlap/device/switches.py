@@ -169,7 +169,7 @@ def kernels_of_convolutions(device: str) -> tuple[int, int]:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
             torch.nn.functional.conv2d(images, weight)
             torch.cuda.synchronize(device)
-        return sum(each.device_type == torch.autograd.DeviceType.CUDA for each in seen.events())
+        return sum(each.device_type.name == "CUDA" for each in seen.events() or ())
 
     try:
         # The first profile of a process also shows what the profiler itself does.

@@ -41,9 +41,10 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
         rest.append(raw[words * 8 :].clone())
     sums, tails = _read(summed, torch.int64), _read(rest, torch.uint8)
     found = []
-    for tensor, total, tail in zip(tensors, sums, tails, strict=True):
+    for tensor, total, last in zip(tensors, sums, tails, strict=True):
+        tail = bytes(last)
         extra = hashlib.blake2b(
-            repr((tuple(tensor.shape), str(tensor.dtype), bytes(tail))).encode(), digest_size=8
+            repr((tuple(tensor.shape), str(tensor.dtype), tail)).encode(), digest_size=8
         ).digest()
         found.append((sum(total) ^ int.from_bytes(extra, "little")) & (2**64 - 1))
     return found

@@ -146,6 +146,7 @@ class DevicePlace:
         self.name = f"the memory of {device.name}"
 
     def free_bytes(self) -> int:
+        """See `Place`."""
         total, free = self.device.total_bytes(), self.device.free_bytes()
         return min(self.share_of(total), free // self._OF_FREE)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import hotlap
 from hotlap.plan import Plan
@@ -211,3 +212,20 @@ def test_a_loss_is_still_that_of_its_step_when_the_next_one_was_taken(
     assert count == 3
     # Without graphs nothing is written over, and nothing has to be copied.
     assert float(first) == (2.0 if mode == "default" else 1.0)
+
+
+@pytest.mark.parametrize("name", ["autocast", "master_weights"])
+def test_what_looks_at_a_forward_neither_breaks_nor_repeats_its_compilation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    # The tracing is torch's own; what it would compile is no matter here.
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compiler(function, backend="eager"))
+    monkeypatch.setattr("hotlap.techniques.compile._no_back_end", lambda device: None)
+    done = train({"region": "loss"}, **{name: {}})
+    rows = {row["name"]: row for row in done.techniques}
+    assert rows[name]["state"] == "applied" and "bfloat16" in rows[name]["why"], rows
+    assert rows["compile"]["why"].startswith("1 graph compiled"), rows
+    assert not counters["graph_break"]

@@ -8,7 +8,8 @@ When it helps  where torch's first choice is not the fastest: `cudnn` on Hopper,
                choose it by itself; `products` on a CPU in bfloat16 with short sequences, where
                flash is slower than in float32.
 When it hurts  long sequences under `math` and `products`, which hold all scores, length x length a
-               head. Belief to correct: asking for flash does not mean that it runs; a mask,
+               head. With `compile` the first step runs uncompiled, in the memory that such a step
+               needs. Belief to correct: asking for flash does not mean that it runs; a mask,
                dropout, float32 or an unusual head size make torch take another kernel, without a
                word.
 Numerics       rounding: sums in another order. `math` computes in float32 what comes in bfloat16,

@@ -49,11 +49,15 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if options.dtype == "fp16":
         target.scaler = torch.amp.GradScaler(device)
     notes = target.notes
+    seen = notes["autocast"] = {"dtype": None}
 
     def look(module: Any, args: Any, output: Any) -> None:
         del module, args
-        notes.setdefault("autocast", str(output.dtype))
-        remove()
+        # Nothing that compiled code would have to ask for again: a hook that is gone, or a key that
+        # is new, would make it compile once more.
+        seen["dtype"] = output.dtype
+        if not torch.compiler.is_compiling() and "compile" not in notes:
+            remove()
 
     def remove() -> None:
         for handle in handles:
@@ -66,9 +70,10 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
 
 
 def proof(target: StepTarget, options: Options) -> Proof:
-    dtype = target.notes.get("autocast")
+    dtype = target.notes["autocast"]["dtype"]
     if dtype is None:
         return Proof("no_effect", "no linear or convolution layer ran")
+    dtype = str(dtype)
     asked = "torch.bfloat16" if options.dtype == "bf16" else "torch.float16"
     if dtype != asked:
         return Proof("no_effect", f"the first layer's output is {dtype}, not {asked}")

@@ -109,6 +109,8 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[],
     """Cast what goes in and what comes out; return what ends that."""
     import torch
 
+    returned = notes["returned"] = {"kind": None}
+
     def narrow(module: Any, args: Any, kwargs: Any) -> Any:
         del module
         if len(args) == 1 and not kwargs and args[0].__class__ is torch.Tensor:
@@ -121,8 +123,8 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[],
 
     def widen(module: Any, args: Any, output: Any) -> Any:
         del module, args
-        if "master_weights" not in notes:
-            notes["master_weights"] = _dtypes(output)
+        # Written to in every step: code that was compiled would ask again whether it is there.
+        returned["kind"] = output.dtype if isinstance(output, torch.Tensor) else type(output)
         if output.__class__ is torch.Tensor:
             return output.to(torch.float32) if output.dtype is torch.bfloat16 else output
         return _cast(output, torch.bfloat16, torch.float32)
@@ -137,12 +139,6 @@ def _cast(value: Any, old: Any, new: Any) -> Any:
     from hotlap.nested import map_tensors
 
     return map_tensors(value, lambda tensor: tensor.to(new) if tensor.dtype == old else tensor)
-
-
-def _dtypes(value: Any) -> str:
-    import torch
-
-    return str(value.dtype) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _is_there(gradient: Any) -> bool:
@@ -210,9 +206,10 @@ class _Copies:
 
 
 def proof(target: StepTarget) -> Proof:
-    dtype = target.notes.get("master_weights")
-    if dtype is None:
+    kind = target.notes["returned"]["kind"]
+    if kind is None:
         return Proof("no_effect", "no forward ran")
+    dtype = kind.__name__ if isinstance(kind, type) else kind
     masters = target.notes["masters"]
     return Proof("applied", f"{masters} float32 master weights; the model returned {dtype}")
 

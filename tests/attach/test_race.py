@@ -14,10 +14,8 @@ from hotlap.attach.roles.session import Session
 from hotlap.device import switches
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
-from hotlap.trial import turns
 from hotlap.trial.protocol import Config
 from hotlap.trial.turns import Turns
-
 
 GB = 10**9
 

@@ -1,4 +1,4 @@
-"""Held-out samples are measured in batches that fit beside training, larger only for small models."""
+"""Held-out samples are measured in batches that fit, larger than training's for small models."""
 
 from collections.abc import Callable
 from pathlib import Path

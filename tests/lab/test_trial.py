@@ -61,6 +61,30 @@ def test_a_script_that_grows_too_large_is_ended() -> None:
     assert "600 MiB" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("later", "limit"),
+    [
+        # A machine whose memory is what it is: 90 held of 100 leave 10.
+        (10, 80),
+        # One that is given more as it uses it.
+        (100, 152),
+        # Somebody else has taken the rest meanwhile.
+        (0, 80),
+    ],
+)
+def test_memory_that_comes_as_it_is_used_is_memory(
+    later: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    available = [100]
+    monkeypatch.setattr("hotlap.lab.trial.available_bytes", lambda: available[-1])
+    with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
+        available.append(later)
+        assert lab._memory_limit(80) == 80
+        assert lab._memory_limit(90) == limit
+        lab.memory_bytes = 60
+        assert lab._memory_limit(90) == 60
+
+
 def test_a_script_may_print_100_megabytes() -> None:
     script = Script(path=str(TINY), args=("--fault", "spam", "--epochs", "1"), cwd=str(TINY.parent))
     with Lab(script) as lab:

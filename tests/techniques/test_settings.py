@@ -329,7 +329,8 @@ def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.Mon
         def __exit__(self, *_: object) -> None:
             places = [SimpleNamespace(name=name) for name in ("CUDA", "CPU")]
             found = [SimpleNamespace(device_type=place) for place in places]
-            self.events = lambda count=next(kernels): found * count
+            events = found * next(kernels)
+            self.events = lambda: events
 
     monkeypatch.setattr(torch.profiler, "profile", Profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)

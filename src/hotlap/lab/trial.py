@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psutil
@@ -64,12 +64,14 @@ class Lab:
     """Techniques from outside, as `module:NAME`."""
     inject_seed: int | None = None
     shift_seeds: int = 0
-    memory_bytes: int = field(default_factory=lambda: int(available_bytes() * _MEMORY_SHARE))
-    """A trial whose processes together hold more resident memory is ended."""
+    memory_bytes: int | None = None
+    """A trial whose processes together hold more resident memory is ended; None for most of what
+    is available."""
     protection: Protection | None = None
     """How the files are protected; found out if None."""
 
     def __enter__(self) -> "Lab":
+        self._available = available_bytes()
         self._opened = contextlib.ExitStack()
         self.exchange = self._opened.enter_context(exchange.folder())
         self.scratch = Scratch(
@@ -150,12 +152,26 @@ class Lab:
             for trial in list(self.trials):
                 if trial.is_alive and self.listens is None:
                     self.listens = listening.find_listening_address(trial.pids())
-                if trial.is_alive and trial.resident_bytes() > self.memory_bytes:
+                held = trial.resident_bytes() if trial.is_alive else 0
+                limit = self._memory_limit(held)
+                if held > limit:
                     trial.end_with(
                         "memory",
-                        f"was ended: its processes used more than {self.memory_bytes / 2**20:.0f} "
-                        "MiB of memory. Reduce its batch size, or free memory",
+                        f"was ended: its processes used more than {limit / 2**20:.0f} MiB of "
+                        "memory. Reduce its batch size, or free memory",
                     )
+
+    def _memory_limit(self, held: int) -> int:
+        """Return the bytes that a trial may hold which holds so many.
+
+        Some virtual machines are given memory as they use it: what was available at first is less
+        than there is.
+        """
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        if held <= self._available * _MEMORY_SHARE:
+            return held
+        return int(max(self._available, available_bytes() + held) * _MEMORY_SHARE)
 
 
 class Trial:

@@ -146,6 +146,6 @@ TECHNIQUE = Technique(
     excludes=("optimizer", "recompute"),
     memory=Memory(
         is_traceable=False,
-        untraced="a graph keeps the memory of one step, and steps that are not replayed need theirs",
+        untraced="a graph keeps the memory of one step; steps without it need their own",
     ),
 )

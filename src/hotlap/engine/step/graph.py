@@ -87,9 +87,10 @@ class CapturedGraph:
         moved = sorted({key for old, new in pairs for key in new if new[key] != old.get(key)})
         self.forget()
         return (
-            f"the optimizer's {', '.join(moved) or 'parameter groups'} changed during the run, and a "
-            "graph holds all hyperparameters but the learning rate; use a schedule of the learning "
-            "rate only (`OneCycleLR` with cycle_momentum=False), or a plan without cuda_graph"
+            f"the optimizer's {', '.join(moved) or 'parameter groups'} changed during the run, and "
+            "a graph holds all hyperparameters but the learning rate; use a schedule of the "
+            "learning rate only (`OneCycleLR` with cycle_momentum=False), or a plan without "
+            "cuda_graph"
         )
 
     def forget(self) -> None:

@@ -162,6 +162,25 @@ def role() -> tuple[Watch, Verify]:
     return watch, Verify(session, watch)
 
 
+@pytest.mark.parametrize("is_capturing", [True, False])
+def test_a_script_that_captures_its_own_steps_is_refused_at_once(
+    is_capturing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[tuple[str, str]] = []
+    channel: Any = SimpleNamespace(send=lambda kind, **values: said.append((kind, values["error"])))
+    options = {"started": 0.0, "folder": str(tmp_path)}
+    watch = Watch(
+        Session(Config("observe", options=options), channel, PlanInProcess(Plan())), Limits()
+    )
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+    watch.step_begins(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+    assert bool(said) is is_capturing
+    if is_capturing:
+        kind, words = said[0]
+        assert kind == "refused" and "captures its training step as a CUDA graph" in words
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_only_a_batch_to_train_on_belongs_to_a_step(training: bool) -> None:
     watch, recorded = role()

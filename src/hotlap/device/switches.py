@@ -57,6 +57,13 @@ def cuda_has_begun() -> bool:
     return torch.cuda.is_initialized()
 
 
+def is_capturing() -> bool:
+    """True if what is queued now goes into a CUDA graph; nothing of CUDA is begun by asking."""
+    import torch
+
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def devices_in_use() -> list[int]:
     """Return the numbers of the CUDA devices that this process computes on.
 

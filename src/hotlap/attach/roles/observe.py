@@ -38,6 +38,11 @@ from hotlap.trace.steppers import Steppers
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
+_CAPTURED = (
+    "the script captures its training step as a CUDA graph, and replaying a graph calls no "
+    "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
+    "step. Remove the graph; in a recipe the technique `cuda_graph` makes one."
+)
 
 
 class Watch(Part):
@@ -198,6 +203,9 @@ class Watch(Part):
             self.recorder.events.note(self.steps, kind, frames.caller())
 
     def step_begins(self, optimizer: Any) -> None:
+        if self._folder is not None and switches.is_capturing():
+            # It would be waited for in vain: a replay calls no optimizer.
+            self._session.channel.send("refused", error=_CAPTURED)
         stepper = self.steppers.find(optimizer)
         if stepper is None:
             facts = optimizer_facts(optimizer, frames.location_of(frames.caller()))

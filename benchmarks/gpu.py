@@ -1,7 +1,7 @@
 """Everything on a GPU: its tests, the two tasks that count, ceilings, and each technique.
 
     python -m benchmarks gpu [PART ...] [--budget SECONDS] [--out DIR] [--resume [FILE]]
-        [--device cuda]
+        [--device cuda] [--dry-run]
 
 Parts run in the order of what they teach, each in a process of its own. All rows go to
 DIR/gpu.jsonl, each as soon as it is measured: what is stopped loses nothing. Beside it lie
@@ -14,13 +14,14 @@ no file is named), so that the same command goes on:
 
     python -m benchmarks gpu --budget 540
     python -m benchmarks gpu --budget 540 --resume earlier/gpu.jsonl
+    python -m benchmarks gpu --budget 540 --dry-run
 
 What a machine without a network must be given, beside the repository: wheels of cyclopts,
 docstring_parser and rich_rst where torch, numpy, safetensors, rich, psutil, pillow and pytest are
 there (the part `env` lists what is missing); PYTHONPATH=src where hotlap is not installed. Data are
 not needed: without FashionMNIST images are random, and without a text Python's own library is read.
-`--quick --device cpu` runs all of it in small, anywhere; without a GPU and without `--device` this
-lists the parts.
+`--quick --device cpu` runs all of it in small, anywhere. `--dry-run` lists the parts, what each
+needs and its price, and which of them a call would come to; so does a call without a GPU.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,25 +64,37 @@ class Part:
     name: str
     what: str
     price_s: float
+    needs: str = ""
+    """What must be there beside a GPU and torch, in words."""
     command: tuple[str, ...] = ()
 
 
+_TRITON = "triton, a C compiler"
+_IMAGES = "FashionMNIST, else random images"
+_TUNE = "cyclopts, docstring_parser, rich_rst"
 PARTS = (
     Part("env", "versions, the device, and what is missing", 30),
-    Part("tests", "the tests marked gpu", 110),
-    Part("mlp", "the lecture's MLP: its plain loop, by hand, the engine; in turns", 150),
-    Part("gpt", "GPT-2 124M: tokens a second and share of the peak, by hand and the engine", 440),
-    Part("mlp-run", "the lecture's MLP: seconds of whole epochs", 60),
-    Part("gpt-ladder", "GPT-2 124M: one change of the engine's plan at a time", 450),
+    Part("tests", "the tests marked gpu", 110, "pytest; pytest-xdist for four at a time"),
+    Part("mlp", "the lecture's MLP: its plain loop, by hand, the engine; in turns", 150, _IMAGES),
+    Part("gpt", "GPT-2 124M: tokens a second and share of its peak; by hand, ours", 440, _TRITON),
+    Part("mlp-run", "the lecture's MLP: seconds of whole epochs", 60, _IMAGES),
+    Part("gpt-ladder", "GPT-2 124M: one change of the engine's plan at a time", 450, _TRITON),
+    Part("waits", "what a step waits for, and where, under each kind of step", 60),
     Part("ceilings", "products of random numbers and copies", 40),
+    Part("killed", "a run under a graph, ended by SIGKILL and resumed to the same bits", 45),
+    Part("tuned", "`hotlap tune` of a recipe, and of scripts on the GPU and beside it", 330, _TUNE),
+    Part("predicted", "memory as it is predicted, allocated, reserved, and used", 90),
+    Part("too-large", "steps that do not fit into memory, and what becomes of the run", 40),
     Part("graph", "short kernels as they come, fused, and as one CUDA graph", 60),
     Part("attention", "causal attention by each of torch's kernels", 40),
     Part("precision", "float32, TF32, autocast, bfloat16 weights with masters", 90),
-    Part("compile", "a decoder compiled as a whole and by blocks", 120),
-    Part("compile-loss", "a decoder compiled with its loss, and that as one CUDA graph", 120),
+    Part("compile", "a decoder compiled as a whole and by blocks", 120, _TRITON),
+    Part("compile-loss", "a decoder compiled with its loss, and as one graph", 120, _TRITON),
     Part("feed", "batches moved in time, pinned ahead, or gathered on the device", 60),
     Part("copies", "copies to the device from pageable and pinned memory", 20),
     Part("memory", "peak bytes under what is said to save some", 90),
+    Part("saving", "seconds of a checkpoint by its stages", 40, "2 GB on the disk"),
+    Part("stopped", "turns beside stopped processes that hold memory, as in a race", 60),
 )
 """In the order of what they teach."""
 
@@ -99,6 +112,7 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or OUT))
     parser.add_argument("--resume", type=Path, nargs="?", const=Path(), metavar="FILE")
     parser.add_argument("--device")
+    parser.add_argument("--dry-run", action="store_true", help="list the parts, and run none")
     args = parser.parse_args(argv)
     every = parts()
     for name in args.part:
@@ -109,14 +123,15 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     chosen = [every[name] for name in args.part or every]
     import torch
 
-    if args.device is None and not torch.cuda.is_available():
-        return _listed(chosen, args.out)
     if args.resume == Path():
         args.resume = args.out / ROWS
     try:
         known = read(args.resume) if args.resume is not None else []
     except ValueError as error:
         parser.error(str(error))
+    has_device = args.device is not None or torch.cuda.is_available()
+    if args.dry_run or not has_device:
+        return _listed(chosen, known, args.budget, args.out, has_device)
     args.out.mkdir(parents=True, exist_ok=True)
     if args.resume is None:
         (args.out / ROWS).unlink(missing_ok=True)
@@ -124,15 +139,33 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
     return Session(args.out, args.device or "cuda", quick, args.budget).run(chosen, known, host)
 
 
-def _listed(chosen: list[Part], out: Path) -> Result:
-    rows = [{"part": part.name, "what": part.what, "seconds": part.price_s} for part in chosen]
-    return Result(
-        rows=rows,
-        notes=[
-            "There is no CUDA device here; nothing was run. On a GPU all rows go to "
-            f"{out / ROWS}; `--quick --device cpu` shows that the parts work."
-        ],
-    )
+def _listed(
+    chosen: list[Part], known: list[dict[str, Any]], budget_s: float, out: Path, has_device: bool
+) -> Result:
+    """Return the parts with what they need and their price, and which of them would be run."""
+    done, left, rows = _done(known), budget_s, list[dict[str, Any]]()
+    for part in chosen:
+        state = "done before" if part.name in done else "would run"
+        if state == "would run" and part.price_s > left:
+            state = "not reached"
+        if state == "would run":
+            left -= part.price_s
+        rows.append(
+            {
+                "part": part.name,
+                "what": part.what,
+                "needs": part.needs,
+                "seconds": part.price_s,
+                "this call": state,
+            }
+        )
+    why = "" if has_device else "There is no CUDA device here; "
+    words = f"{why}nothing was run. On a GPU all rows go to {out / ROWS}"
+    return Result(rows=rows, notes=[f"{words}; `--quick --device cpu` shows that the parts work."])
+
+
+def _done(known: list[dict[str, Any]]) -> set[str]:
+    return {row["part"] for row in known if row.get("ended") == "well"}
 
 
 class Session:
@@ -151,7 +184,7 @@ class Session:
 
     def run(self, chosen: list[Part], known: list[dict[str, Any]], host: Host) -> Result:
         """Run parts that did not end well before; the result is what this call's rows say."""
-        done = {row["part"] for row in known if row.get("ended") == "well"}
+        done = _done(known)
         before = len(read(self.out / ROWS))
         result = Result(notes=[f"rows in {self.out / ROWS}"])
         Rows(self.out / ROWS, "").add(host=host.cpu, device=self.device, quick=self.quick)
@@ -194,9 +227,7 @@ class Session:
     def _with_command(self, part: Part) -> Part:
         command = (sys.executable, "-m", "benchmarks.on_gpu", part.name, "--device", self.device)
         command += ("--rows", str(self.out / ROWS), "--out", str(self.out))
-        return Part(
-            part.name, part.what, part.price_s, (*command, *(("--quick",) if self.quick else ()))
-        )
+        return replace(part, command=(*command, *(("--quick",) if self.quick else ())))
 
 
 def _context(device: str) -> subprocess.Popen[bytes] | None:

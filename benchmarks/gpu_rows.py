@@ -1,9 +1,11 @@
 """Rows of a measurement that may be stopped at any moment: one line of JSON each, kept at once."""
 
+import ctypes
 import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,11 @@ from typing import Any
 
 ASKED = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu", "memory.used")
 """What nvidia-smi is asked before and after every part."""
+
+
+_PR_SET_PDEATHSIG = 1
+_LONGEST = 2**20
+"""Bytes of a line, at the most."""
 
 
 class Rows:
@@ -32,12 +39,27 @@ class Rows:
             sys.stdout.flush()
             return
         # One write, at the end of the file: a process that is killed leaves no half of a line.
-        place = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        place = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            _drop_half_line(place)
             os.write(place, line.encode())
             os.fsync(place)
         finally:
             os.close(place)
+
+
+def _drop_half_line(place: int) -> None:
+    """Drop what follows the last end of a line: whoever wrote it was stopped."""
+    size = os.fstat(place).st_size
+    if size and os.pread(place, 1, size - 1) != b"\n":
+        begin = max(0, size - _LONGEST)
+        os.ftruncate(place, begin + os.pread(place, size - begin, begin).rfind(b"\n") + 1)
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its parent ends, however that does; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _finite(value: Any) -> Any:
@@ -51,13 +73,16 @@ def _finite(value: Any) -> Any:
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file, [] if there is none.
 
+    A last line that does not end is left out: whoever wrote it was stopped.
+
     Raises:
         ValueError: a line is no JSON object.
     """
     if not path.is_file():
         return []
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    whole = path.read_text().rpartition("\n")[0]
+    for number, line in enumerate(whole.splitlines(), 1):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:

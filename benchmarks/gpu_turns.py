@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import hotlap
 from benchmarks.gpu_rows import Rows
-from hotlap.device.accelerator import Device
+from hotlap.device.accelerator import Cuda, Device
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.run import steps_of
 from hotlap.lab.statistics import paired_ratio, spread
@@ -113,16 +113,12 @@ class Way:
         """Take steps; return ms on the wall, and between events on the device."""
         device = self.sizes.device
         device.synchronize()
-        marks = _marks(self.sizes)
-        begin = time.perf_counter()
-        if marks is not None:
-            marks[0].record()
+        begin, first = time.perf_counter(), timed_mark(device)
         self._steps(count)
-        if marks is not None:
-            marks[1].record()
+        last = timed_mark(device)
         device.synchronize()
         wall = (time.perf_counter() - begin) * 1e3
-        return wall, None if marks is None else marks[0].elapsed_time(marks[1])
+        return wall, None if first is None else first.elapsed_time(last)
 
     def turn(self) -> float:
         """Return ms per step of one turn, and write it down."""
@@ -179,10 +175,9 @@ def forget() -> None:
         torch.cuda.empty_cache()
 
 
-def _marks(sizes: Sizes) -> list[Any] | None:
-    if not sizes.is_cuda:
-        return None
-    return [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+def timed_mark(device: Device) -> Any:
+    """Return an event that knows when the device has passed it, None on a CPU."""
+    return device.timed_mark() if isinstance(device, Cuda) else None
 
 
 def _held(device: Device) -> int:

@@ -21,8 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import TensorDataset
 
 import hotlap
-from benchmarks.gpu_rows import Rows
-from benchmarks.gpu_turns import FUSED, RESIDENT, Sizes, Tf32, attempted, compared
+from benchmarks.gpu_rows import Rows, end_with_parent
+from benchmarks.gpu_turns import FUSED, RESIDENT, Sizes, Tf32, attempted, compared, timed_mark
 from hotlap.device.accelerator import device_of
 from hotlap.lab.statistics import spread
 
@@ -240,17 +240,21 @@ def _attention(
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         torch.autograd.grad(mixed, (query, key, value), gradient)
 
-    found = []
+    found, on_device = [], []
     with nullcontext() if kernel is None else sdpa_kernel(kernel):
         for _ in range(1 + sizes.rounds):
             sizes.device.synchronize()
-            begin = time.perf_counter()
+            begin, first = time.perf_counter(), timed_mark(sizes.device)
             for _ in range(calls):
                 both()
+            last = timed_mark(sizes.device)
             sizes.device.synchronize()
             found.append((time.perf_counter() - begin) / calls * 1e3)
+            if first is not None:
+                on_device.append(first.elapsed_time(last) / calls)
     row = spread(found[1:])
-    sizes.rows.add(way=way, ms=row.median, ms_interval=[row.low, row.high])
+    events = {"events_ms": spread(on_device[1:]).median} if on_device else {}
+    sizes.rows.add(way=way, ms=row.median, ms_interval=[row.low, row.high], **events)
 
 
 PARTS: dict[str, str] = {
@@ -261,6 +265,10 @@ PARTS: dict[str, str] = {
     "gpt-ladder": "benchmarks.on_gpu_gpt",
     "mlp-run": "benchmarks.on_gpu_lecture",
     "ceilings": "benchmarks.on_gpu_host",
+    **dict.fromkeys(
+        ("waits", "predicted", "too-large", "killed", "saving", "tuned", "stopped"),
+        "benchmarks.on_gpu_runs",
+    ),
 }
 """Name of a part -> the module whose `PARTS` holds it, where that is not this one. Examples share
 names of files, so that a process imports those of one part only."""
@@ -286,6 +294,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder of what else is kept, as traces")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds, about")
     args = parser.parse_args()
+    if args.rows is not None:
+        # Whoever goes on with these rows must not be disturbed by this process.
+        end_with_parent()
     sizes = Sizes(
         device=device_of(args.device),
         rounds=2 if args.quick else 8,

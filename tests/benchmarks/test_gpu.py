@@ -1,12 +1,14 @@
 """What is measured on a GPU is a list of parts with prices; nothing that was measured is lost."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -34,6 +36,25 @@ def test_without_a_gpu_it_lists_what_it_would_do(
     assert [row["part"] for row in listed.rows] == list(parts())
     assert "no CUDA device" in listed.notes[0] and str(tmp_path / "out") in listed.notes[0]
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_what_each_part_needs_and_which_a_call_would_come_to(
+    tmp_path: Path,
+) -> None:
+    Rows(tmp_path / ROWS, "env").add(ended="well")
+    Rows(tmp_path / ROWS, "tests").add(ended="with 1")
+    before = (tmp_path / ROWS).read_text()
+    argv = ["--dry-run", "--device", "cpu", "--budget", "350", "--out", str(tmp_path), "--resume"]
+    listed = run(argv, quick=True, host=HOST)
+    rows = {row["part"]: row for row in listed.rows}
+    assert list(rows) == list(parts())
+    assert [rows[name]["this call"] for name in ("env", "tests", "mlp", "gpt", "copies")] == [
+        *("done before", "would run", "would run", "not reached", "would run")
+    ]
+    left = sum(row["seconds"] for row in listed.rows if row["this call"] == "would run")
+    assert 300 < left <= 350
+    assert "triton" in rows["compile"]["needs"] and "cyclopts" in rows["tuned"]["needs"]
+    assert (tmp_path / ROWS).read_text() == before
 
 
 @pytest.mark.parametrize(
@@ -87,13 +108,54 @@ def test_a_part_that_is_stopped_keeps_its_rows_and_leaves_no_process(tmp_path: P
         f"subprocess.Popen([sys.executable, '-c', {child!r}])\n"
         "print('begun', flush=True); time.sleep(60)"
     )
-    part = Part("slow", "", 1, (sys.executable, "-c", script))
+    part = Part("slow", "", 1, command=(sys.executable, "-c", script))
     document = done(part, tmp_path, limit_s=4.0)
     assert document["ended"] == "stopped after 4 s"
     assert document["said"] == ["begun"]
     assert read(tmp_path / ROWS) == [{"part": "slow", "way": "a", "ms": 1.5}]
     time.sleep(2.0)
     assert not late.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_call_that_is_killed_keeps_its_rows_and_is_gone_on_with(
+    how: signal.Signals, root: Path, tmp_path: Path
+) -> None:
+    argv = [sys.executable, "-m", "benchmarks", "gpu", "copies", "mlp", "attention"]
+    argv += ["--quick", "--device", "cpu", "--out", str(tmp_path)]
+    killed = subprocess.Popen(argv, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not any(row["part"] == "mlp" and "way" in row for row in read(tmp_path / ROWS)):
+        assert time.monotonic() < deadline and killed.poll() is None
+        time.sleep(0.1)
+    part = psutil.Process(killed.pid).children()
+    killed.send_signal(how)
+    killed.communicate()
+    assert not psutil.wait_procs(part, timeout=10)[1]
+    rows = read(tmp_path / ROWS)
+    ended = {row["part"]: row["ended"] for row in rows if "ended" in row}
+    assert ended == {"copies": "well"}
+    # Half of a line, as a disk that was full leaves it.
+    with (tmp_path / ROWS).open("a") as file:
+        file.write('{"part": "mlp", "way')
+    again = subprocess.run(
+        [*argv, "--resume", "--json"], cwd=root, capture_output=True, text=True, timeout=300
+    )
+    told = {row["part"]: row["ended"] for row in json.loads(again.stdout)["rows"]}
+    assert told == {"copies": "well, before", "mlp": "well", "attention": "well"}, again.stderr
+    whole = read(tmp_path / ROWS)
+    assert whole[: len(rows)] == rows
+
+
+def test_half_of_a_last_line_is_left_out_and_written_over(tmp_path: Path) -> None:
+    path = tmp_path / ROWS
+    Rows(path, "a").add(ms=1)
+    with path.open("a") as file:
+        file.write('{"part": "b", ')
+    assert read(path) == [{"part": "a", "ms": 1}]
+    Rows(path, "c").add(ms=2)
+    assert read(path) == [{"part": "a", "ms": 1}, {"part": "c", "ms": 2}]
 
 
 def test_a_row_is_one_line_of_json_whatever_it_holds(tmp_path: Path) -> None:
@@ -131,7 +193,20 @@ def test_tests_that_ran_are_counted_and_none_is_a_failure(
 
 def test_the_files_that_hold_gpu_tests_are_found() -> None:
     assert "tests/engine/test_device_runs.py" in on_gpu_suite.files()
-    assert "tests/engine/test_graph.py" not in on_gpu_suite.files()
+    assert "tests/engine/test_step.py" not in on_gpu_suite.files()
+
+
+@pytest.mark.slow
+def test_gpu_tests_need_no_package_of_the_command_line(root: Path) -> None:
+    script = (
+        "import sys, pytest\n"
+        "for name in ('cyclopts', 'docstring_parser', 'rich_rst'): sys.modules[name] = None\n"
+        "from benchmarks.on_gpu_suite import files\n"
+        "sys.exit(pytest.main(['--collect-only', '-q', '-m', 'gpu', *files()]))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True)
+    assert told.returncode == 0, told.stdout[-2000:]
+    assert "tests/engine/test_device_runs.py::" in told.stdout
 
 
 def test_operations_of_a_token_of_gpt_2(root: Path) -> None:

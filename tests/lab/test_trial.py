@@ -79,7 +79,6 @@ def test_memory_that_comes_as_it_is_used_is_memory(
     monkeypatch.setattr("hotlap.lab.trial.available_bytes", lambda: available[-1])
     with Lab(Script(path=str(TINY), cwd=str(TINY.parent))) as lab:
         available.append(later)
-        assert lab._memory_limit(80) == 80
         assert lab._memory_limit(90) == limit
         lab.memory_bytes = 60
         assert lab._memory_limit(90) == 60

@@ -162,15 +162,10 @@ class Lab:
                     )
 
     def _memory_limit(self, held: int) -> int:
-        """Return the bytes that a trial may hold which holds so many.
-
-        Some virtual machines are given memory as they use it: what was available at first is less
-        than there is.
-        """
+        """Return the bytes that a trial may hold which holds so many."""
         if self.memory_bytes is not None:
             return self.memory_bytes
-        if held <= self._available * _MEMORY_SHARE:
-            return held
+        # Some virtual machines are given memory as they use it.
         return int(max(self._available, available_bytes() + held) * _MEMORY_SHARE)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device
-from hotlap.engine.evaluate import widen
 from hotlap.engine.run import StepDone
 from hotlap.engine.step.device_decision import TakenFlag
+from hotlap.engine.step.sums import add_to, widen
 from hotlap.errors import RunError
 
 
@@ -33,14 +33,23 @@ class EpochClock:
         # Nobody waits for a host's own number, and adding tensors up takes six times as long.
         self._loss: Any = begun_loss
         if device.has_own_memory:
-            self._loss = widen(torch.zeros((), device=device.name)) + begun_loss
+            zero = widen(torch.zeros((), device=device.name))
+            self._loss, self._items = zero + begun_loss, zero + self._items
         self._begin = time.perf_counter()
+
+    @property
+    def totals(self) -> tuple[Any, Any]:
+        """The sums so far: losses times items, and items."""
+        return self._loss, self._items
 
     def add(self, step: StepDone) -> None:
         """Count a step in."""
-        self.steps += 1
+        self.steps += step.count
         self.timed += step.samples
-        self.timed_steps += 1
+        self.timed_steps += step.count
+        if step.totals is not None:
+            self._loss, self._items = step.totals
+            return
         items = step.samples if step.items is None else step.items
         if not self.device.has_own_memory:
             if step.is_taken:
@@ -49,10 +58,9 @@ class EpochClock:
             return
         items = widen(items)
         if isinstance(step.is_taken, TakenFlag):
-            self._loss += step.is_taken.zero_where_skipped(step.loss) * items
-            self._items += step.is_taken.zero_where_skipped(torch.ones_like(step.loss)) * items
+            add_to(self.totals, step.loss, step.is_taken, items)
         elif step.is_taken:
-            self._loss += step.loss * items
+            self._loss += widen(step.loss) * items
             self._items += items
 
     def read(self) -> tuple[float, float]:

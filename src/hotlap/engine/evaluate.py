@@ -13,6 +13,7 @@ import torch
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.evaluation_guard import evaluation_guard
 from hotlap.engine.sources import first_batch
+from hotlap.engine.step.sums import widen
 from hotlap.errors import UsageError
 from hotlap.task import Task
 
@@ -136,14 +137,6 @@ def _describe(value: Any) -> str:
 
 def _mean(total: float, count: float) -> float:
     return total / count if count else math.nan
-
-
-def widen(number: Any) -> Any:
-    """Return a scalar in a format that can hold a sum of many."""
-    if not isinstance(number, torch.Tensor):
-        return number
-    kind = torch.float32 if number.device.type == "mps" else torch.float64
-    return number.detach().reshape(()).to(kind)
 
 
 def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:

@@ -47,6 +47,11 @@ class StepDone:
     built: BuiltRun
     items: Any = None
     """What the loss counted, where it gives (sum, count)."""
+    count: int = 1
+    """Steps that this stands for, of which it tells the last one; more than one only in
+    `hotlap.train`, see `hotlap.engine.block_steps`. `samples` are those of all."""
+    totals: Any = None
+    """The epoch's sums after it, where the device has added them up, see `EpochClock`."""
 
     @property
     def after(self) -> Position:
@@ -62,6 +67,7 @@ class StepDone:
     @property
     def scheduler(self) -> Any:
         """The schedule, None if there is none."""
+        self.built.step.settle()
         return self.built.scheduler
 
 
@@ -138,16 +144,16 @@ def steps_of(
     # Without a number of steps, the epochs of a stream end when it does.
     epochs = count(begin.epoch) if total is not None else range(begin.epoch, task.epochs or 0)
     for epoch in epochs:
-        for in_epoch, samples, loss, is_taken in _epoch_of(built, epoch, first, number, retries):
+        for in_epoch, samples, loss, is_taken in epoch_of(built, epoch, first, number, retries):
             if number == begin.step:
-                _check_gradients(built, is_taken)
+                check_first(built, is_taken)
             number += 1
             if number == recorded:
                 take.update.recorder = recorded_operators(built.operators)
             ends = in_epoch == source.last
             if scheduler is not None and is_taken:
                 scheduler.step()
-            if ends and built.scheduler is not None and _steps_each_epoch(built):
+            if ends and built.scheduler is not None and steps_each_epoch(built):
                 built.scheduler.step()
             yield StepDone(
                 number, epoch + 1, in_epoch, loss, samples, is_taken, ends, built, take.items
@@ -157,7 +163,7 @@ def steps_of(
         first = 0
 
 
-def _epoch_of(
+def epoch_of(
     built: BuiltRun, epoch: int, first: int, number: int, retries: Retries | None
 ) -> Iterator[tuple[int, int, Any, Any]]:
     """Take the steps of an epoch; give of each (number in the epoch, samples, loss, is taken).
@@ -203,7 +209,7 @@ def _epoch_of(
         give = built.source.again
 
 
-def _check_gradients(built: BuiltRun, is_taken: Any) -> None:
+def check_first(built: BuiltRun, is_taken: Any) -> None:
     """Refuse a loss that leads to nothing that is trained."""
     trained = [each for group in built.optimizer.param_groups for each in group["params"]]
     if is_taken is True and all(parameter.grad is None for parameter in trained):
@@ -257,5 +263,6 @@ def waits_for_measure(built: BuiltRun) -> bool:
     return isinstance(built.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
 
-def _steps_each_epoch(built: BuiltRun) -> bool:
+def steps_each_epoch(built: BuiltRun) -> bool:
+    """True if the schedule steps at the end of each epoch, without a measurement."""
     return built.task.schedule_per == "epoch" and not waits_for_measure(built)

@@ -14,6 +14,7 @@ from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
 from hotlap.distributed.ranks import TIMEOUT_S, Ranks, detect_ranks
 from hotlap.distributed.reduce import joined
+from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.continuing.continuing import continue_run
@@ -23,7 +24,7 @@ from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.export.stored_weights import weights_of
 from hotlap.engine.memory.shares import announce
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import StepDone, explain_error, steps_of
+from hotlap.engine.run import StepDone, explain_error
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import Position, capture
 from hotlap.engine.state.interval import Every
@@ -296,7 +297,8 @@ class _Run:
         built, saver, task = self.built, self.saver, self.built.task
         total = task.total_steps
         self.retries = Retries(built, self.notice)
-        for step in steps_of(built, self.position, retries=self.retries):
+        cut = None if saver is None else saver.steps_left
+        for step in take_steps(built, self.position, self.retries, cut, lambda: self.clock.totals):
             self.position = step.after
             self.clock.add(step)
             # Without a number of steps, the last epoch of a stream ends when the stream does.

@@ -35,14 +35,23 @@ _HOOKS = (
 )
 
 
+_NO_ROWS = "no epoch was served from rows on the device, as `resident` keeps them"
+
+
 @dataclass(frozen=True)
 class Options:
     warm_up: int = 3
     """Steps that run as they are before one is captured; the last of them is watched."""
+    steps: int = 1
+    """Steps that one launch takes, at most, in `hotlap train`: with `resident`, where the samples
+    lie on the device, and with a schedule that is known in advance. Steps before a save, at the
+    end of an epoch and of the run are cut to fit."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.warm_up <= 1000:
             raise ValueError(f"warm_up={self.warm_up} is out of range. Expected: 2 to 1000.")
+        if not 1 <= self.steps <= 256:
+            raise ValueError(f"steps={self.steps} is out of range. Expected: 1 to 256.")
 
 
 @dataclass
@@ -55,6 +64,14 @@ class Wish:
     """Steps that ran as they are, those before the capture included."""
     refused: str | None = None
     """Why nothing is captured, found by the first steps."""
+    steps: int = 1
+    """Steps that one launch may take."""
+    launches: int = 0
+    """Launches that took several steps."""
+    launched_steps: int = 0
+    """Steps that they took."""
+    single: str | None = None
+    """Why each launch takes one step."""
 
 
 def why_not(task: TaskFacts) -> str | None:
@@ -78,7 +95,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     reason = obstacle(target)
     if reason is not None:
         raise Refusal(reason)
-    target.graph = Wish(options.warm_up)
+    target.graph = Wish(options.warm_up, steps=options.steps)
     target.optimizer_taken_by = "cuda_graph"
     return target
 
@@ -127,6 +144,10 @@ def proof(target: StepTarget) -> Proof:
     if wish.replays == 0:
         return Proof("no_effect", f"{wish.other_steps} steps ran without a graph, none replayed")
     steps = f"{wish.replays} steps replayed, {wish.other_steps} run without a graph"
+    if wish.launches:
+        steps += f"; {wish.launched_steps} of them in {wish.launches} launches"
+    elif wish.steps > 1:
+        steps += f"; each launch took one: {wish.single or _NO_ROWS}"
     return Proof("applied", steps)
 
 

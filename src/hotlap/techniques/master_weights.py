@@ -109,7 +109,8 @@ def _cast_at_the_border(module: Any, notes: dict[str, Any]) -> list[Callable[[],
     """Cast what goes in and what comes out; return what ends that."""
     import torch
 
-    returned = notes["returned"] = {"kind": None}
+    returned: dict[str, Any] = {"kind": None}
+    notes["returned"] = returned
 
     def narrow(module: Any, args: Any, kwargs: Any) -> Any:
         del module

@@ -33,6 +33,7 @@ def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any
 
     Where ranks share what belongs to the parameters, each rank gets its parts.
     """
+    built.step.settle()
     # By identity: a parameter that is shared has several names, and is trained under one.
     named = built.model.named_parameters()
     trained = {id(p): built.weights[k] for k, p in named if k in built.weights}

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -140,6 +141,12 @@ class Saver:
         if is_last:
             return True
         return self._interval.is_due(position, ends_epoch=ends_epoch)
+
+    def steps_left(self, number: int) -> int:
+        """Return how many steps may be taken at once after so many, so that none is missed that is
+        to be saved; what is saved by epochs, or by time, is asked for after each launch."""
+        steps = self._interval.every.steps
+        return sys.maxsize if steps is None else steps - number % steps
 
     def save(
         self, built: BuiltRun, position: Position, clock: dict[str, Any], *, must: bool

@@ -10,8 +10,10 @@ import torch
 
 from hotlap.device.accelerator import Cuda
 from hotlap.device.capture import Graph
+from hotlap.engine.step.blocks import Block, Blocks, Gradients
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.update import Update
+from hotlap.feed.sources.device_epoch import DeviceEpoch
 from hotlap.nested import flatten_into, rebuild
 
 log = logging.getLogger("hotlap")
@@ -49,8 +51,13 @@ class CapturedGraph:
         """Hyperparameters that the graph holds as constants."""
         self._inputs: dict[Any, _Inputs] = {}
         """By the form of their batches; only the one that was captured, once one was."""
-        self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
-        self._gradients_moved = False
+        self._gradients: Gradients = []
+        self._shown: Gradients | None = None
+        """Those that parameters have as `.grad`, None if no graph left them."""
+        self.blocks: Blocks | None = None
+        if self._wish.steps > 1:
+            stream, rates = self._stream, self._rates.tensors
+            self.blocks = Blocks(attempt, update, device, stream, rates, self._wish.steps)
 
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Replay a step, or take it as it is; return what the attempt returns."""
@@ -93,12 +100,54 @@ class CapturedGraph:
             "cuda_graph"
         )
 
+    def take_block(
+        self, epoch: DeviceEpoch, first: int, most: int, totals: tuple[Any, Any]
+    ) -> Block | None:
+        """Take several steps of an epoch at once; None, with nothing done, if it cannot be.
+
+        Args:
+            epoch: whose rows are gathered.
+            first: step of the epoch, from 0.
+            most: whole steps that may be taken.
+            totals: see `Blocks.take`.
+        """
+        blocks = self.blocks
+        # What single steps show comes first: whether they can be captured at all.
+        if blocks is None or self._graph is None or self._wish.refused is not None:
+            return None
+        count = blocks.length(most)
+        if not count or not epoch.may_gather or self._update.recorder is not None:
+            return None
+        self._wish.refused = self._why_not_replayed()
+        if self._wish.refused is not None:
+            return None
+        self._rates.follow()
+        found = blocks.take(epoch, first, count, totals)
+        if found is None:
+            # A capture that failed has left no gradients.
+            self._shown = None
+            return None
+        if blocks.ahead is not None:
+            self._rates.forget()
+        self._update.has_begun, self.replayed = True, None
+        self._show(found[1])
+        return found[0]
+
+    def _show(self, gradients: Gradients) -> None:
+        """Let who looks at `.grad` find those of the last step."""
+        if self._shown is not gradients:
+            self._shown = gradients
+            for tensor, gradient in gradients:
+                tensor.grad = gradient
+
     def forget(self) -> None:
         """Forget the graph: what a step that failed held would be missing, and batches may have
         another form from now on."""
         self._graph = None
         self._inputs.clear()
-        self._gradients.clear()
+        self._gradients, self._shown = [], None
+        if self.blocks is not None:
+            self.blocks.forget()
 
     @contextlib.contextmanager
     def on_stream(self) -> Iterator[None]:
@@ -117,7 +166,7 @@ class CapturedGraph:
 
     def _run_uncaptured(self, micros: MicroBatches) -> torch.Tensor:
         self._wish.other_steps += 1
-        self._gradients_moved = True
+        self._shown = None
         if self._wish.refused is not None:
             return self._attempt(micros)
         with self.on_stream():
@@ -157,17 +206,14 @@ class CapturedGraph:
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.constant_hyperparameters()
         self._gradients = [(each, each.grad) for each in trained_tensors(self._update.optimizer)]
+        self._shown = self._gradients
         return True
 
     def _replay(self) -> torch.Tensor:
         assert self._graph is not None
         self._update.has_begun = True
         self._wish.replays += 1
-        if self._gradients_moved:
-            # Who looks at `.grad` finds those of the last step.
-            self._gradients_moved = False
-            for tensor, gradient in self._gradients:
-                tensor.grad = gradient
+        self._show(self._gradients)
         return self._graph.replay()
 
 
@@ -216,23 +262,27 @@ class _Rates:
 
     def __init__(self, optimizer: Any, device: Cuda) -> None:
         self._optimizer, self._device = optimizer, device
-        self._tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
-        self._last: list[Any] = [None] * len(self._tensors)
+        self.tensors = [device.scalar(0.0) for _ in optimizer.param_groups]
+        self._last: list[Any] = [None] * len(self.tensors)
 
     def follow(self) -> None:
         """Write rates that have changed."""
         groups = self._optimizer.param_groups
-        for _ in groups[len(self._tensors) :]:
+        for _ in groups[len(self.tensors) :]:
             # A group that came later, with parameters that were frozen before.
-            self._tensors.append(self._device.scalar(0.0))
+            self.tensors.append(self._device.scalar(0.0))
             self._last.append(None)
-        for number, (group, tensor) in enumerate(zip(groups, self._tensors, strict=True)):
+        for number, (group, tensor) in enumerate(zip(groups, self.tensors, strict=True)):
             rate = group["lr"]
             if isinstance(rate, torch.Tensor):
                 tensor.copy_(rate)
             elif rate != self._last[number]:
                 tensor.fill_(rate)
                 self._last[number] = rate
+
+    def forget(self) -> None:
+        """Forget what was written: something else has written other rates."""
+        self._last = [None] * len(self.tensors)
 
     def constant_hyperparameters(self) -> Any:
         """Return what else the groups say."""
@@ -251,7 +301,7 @@ class _Rates:
         groups = self._optimizer.param_groups
         before = [dict(group) for group in groups]
         is_capturing = self._device.is_capturing()
-        for group, tensor in zip(groups, self._tensors, strict=True):
+        for group, tensor in zip(groups, self.tensors, strict=True):
             group.update({"lr": tensor, "fused": True, "foreach": False})
             if "capturable" in group:
                 group["capturable"] = is_capturing

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 
 import torch
 
+from hotlap.engine.step.blocks import Blocks
 from hotlap.engine.step.passes import MicroBatches, Passes
 from hotlap.engine.step.rank_sum import RankSum
+from hotlap.engine.step.rates_ahead import RatesAhead
 from hotlap.engine.step.update import Update
 
 
@@ -42,6 +44,8 @@ class Decision(Protocol):
 class Executor(Protocol):
     """Runs attempts at a step."""
 
+    blocks: Blocks | None
+    """Takes several steps at once; None where the executor takes each by itself."""
     replayed: MicroBatches | None
     """What the newest step has read, if it was a replay; None if not."""
 
@@ -68,6 +72,7 @@ class Attempt:
     """
 
     replayed: MicroBatches | None = None
+    blocks: Blocks | None = None
 
     def __init__(
         self,
@@ -143,6 +148,18 @@ class Step:
         """Return the ids of the buffers that `roll_back` makes what they were."""
         statistics = self.update.statistics
         return set() if statistics is None else statistics.ids
+
+    def look_ahead(self, scheduler: Any, hardware: Any) -> None:
+        """Follow a schedule that steps with the optimizer where several steps are taken at once."""
+        if self.executor.blocks is not None:
+            ahead = RatesAhead(scheduler, self.update.optimizer, hardware)
+            self.executor.blocks.ahead = ahead
+
+    def settle(self) -> None:
+        """Let a schedule that steps with the optimizer follow the updates that were taken."""
+        blocks = self.executor.blocks
+        if blocks is not None and blocks.ahead is not None:
+            blocks.ahead.settle()
 
     def try_out(self, batch: Any) -> None:
         """Go forward and backward with a micro-batch, and forget the gradients."""

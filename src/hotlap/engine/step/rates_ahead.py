@@ -1,0 +1,152 @@
+"""`RatesAhead`: the next learning rates of a schedule, on the device, by updates that are taken.
+
+A schedule that steps with the optimizer must not step where an update is left out, which only the
+device knows. So it is given the rates of the next updates, and counts those that it takes; the
+schedule itself follows when somebody needs it.
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch.optim import lr_scheduler
+
+from hotlap.device.accelerator import Cuda
+
+_SIZE = 256
+"""Updates ahead. After as many the host waits for the device once."""
+_FORESEEN = (
+    lr_scheduler.StepLR,
+    lr_scheduler.MultiStepLR,
+    lr_scheduler.ConstantLR,
+    lr_scheduler.LinearLR,
+    lr_scheduler.ExponentialLR,
+    lr_scheduler.PolynomialLR,
+    lr_scheduler.CosineAnnealingLR,
+    lr_scheduler.CosineAnnealingWarmRestarts,
+)
+"""Schedules whose next rates follow from their state alone."""
+
+
+class RatesAhead:
+    """Keeps the rates of the next updates on the device.
+
+    Args:
+        scheduler: steps with every update that is taken.
+        optimizer: whose rates it sets.
+        device: a CUDA device.
+    """
+
+    def __init__(self, scheduler: Any, optimizer: Any, device: Cuda) -> None:
+        self._scheduler, self._optimizer = scheduler, optimizer
+        groups = len(optimizer.param_groups)
+        self._table = torch.zeros(groups, _SIZE, device=device.name)
+        self._taken = torch.zeros((), dtype=torch.int64, device=device.name)
+        self._attempted = self._known = self._followed = 0
+        """Updates that were tried since the table was written, rates in it, and steps that the
+        schedule itself has made since then."""
+        self.problem = None if is_foreseen(scheduler) else _why_not(scheduler)
+        """Why the next rates are not known; None if they are."""
+
+    def prepare(self, count: int) -> bool:
+        """Have the rates of so many more updates on the device; False if they cannot be known."""
+        if self.problem is None and self._attempted + count > self._known:
+            self.settle()
+            rates = foresee(self._scheduler, self._optimizer, _SIZE)
+            if len(rates) < count:
+                self.problem = "the schedule changes more than the learning rate, or ends"
+                return False
+            self._known = len(rates)
+            self._table[:, : self._known].copy_(torch.tensor(rates).t())
+            self._taken.zero_()
+            self._attempted = self._followed = 0
+        return self.problem is None
+
+    def write(self, rates: list[torch.Tensor]) -> None:
+        """Write the rates of the next update; to be captured."""
+        for rate, row in zip(rates, self._table, strict=True):
+            rate.copy_(row.index_select(0, self._taken.reshape(1)).reshape(()))
+
+    def note(self, found: torch.Tensor) -> None:
+        """Note whether an update was taken; to be captured.
+
+        Args:
+            found: a scalar, 0 if it was.
+        """
+        self._taken.add_(found.eq(0))
+
+    def count(self, attempts: int) -> None:
+        """Count updates that the device was told to try."""
+        self._attempted += attempts
+
+    def step(self) -> None:
+        """Let the schedule follow an update that the host knows was taken."""
+        self.settle()
+        self._scheduler.step()
+        if self._known:
+            self._taken.add_(1)
+            self._attempted, self._followed = self._attempted + 1, self._followed + 1
+
+    def settle(self) -> None:
+        """Let the schedule follow the updates that were taken; waits for the device."""
+        if self._attempted == self._followed:
+            return
+        taken = int(self._taken)
+        for _ in range(taken - self._followed):
+            self._scheduler.step()
+        self._followed = taken
+        if self._attempted != taken:
+            # Updates were left out, and will be looked for only once.
+            self._known = 0
+            self._attempted = self._followed = 0
+            self._taken.zero_()
+
+
+def is_foreseen(scheduler: Any) -> bool:
+    """Return whether a schedule's next rates follow from its state, and asking changes nothing.
+
+    A user's own function may count its calls, or draw.
+    """
+    if isinstance(scheduler, lr_scheduler.SequentialLR | lr_scheduler.ChainedScheduler):
+        return all(map(is_foreseen, scheduler._schedulers))
+    return type(scheduler) in _FORESEEN or hasattr(scheduler, "hotlap_name")
+
+
+def _why_not(scheduler: Any) -> str:
+    return f"the next rates of {type(scheduler).__name__} are not known in advance"
+
+
+def foresee(scheduler: Any, optimizer: Any, most: int) -> list[list[float]]:
+    """Return the rates of the next updates, each that of every group; fewer where they end.
+
+    Schedule and optimizer are afterwards as they were.
+
+    Args:
+        scheduler: of which `is_foreseen` is true.
+        optimizer: whose rates it sets.
+        most: updates to look ahead.
+    """
+    groups = optimizer.param_groups
+    state, before = copy.deepcopy(scheduler.state_dict()), [dict(group) for group in groups]
+    found: list[list[float]] = []
+    try:
+        for _ in range(most):
+            if any(_moved(group, old) for group, old in zip(groups, before, strict=True)):
+                break
+            found.append([group["lr"] for group in groups])
+            scheduler.step()
+    finally:
+        scheduler.load_state_dict(state)
+        for group, old in zip(groups, before, strict=True):
+            group.update(old)
+    return found
+
+
+def _moved(group: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Return whether anything but the rate is another one, or the rate is no plain number."""
+    same = all(
+        group[key] is value or group[key] == value
+        for key, value in before.items()
+        if key not in ("lr", "params")
+    )
+    return not same or not isinstance(group["lr"], float | int)

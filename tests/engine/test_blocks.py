@@ -1,0 +1,296 @@
+"""Several steps in one launch learn, count, save and end as one step at a time does, to the bit.
+
+Each test runs under the fake device and on a real one. An epoch has 50 samples: six whole steps of
+eight, and one of two.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import hotlap
+from hotlap.engine.step.rates_ahead import foresee, is_foreseen
+from hotlap.plan import Plan
+from hotlap.schedules import warmup_cosine
+from tests.engine.test_device_runs import Steady, loss, network, state, task, weights
+from tests.fake_device import FakeCuda
+
+LENGTHS = [2, 7, 64]
+STEPS = 40
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=pytest.mark.gpu)])
+def devices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[FakeCuda]:
+    """The fake devices that were made, newest last; none on a real one."""
+    made: list[FakeCuda] = []
+    if request.param == "fake":
+
+        def device_of(name: str | None) -> FakeCuda:
+            made.append(FakeCuda())
+            return made[-1]
+
+        monkeypatch.setattr("hotlap.engine.build.device_of", device_of)
+    return made
+
+
+def plan(length: int, **more: Any) -> Plan:
+    return Plan(
+        {"cuda_graph": {"warm_up": 2, "steps": length}, "resident": {"where": "device"}, **more}
+    )
+
+
+class Broken(Steady):
+    """Samples of which one is not a number: each epoch has one update that is left out."""
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, label = super().__getitem__(index)
+        return inputs + (float("nan") if index == 23 else 0.0), label
+
+
+def summed(model: nn.Module, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = model(batch[0])
+    return nn.functional.cross_entropy(logits, batch[1], reduction="sum"), (batch[1] >= 0).sum()
+
+
+def normal() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def cosine(optimizer: Any) -> Any:
+    return warmup_cosine(total=STEPS, warmup=5)(optimizer)
+
+
+def decay(optimizer: Any) -> Any:
+    first = lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=6)
+    return lr_scheduler.SequentialLR(
+        optimizer, [first, lr_scheduler.ExponentialLR(optimizer, 0.95)], milestones=[6]
+    )
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ends in an epoch": {"steps": 33},
+    "by epochs": {"steps": None, "epochs": 6},
+    "whole steps only": {"drop_last": True},
+    "in parts": {"batch_size": 4, "accumulate": 2},
+    "sums": {"loss": summed},
+    "sums in parts": {"loss": summed, "batch_size": 4, "accumulate": 2},
+    "skips": {"data": Broken(), "model": normal},
+    "schedule": {"schedule": cosine},
+    "schedule, skips": {"schedule": decay, "data": Broken()},
+    "schedule per epoch": {
+        "schedule": lambda o: lr_scheduler.StepLR(o, 2),
+        "schedule_per": "epoch",
+        "steps": None,
+        "epochs": 6,
+    },
+    "no clipping": {"clip_norm": None},
+    "momentum": {"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)},
+}
+
+
+def trained(length: int, run_dir: Path, options: dict[str, Any], **more: Any) -> Any:
+    given = {"data": Steady(), "steps": STEPS, "held_out": Steady(), **options}
+    return hotlap.train(task(**given), plan(length), device="cuda", run_dir=run_dir, **more)
+
+
+def assert_same(mine: Any, theirs: Any, left: Path, right: Path) -> None:
+    assert state(left) == state(right)
+    for own, other in zip(mine.epochs, theirs.epochs, strict=True):
+        assert (own.steps, own.loss, own.skipped_steps) == (
+            *(other.steps, other.loss, other.skipped_steps),
+        )
+        assert own.held_out == other.held_out
+    assert (mine.steps, mine.skipped_steps) == (theirs.steps, theirs.skipped_steps)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("case", CASES)
+def test_a_block_of_steps_is_as_many_steps(
+    case: str, length: int, devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    one = trained(1, tmp_path / "one", CASES[case])
+    many = trained(length, tmp_path / "many", CASES[case])
+    assert_same(many, one, tmp_path / "many", tmp_path / "one")
+    row = many.techniques[-1]
+    assert row["name"] == "cuda_graph" and row["state"] == "applied", many.techniques
+    assert " launches" in row["why"], row
+    # The first epoch reads; most of what follows is launched in blocks.
+    launched = int(row["why"].split("; ")[1].split()[0])
+    assert launched >= many.steps - 7 - 4 * len(many.epochs)
+    if devices:
+        launches = int(row["why"].split(" in ")[1].split()[0])
+        assert launches <= launched / min(length, 2) + 6
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("every", ["1steps", "5steps", "2epochs"])
+def test_a_save_cuts_a_block_and_the_run_goes_on_from_it(
+    every: str, length: int, devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    del devices
+    options = {"schedule": cosine, "data": Broken()}
+    saved: dict[str, list[str]] = {}
+    for name, each in (("one", 1), ("many", length)):
+        trained(each, tmp_path / name, options, save_every=every, keep=99)
+        saved[name] = sorted(path.name for path in (tmp_path / name / "ckpt").glob("step-*"))
+    assert saved["many"] == saved["one"]
+    assert len(saved["one"]) == {"1steps": 40, "5steps": 8, "2epochs": 3}[every]
+    for name in saved["one"]:
+        theirs, mine = (tmp_path / run / "ckpt" / name for run in ("one", "many"))
+        for file in theirs.glob("*.safetensors"):
+            assert file.read_bytes() == (mine / file.name).read_bytes(), f"{name}/{file.name}"
+
+
+@pytest.mark.parametrize("stop", [9, 17, 23])
+def test_resumed_in_the_middle_of_what_was_a_block_it_ends_with_the_same_bits(
+    stop: int, devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    del devices
+    options = {"schedule": cosine, "data": Broken()}
+    whole = trained(7, tmp_path / "whole", options)
+    given = {"data": Broken(), "steps": STEPS, "held_out": Steady(), "schedule": cosine}
+    asked = 0
+
+    def stops() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked >= stop
+
+    parts: dict[str, Any] = {"device": "cuda", "run_dir": tmp_path / "parts"}
+    begun = hotlap.train(task(**given), plan(1), **parts, stop=stops)
+    assert begun.is_stopped and begun.steps < STEPS
+    done = hotlap.train(task(**given), plan(7), **parts, resume="auto")
+    assert state(tmp_path / "parts") == state(tmp_path / "whole")
+    assert done.epochs[-1].loss == whole.epochs[-1].loss
+    assert done.skipped_steps == whole.skipped_steps
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"schedule": lambda o: lr_scheduler.LambdaLR(o, lambda n: 0.9**n)}, "LambdaLR are not"),
+        ({"data": Steady(), "transform": lambda sample: sample}, "no epoch was served from rows"),
+    ],
+)
+def test_what_cannot_be_taken_in_blocks_is_taken_step_by_step_and_says_why(
+    options: dict[str, Any], words: str, devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    del devices
+    one = trained(1, tmp_path / "one", options)
+    many = trained(7, tmp_path / "many", options)
+    assert_same(many, one, tmp_path / "many", tmp_path / "one")
+    assert "each launch took one" in many.techniques[-1]["why"]
+    assert words in many.techniques[-1]["why"]
+
+
+def test_a_block_that_cannot_be_captured_is_taken_step_by_step(
+    devices: list[FakeCuda], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = FakeCuda.capture
+
+    def captures_once(device: FakeCuda, work: Callable[[], Any], stream: Any) -> Any:
+        if "capture" in device.calls:
+            raise RuntimeError("no memory for a second graph")
+        return capture(device, work, stream)
+
+    monkeypatch.setattr(FakeCuda, "capture", captures_once)
+    if not devices and torch.cuda.is_available():
+        pytest.skip("a real device has memory for it")
+    one = trained(1, tmp_path / "one", {})
+    many = trained(7, tmp_path / "many", {})
+    assert_same(many, one, tmp_path / "many", tmp_path / "one")
+    assert "capture of 3 steps failed: no memory for a second" in many.techniques[-1]["why"]
+
+
+def test_samples_that_change_are_not_those_of_a_graph(
+    devices: list[FakeCuda], tmp_path: Path
+) -> None:
+    class Harder(Steady):
+        """Its samples are others from the third epoch on, as a curriculum's are."""
+
+        level = 0.0
+
+        def __getitem__(self, index: int) -> Any:
+            inputs, label = super().__getitem__(index)
+            return inputs + self.level, label
+
+    del devices
+
+    def learned(length: int, run_dir: Path) -> Any:
+        data = Harder()
+
+        def next_level(epoch: Any) -> None:
+            data.level = float(epoch.epoch >= 3)
+
+        return trained(length, run_dir, {"data": data}, progress=next_level)
+
+    one, many = learned(1, tmp_path / "one"), learned(7, tmp_path / "many")
+    assert_same(many, one, tmp_path / "many", tmp_path / "one")
+    assert " launches" in many.techniques[-1]["why"]
+
+
+def test_gradients_are_those_of_the_last_step(devices: list[FakeCuda], tmp_path: Path) -> None:
+    del devices
+    found = []
+    for length in (1, 7):
+        done = trained(length, tmp_path / str(length), {"steps": 34})
+        found.append([parameter.grad for parameter in done.model.parameters()])
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("make", [cosine, decay, lambda o: lr_scheduler.CosineAnnealingLR(o, 9)])
+def test_rates_to_come_are_those_that_come_and_asking_changes_nothing(make: Any) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+    scheduler = make(optimizer)
+    optimizer.step()
+    assert is_foreseen(scheduler)
+    for _ in range(3):
+        scheduler.step()
+    before = repr(scheduler.state_dict())
+    expected = foresee(scheduler, optimizer, 20)
+    assert repr(scheduler.state_dict()) == before
+    found = []
+    for _ in range(20):
+        found.append([optimizer.param_groups[0]["lr"]])
+        scheduler.step()
+    assert found == expected
+
+
+def test_a_users_own_function_is_not_called_ahead() -> None:
+    calls: list[int] = []
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+    own = lr_scheduler.LambdaLR(optimizer, lambda n: calls.append(n) or 1.0)
+    assert not is_foreseen(own)
+    assert not is_foreseen(lr_scheduler.ChainedScheduler([own], optimizer))
+    cycle = lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9, cycle_momentum=False)
+    assert not is_foreseen(cycle)
+    assert calls == [0]
+
+
+def test_losses_of_many_samples_are_summed_wide(devices: list[FakeCuda]) -> None:
+    del devices
+    from hotlap.engine.step.device_decision import TakenFlag
+    from hotlap.engine.step.sums import add_to, widen
+
+    totals = widen(torch.tensor(0.0)), widen(torch.tensor(2.0**30))
+    add_to(totals, torch.tensor(0.1), TakenFlag(torch.tensor(0.0)), 3)
+    add_to(totals, torch.tensor(float("nan")), TakenFlag(torch.tensor(1.0)), 5)
+    # In float32 neither sum would hold these.
+    assert float(totals[1]) == 2**30 + 3
+    assert float(totals[0]) == float(torch.tensor(0.1).double() * 3)
+
+
+def test_without_blocks_nothing_is_asked_of_a_schedule_ahead(devices: list[FakeCuda]) -> None:
+    del devices
+    done = hotlap.train(
+        task(data=Steady(), loss=loss, model=network, steps=8), plan(1), device="cuda"
+    )
+    assert len(weights(done)) == 4
+    assert "launches" not in done.techniques[-1]["why"]

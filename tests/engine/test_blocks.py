@@ -20,7 +20,8 @@ from hotlap.schedules import warmup_cosine
 from tests.engine.test_device_runs import Steady, loss, network, state, task, weights
 from tests.fake_device import FakeCuda
 
-LENGTHS = [2, 7, 64]
+SLOW = pytest.mark.slow
+LENGTHS = [pytest.param(2, marks=SLOW), 7, pytest.param(64, marks=SLOW)]
 STEPS = 40
 
 
@@ -83,6 +84,8 @@ CASES: dict[str, dict[str, Any]] = {
     "skips": {"data": Broken(), "model": normal},
     "schedule": {"schedule": cosine},
     "schedule, skips": {"schedule": decay, "data": Broken()},
+    # At the last, single step of each epoch the rate is what it was there before.
+    "restarts": {"schedule": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 7)},
     "schedule per epoch": {
         "schedule": lambda o: lr_scheduler.StepLR(o, 2),
         "schedule_per": "epoch",
@@ -92,6 +95,9 @@ CASES: dict[str, dict[str, Any]] = {
     "no clipping": {"clip_norm": None},
     "momentum": {"optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)},
 }
+
+
+FAST = ("schedule, skips", "sums in parts")
 
 
 def trained(length: int, run_dir: Path, options: dict[str, Any], **more: Any) -> Any:
@@ -110,7 +116,9 @@ def assert_same(mine: Any, theirs: Any, left: Path, right: Path) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [name if name in FAST else pytest.param(name, marks=SLOW) for name in CASES]
+)
 def test_a_block_of_steps_is_as_many_steps(
     case: str, length: int, devices: list[FakeCuda], tmp_path: Path
 ) -> None:
@@ -129,7 +137,7 @@ def test_a_block_of_steps_is_as_many_steps(
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("every", ["1steps", "5steps", "2epochs"])
+@pytest.mark.parametrize("every", [pytest.param("1steps", marks=SLOW), "5steps", "2epochs"])
 def test_a_save_cuts_a_block_and_the_run_goes_on_from_it(
     every: str, length: int, devices: list[FakeCuda], tmp_path: Path
 ) -> None:
@@ -147,7 +155,7 @@ def test_a_save_cuts_a_block_and_the_run_goes_on_from_it(
             assert file.read_bytes() == (mine / file.name).read_bytes(), f"{name}/{file.name}"
 
 
-@pytest.mark.parametrize("stop", [9, 17, 23])
+@pytest.mark.parametrize("stop", [pytest.param(9, marks=SLOW), 17, pytest.param(23, marks=SLOW)])
 def test_resumed_in_the_middle_of_what_was_a_block_it_ends_with_the_same_bits(
     stop: int, devices: list[FakeCuda], tmp_path: Path
 ) -> None:

@@ -214,7 +214,9 @@ def test_a_loss_is_still_that_of_its_step_when_the_next_one_was_taken(
     assert float(first) == (2.0 if mode == "default" else 1.0)
 
 
-@pytest.mark.parametrize("name", ["autocast", "master_weights"])
+@pytest.mark.parametrize(
+    "name", ["autocast", pytest.param("master_weights", marks=pytest.mark.slow)]
+)
 def test_what_looks_at_a_forward_neither_breaks_nor_repeats_its_compilation(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,7 @@ def _in_blocks(
             if done.ends_epoch and built.scheduler is not None and steps_each_epoch(built):
                 built.scheduler.step()
             yield done
-            if number == total:
+            if total is not None and number >= total:
                 return
         first = 0
 

@@ -121,7 +121,8 @@ class CapturedGraph:
         self._wish.refused = self._why_not_replayed()
         if self._wish.refused is not None:
             return None
-        self._rates.follow()
+        if blocks.ahead is None:
+            self._rates.follow()
         found = blocks.take(epoch, first, count, totals)
         if found is None:
             # A capture that failed has left no gradients.

@@ -20,8 +20,11 @@ from torch.profiler import ProfilerActivity, profile
 import hotlap
 from benchmarks.gpu_rows import Rows
 from hotlap.device.accelerator import Cuda, Device
+from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
-from hotlap.engine.run import steps_of
+from hotlap.engine.clock import EpochClock
+from hotlap.engine.retries import Retries
+from hotlap.engine.state.content import Position
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
 
@@ -60,16 +63,35 @@ class Sizes:
 
 
 class Engine:
-    """Steps of hotlap's engine; their losses are not read."""
+    """Steps of hotlap's engine, as `hotlap.train` takes and counts them; no loss is read."""
 
     def __init__(self, task: hotlap.Task, plan: Mapping[str, Any], sizes: Sizes) -> None:
         device = sizes.device.name
         self.built: BuiltRun = build(task, Plan(dict(plan)), device=device, fill_ahead=True)
-        self._steps: Iterator[Any] = steps_of(self.built)
+        self._clock = EpochClock(self.built.hardware)
+        self._left = 0
+        """Steps that may still be taken in this call."""
+        self._steps: Iterator[Any] = take_steps(
+            self.built,
+            Position(),
+            Retries(self.built, print),
+            lambda _: self._left,
+            lambda: self._clock.totals,
+        )
+        self.unit = int(plan.get("cuda_graph", {}).get("steps", 1))
+        """Steps that one launch takes."""
+        if self.unit > 1:
+            # The first epoch is taken step by step.
+            self(task.steps_per_epoch or 0)
 
     def __call__(self, count: int) -> None:
-        for _ in range(count):
-            next(self._steps)
+        self._left = count
+        while self._left:
+            step = next(self._steps)
+            self._left -= step.count
+            self._clock.add(step)
+            if step.ends_epoch:
+                self._clock = EpochClock(self.built.hardware)
 
     def proofs(self) -> list[dict[str, Any]]:
         return self.built.applied.proofs()

@@ -3,12 +3,17 @@
 What it does   runs the first steps as they are, then captures forward, loss, backward, clipping and
                update as one graph; every later step of the same shapes is one launch. The batch is
                copied into fixed buffers, learning rates are read from the device, and an update is
-               left out by the device itself. An epoch's last, shorter step runs as it is.
+               left out by the device itself. An epoch's last, shorter step runs as it is. With
+               `steps` above 1, `hotlap train` takes several steps in one launch once all samples
+               lie on the device: batches are gathered and losses summed there. Verdicts follow
+               step by step.
 When it helps  small models and small batches, where the host cannot queue kernels as fast as the
                device runs them.
-When it hurts  memory: the graph keeps what one step needs. Models that the device already computes
+When it hurts  memory: each graph keeps what one step needs. Models that the device already computes
                without a gap gain nothing. A schedule that steps with the optimizer makes the host
-               wait for each step, to know whether it was taken. Beliefs to correct: a graph makes
+               wait for each step, to know whether it was taken; with `steps`, once in some hundred
+               steps, if it is one of torch's that follows from its state alone, or of
+               `hotlap.schedules`. Beliefs to correct: a graph makes
                no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
                schedule of the learning rate is none either. What is: a schedule of momentum, betas
                or weight decay, as OneCycleLR's; `.item()`, `print` or an `if` on a value in model

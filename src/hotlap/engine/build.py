@@ -184,8 +184,7 @@ def _build(
         reduce,
         partial(first_batch, source, hardware),
     )
-    if scheduler is not None and task.schedule_per == "step":
-        step.look_ahead(scheduler, hardware)
+    step.look_ahead(scheduler if task.schedule_per == "step" else None, hardware)
     held_out = held_out_source(task, reduce)
     if held_out is not None:
         held_out = with_techniques(held_out, *around, is_held_out=True)

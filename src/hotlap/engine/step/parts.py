@@ -151,7 +151,7 @@ class Step:
 
     def look_ahead(self, scheduler: Any, hardware: Any) -> None:
         """Follow a schedule that steps with the optimizer where several steps are taken at once."""
-        if self.executor.blocks is not None:
+        if self.executor.blocks is not None and scheduler is not None:
             ahead = RatesAhead(scheduler, self.update.optimizer, hardware)
             self.executor.blocks.ahead = ahead
 

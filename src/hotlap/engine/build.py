@@ -173,12 +173,11 @@ def _build(
     source = with_techniques(training_source(task, reduce), *around)
     check_statistics(task, model, source.micro, reduce.world)
     check_gradients(task, target, source.micro)
-    loss = _wrap_loss(task, target)
     step = step_of(
         task,
         acts_on.implementation,
         hardware,
-        (model, loss, optimizer),
+        (model, _wrap_loss(task, target), optimizer),
         target,
         check_finite,
         reduce,

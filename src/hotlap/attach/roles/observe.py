@@ -317,9 +317,9 @@ class Watch(Part):
             ranks=self._session.ranks,
             exposed_ms=self.exposed_ms(),
             sums=self.wrappers.facts(self.steps),
-            **self._settings.facts(self.roots),
             device_bytes=device_bytes,
             device_room=device_room,
+            **self._settings.facts(self.roots),
         )
 
 

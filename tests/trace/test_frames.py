@@ -1,5 +1,6 @@
 """The loops around a running line are counted without running anything of the user's."""
 
+import linecache
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ def loops_of(header: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     namespace: dict[str, Any] = {"__name__": "users"}
     exec(compile(path.read_text(), str(path), "exec"), namespace)
     frames.is_users.cache_clear()
-    frames._tree.cache_clear()
-    frames.linecache.clearcache()
+    frames.tree_of.cache_clear()
+    linecache.clearcache()
     found: list[frames.Loop] = []
     namespace["go"](lambda: found.extend(frames.loops_around(sys._getframe(1))))
     assert namespace["Config"].runs <= 1, "a property was run once more, to count the loop"

@@ -3,9 +3,9 @@
 from typing import Any
 
 from hotlap.diagnosis.interventions_on_ranks import PAGES as ON_RANKS
+from hotlap.diagnosis.interventions_on_steps import BY_NOTE
 from hotlap.diagnosis.interventions_on_steps import PAGES as ON_STEPS
 from hotlap.techniques import FeedTarget, Numerics, OptimizerTarget, Proof, Refusal, Technique
-from hotlap.techniques.record import Live
 
 
 def _serve_one_batch(target: FeedTarget) -> FeedTarget:
@@ -35,16 +35,6 @@ def _proof(target: FeedTarget) -> Proof:
     return Proof("applied", "one batch served again and again")
 
 
-def _switch_on(target: Any, options: Any) -> None:
-    del options
-    target.notes["is_on"] = True
-
-
-def _switch_off(target: Any, options: Any) -> None:
-    del options
-    target.notes["is_on"] = False
-
-
 REPLAY = Technique(
     name="replay",
     seam="feed",
@@ -53,7 +43,7 @@ REPLAY = Technique(
     apply=_serve_one_batch,
     proof=_proof,
     candidates=lambda: (),
-    live=Live(_switch_on, _switch_off),
+    live=BY_NOTE,
     on_ranks=True,
 )
 
@@ -108,7 +98,7 @@ FREE_STEP = Technique(
     apply=_hide_gradients,
     proof=_proof_of_hiding,
     candidates=lambda: (),
-    live=Live(_switch_on, _switch_off),
+    live=BY_NOTE,
     on_ranks=True,
 )
 """Shows what a step would take with an optimizer that costs nothing."""

@@ -10,6 +10,20 @@ from hotlap.techniques import ModelTarget, Numerics, Proof, Refusal, Technique
 from hotlap.techniques.record import Live, ProcessTarget
 
 
+def _switch_on(target: Any, options: Any) -> None:
+    del options
+    target.notes["is_on"] = True
+
+
+def _switch_off(target: Any, options: Any) -> None:
+    del options
+    target.notes["is_on"] = False
+
+
+BY_NOTE = Live(_switch_on, _switch_off)
+"""Of an intervention that asks its note `is_on` each time."""
+
+
 def _without_anomaly(target: ProcessTarget) -> ProcessTarget:
     target.switch = lambda: _gate_anomaly(target.notes)
     return target
@@ -47,14 +61,12 @@ def _proof_without_anomaly(target: ProcessTarget) -> Proof:
 
 
 def _anomaly_off(target: ProcessTarget, options: Any) -> None:
-    del options
-    target.notes["is_on"] = True
+    _switch_on(target, options)
     target.notes["update"]()
 
 
 def _anomaly_as_wanted(target: ProcessTarget, options: Any) -> None:
-    del options
-    target.notes["is_on"] = False
+    _switch_off(target, options)
     target.notes["update"]()
 
 
@@ -106,16 +118,6 @@ def _proof_without_graph(target: ProcessTarget) -> Proof:
     return Proof("applied", f"{count} backwards without a graph of themselves")
 
 
-def _switch_on(target: Any, options: Any) -> None:
-    del options
-    target.notes["is_on"] = True
-
-
-def _switch_off(target: Any, options: Any) -> None:
-    del options
-    target.notes["is_on"] = False
-
-
 NO_GRAPH = Technique(
     name="no_graph_of_gradients",
     seam="process",
@@ -124,7 +126,7 @@ NO_GRAPH = Technique(
     apply=_without_graph,
     proof=_proof_without_graph,
     candidates=lambda: (),
-    live=Live(_switch_on, _switch_off),
+    live=BY_NOTE,
 )
 
 

@@ -1,10 +1,10 @@
 """How a diagnosis spends its seconds: what is left, and how many trials fit into it."""
 
 import math
-import os
 import time
 from dataclasses import dataclass, field
 
+from hotlap.host.probes import affinity
 from hotlap.lab.turn_lengths import turn_length, usable_steps, warm_up_lengths
 from hotlap.trace.schema import Trace
 
@@ -64,7 +64,7 @@ class RaceTime:
             turns = max(1, (usable_steps(self.planned_steps) - sum(warm_up)) // steps)
             again = math.ceil(rounds / turns) - 1
         # The first processes start side by side; those that take the place of others one by one.
-        starts_s = math.ceil(arms / _cores()) * start_s
+        starts_s = math.ceil(arms / affinity()) * start_s
         turns_s = arms * (sum(warm_up) + rounds * steps) * self.trace.step_ms()["mean"] / 1000
         return starts_s + turns_s + arms * again * again_s
 
@@ -77,7 +77,3 @@ class RaceTime:
     def least_s(self) -> float:
         """What the smallest race takes."""
         return self.seconds(1, _LEAST_ROUNDS)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

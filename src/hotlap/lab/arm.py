@@ -1,7 +1,6 @@
 """One arm of a race: its process, its turns, and the times that it reports."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hotlap.errors import HotlapError, TrialError
+from hotlap.host.probes import affinity
 from hotlap.lab.trial import Lab, Trial
 from hotlap.lab.turn_lengths import (
     WARM_UP,
@@ -79,7 +79,7 @@ def start_all(
     # The plans first: one that reads the whole data set takes longest. On a device, whose memory
     # all share, the plain runs: a plan that needs more than there is left is one that fails.
     ordered = sorted(arms, key=lambda arm: (arm.name in twins) != (at_a_time is not None))
-    pool = ThreadPoolExecutor(at_a_time or _usable_cores())
+    pool = ThreadPoolExecutor(at_a_time or affinity())
     try:
         starts = [pool.submit(_start, arm, twins, deadline, progress) for arm in ordered]
         for start in as_completed(starts):
@@ -117,10 +117,6 @@ def _start(
         leave_out(arm, error, must=arm.name in twins)
     except HotlapError as error:
         leave_out(arm, error, must=arm.name in twins)
-
-
-def _usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def leave_out(arm: Arm, error: HotlapError, *, must: bool) -> None:

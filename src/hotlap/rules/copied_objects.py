@@ -10,22 +10,19 @@ Evidence       samples of the running line while steps were timed; medium confid
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import beside_the_step, is_copying, nominate_spot
+from hotlap.rules.sampled import is_copying, nominate_beside
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each statement of the loop that copies objects."""
-    return [
-        nominate_spot(
-            trace,
-            spot,
-            "objects are copied whole",
-            f"copy less often at {spot.statement}, for instance when an evaluation was better than "
-            "all before, and only what is needed",
-        )
-        for spot in beside_the_step(trace, is_copying)
-    ]
+    return nominate_beside(
+        trace,
+        is_copying,
+        "objects are copied whole",
+        "copy less often at {spot.statement}, for instance when an evaluation was better than all "
+        "before, and only what is needed",
+    )
 
 
 RULE = Rule(name="copied_objects", kind="speed", nominate=nominate)

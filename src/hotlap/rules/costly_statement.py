@@ -10,22 +10,19 @@ Evidence       samples of the running line while steps were timed: what the step
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import beside_the_step, is_of_no_kind, nominate_spot
+from hotlap.rules.sampled import is_of_no_kind, nominate_beside
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each statement of the loop that takes a share of the step."""
-    return [
-        nominate_spot(
-            trace,
-            spot,
-            "time between the update and the next forward goes to one statement",
-            f"do less at {spot.statement}: once before training, every some steps, or for a whole "
-            "batch at a time instead of element by element",
-        )
-        for spot in beside_the_step(trace, is_of_no_kind)
-    ]
+    return nominate_beside(
+        trace,
+        is_of_no_kind,
+        "time between the update and the next forward goes to one statement",
+        "do less at {spot.statement}: once before training, every some steps, or for a whole batch "
+        "at a time instead of element by element",
+    )
 
 
 RULE = Rule(name="costly_statement", kind="speed", nominate=nominate)

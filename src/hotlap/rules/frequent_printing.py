@@ -9,21 +9,18 @@ Evidence       samples of the running line while steps were timed; medium confid
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import beside_the_step, is_printing, nominate_spot
+from hotlap.rules.sampled import is_printing, nominate_beside
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each statement of the loop that prints."""
-    return [
-        nominate_spot(
-            trace,
-            spot,
-            "texts are made and printed",
-            f"print less often at {spot.statement}, and numbers instead of tensors",
-        )
-        for spot in beside_the_step(trace, is_printing)
-    ]
+    return nominate_beside(
+        trace,
+        is_printing,
+        "texts are made and printed",
+        "print less often at {spot.statement}, and numbers instead of tensors",
+    )
 
 
 RULE = Rule(name="frequent_printing", kind="speed", nominate=nominate)

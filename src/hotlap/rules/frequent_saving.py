@@ -8,21 +8,18 @@ Evidence       samples of the running line while steps were timed; medium confid
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import beside_the_step, is_saving, nominate_spot
+from hotlap.rules.sampled import is_saving, nominate_beside
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each statement of the loop that writes files."""
-    return [
-        nominate_spot(
-            trace,
-            spot,
-            f"files are written by {spot.library}",
-            f"save less often at {spot.statement}: every some minutes, or at the end of an epoch",
-        )
-        for spot in beside_the_step(trace, is_saving)
-    ]
+    return nominate_beside(
+        trace,
+        is_saving,
+        "files are written by {spot.library}",
+        "save less often at {spot.statement}: every some minutes, or at the end of an epoch",
+    )
 
 
 RULE = Rule(name="frequent_saving", kind="speed", nominate=nominate)

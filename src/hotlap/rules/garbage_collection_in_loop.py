@@ -10,21 +10,18 @@ Evidence       samples of the running line while steps were timed; medium confid
 
 from hotlap.rules.nomination import Nomination
 from hotlap.rules.record import Rule
-from hotlap.rules.sampled import beside_the_step, is_collecting, nominate_spot
+from hotlap.rules.sampled import is_collecting, nominate_beside
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate each statement of the loop that calls the collector."""
-    return [
-        nominate_spot(
-            trace,
-            spot,
-            "all objects of the process are visited",
-            f"remove `{spot.text}`, or call it once an epoch",
-        )
-        for spot in beside_the_step(trace, is_collecting)
-    ]
+    return nominate_beside(
+        trace,
+        is_collecting,
+        "all objects of the process are visited",
+        "remove `{spot.text}`, or call it once an epoch",
+    )
 
 
 RULE = Rule(name="garbage_collection_in_loop", kind="speed", nominate=nominate)

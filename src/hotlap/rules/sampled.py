@@ -75,6 +75,23 @@ def beside_the_step(trace: Trace, is_kind: Callable[[Spot], bool]) -> list[Spot]
     ]
 
 
+def nominate_beside(
+    trace: Trace, is_kind: Callable[[Spot], bool], what: str, by_hand: str
+) -> list[Nomination]:
+    """Nominate each statement that `beside_the_step` finds.
+
+    Args:
+        trace: what was watched.
+        is_kind: which statements are meant.
+        what: what is done there; `{spot.library}` and the like stand for what is known of it.
+        by_hand: the edit, with the same.
+    """
+    return [
+        nominate_spot(trace, spot, what.format(spot=spot), by_hand.format(spot=spot))
+        for spot in beside_the_step(trace, is_kind)
+    ]
+
+
 def is_costly(spot: Spot) -> bool:
     """True if enough time was sampled there to speak of it."""
     return spot.share >= WORTH_SAYING and spot.samples >= _FEW

@@ -3,7 +3,6 @@
 import ast
 import gc
 import inspect
-import linecache
 import os
 import sys
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
+from hotlap.trace.statements import covers, tree_of
 from hotlap.usercode import is_users
 
 _REFERENCES = 3
@@ -170,23 +170,11 @@ def loops_around(frame: FrameType | None) -> list[Loop]:
 
 
 @lru_cache(maxsize=64)
-def _tree(filename: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(filename)))
-    except SyntaxError:
-        return None
-
-
-@lru_cache(maxsize=64)
 def _enclosing_loops(filename: str, line: int) -> list[ast.For]:
-    tree = _tree(filename)
+    tree = tree_of(filename)
     if tree is None:
         return []
-    around = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.For) and node.lineno <= line <= (node.end_lineno or node.lineno)
-    ]
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.For) and covers(node, line)]
     return sorted(around, key=lambda node: node.lineno, reverse=True)
 
 

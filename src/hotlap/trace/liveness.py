@@ -4,7 +4,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hotlap.trace.statements import tree_of
+from hotlap.trace.statements import covers, tree_of
 
 NEXT_PASS = "next_pass"
 AFTER_LOOP = "after_loop"
@@ -32,7 +32,7 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
     loop = _innermost_loop(tree, lines) or _innermost_loop(tree, lines[:1])
     if loop is None:
         return ""
-    around = [node for node in ast.walk(tree) if _holds(node, [loop.lineno])]
+    around = [node for node in ast.walk(tree) if covers(node, loop.lineno)]
     functions = [node for node in around if isinstance(node, _Function)]
     scopes = [node for node in functions if node.lineno < loop.lineno]
     scope = max(scopes, key=lambda node: node.lineno) if scopes else tree
@@ -49,13 +49,14 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
 def _innermost_loop(
     tree: ast.Module, lines: Sequence[int]
 ) -> ast.For | ast.AsyncFor | ast.While | None:
-    loops = [node for node in ast.walk(tree) if isinstance(node, _Loop) and _holds(node, lines)]
+    loops = [
+        node for node in ast.walk(tree) if isinstance(node, _Loop) and _covers_all(node, lines)
+    ]
     return max(loops, key=lambda node: node.lineno, default=None)
 
 
-def _holds(node: ast.AST, lines: Sequence[int]) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and all(first <= each <= last for each in lines)
+def _covers_all(node: ast.AST, lines: Sequence[int]) -> bool:
+    return all(covers(node, line) for line in lines)
 
 
 def _is_declared_elsewhere(scope: ast.AST, name: str) -> bool:

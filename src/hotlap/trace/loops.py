@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hotlap.trace.statements import called_name, tree_of
+from hotlap.trace.statements import called_name, covers, tree_of
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")
@@ -41,11 +41,11 @@ def loop_at(
     found = [
         loop
         for node in ast.walk(tree)
-        if _holds(node, line) and not any(_holds(node, each) for each in without)
+        if covers(node, line) and not any(covers(node, each) for each in without)
         for loop in [_loop(node)]
         if loop is not None and not _is_header(node, line, column)
     ]
-    function = max((node.lineno for node in _functions(tree) if _holds(node, line)), default=0)
+    function = max((node.lineno for node in _functions(tree) if covers(node, line)), default=0)
     return min((each for each in found if each.line >= function), key=_line_of, default=None)
 
 
@@ -66,11 +66,6 @@ def _line_of(loop: InnerLoop) -> int:
 
 def _functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def _holds(node: ast.AST, line: int) -> bool:
-    first = getattr(node, "lineno", None)
-    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
 
 
 def _loop(node: ast.AST) -> InnerLoop | None:

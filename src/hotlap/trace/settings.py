@@ -1,12 +1,12 @@
 """What a script has set for all of its steps: anomaly detection, precision, threads."""
 
-import os
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 
+from hotlap.host.probes import affinity
 from hotlap.trace import frames
 from hotlap.trace.statements import place_of_call
 from hotlap.usercode import imported_files
@@ -50,7 +50,7 @@ class Settings:
             else "",
             "keeps_gradient_graph": self._keeps_graph,
             "in_float64": double / total if total else 0.0,
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
+            "cores": affinity(),
             "threads_where": _called("set_num_threads"),
         }
 

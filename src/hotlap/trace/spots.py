@@ -16,7 +16,7 @@ from hotlap.trace import frames
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
 from hotlap.trace.loops import InnerLoop, loop_at
 from hotlap.trace.schema import PHASES, HotLine, Spot
-from hotlap.trace.statements import tree_of
+from hotlap.trace.statements import covers, tree_of
 from hotlap.usercode import is_hotlaps
 
 _EVERY_S = 0.01
@@ -233,13 +233,9 @@ def outermost_statement(file: str, line: int, without: frozenset[int]) -> int | 
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.stmt)
-        and _holds(node, line)
+        and covers(node, line)
         and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     ]
-    apart = [node.lineno for node in around if not any(_holds(node, each) for each in without)]
-    is_header = any(isinstance(node, ast.For) and _holds(node.iter, line) for node in around)
+    apart = [node.lineno for node in around if not any(covers(node, each) for each in without)]
+    is_header = any(isinstance(node, ast.For) and covers(node.iter, line) for node in around)
     return min(apart, default=line if is_header and line not in without else None)
-
-
-def _holds(node: ast.stmt | ast.expr, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or node.lineno)

@@ -135,6 +135,12 @@ def tree_of(file: str) -> ast.Module | None:
         return None
 
 
+def covers(node: ast.AST, line: int) -> bool:
+    """Return whether a line belongs to a node; none does where the node has no place."""
+    first = getattr(node, "lineno", None)
+    return first is not None and first <= line <= (getattr(node, "end_lineno", None) or first)
+
+
 @lru_cache(maxsize=64)
 def _nodes(file: str) -> tuple[ast.stmt | ast.Call, ...]:
     tree = tree_of(file)

@@ -187,16 +187,16 @@ def noisy(kind: str) -> Script:
 
 
 @pytest.mark.slow
-def test_the_second_plain_run_beside_a_plans_gives_what_one_after_another_gives() -> None:
-    """A script without a seed: both have to be followed once more."""
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_script_without_a_seed_is_followed_again_with_one(at_once: bool) -> None:
     script = Script(path="loading.py", args=("1000000",), cwd=str(NOISY.parent))
-    for at_once in (False, True):
+    for plan, tier in (({"resident": {}}, "exact"), (FUSED.techniques, "rounding")):
         with Lab(script) as lab:
             made = Prover(lab, 24, registry(), at_once=at_once)
             made.run_plain()
-            assert lab.inject_seed == (None if at_once else 0)
-            found = made.prove(Plan({"resident": {}}))
-            assert (found.tier, made.differs, lab.inject_seed) == ("exact", None, 0)
+            assert lab.inject_seed is None
+            found = made.prove(Plan(plan))
+            assert (found.tier, made.differs, lab.inject_seed) == (tier, None, 0)
             assert not lab.shares_cores
 
 
@@ -221,6 +221,59 @@ def test_plain_runs_are_compared_though_the_plan_beside_them_fails(
     with pytest.raises(TrialError):
         runs.follow(FUSED)
     assert len(compared) == 1 and not lab.shares_cores
+
+
+EQUAL: dict[str, Any] = {
+    "batches": ["a", "b"],
+    "loss_digests": ["c", "d"],
+    "weights": ["e", "f"],
+    "buffers": ["g", "h"],
+    "averages": [],
+    "evaluated": [[1, "model", "i", "j"]],
+    "followed": {"updates": [{"random": ["k", "l", "m"]}]},
+}
+OTHER_DRAWS = {"updates": [{"random": ["k", "l", "n"]}]}
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(
+    ("claims_exact", "changed", "plain_runs"),
+    [
+        (True, {}, 1),
+        (False, {}, 2),
+        *((True, {key: ["x"]}, 2) for key in ("batches", "loss_digests", "weights", "buffers")),
+        (True, {"evaluated": []}, 2),
+        (True, {"followed": OTHER_DRAWS}, 2),
+    ],
+)
+def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
+    claims_exact: bool,
+    changed: dict[str, Any],
+    plain_runs: int,
+    at_once: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    followed: list[Plan] = []
+
+    def run(lab: Any, plan: Plan, **options: Any) -> Any:
+        del lab, options
+        followed.append(plan)
+        more = changed if plan.techniques else {}
+        return {"record": {**EQUAL, **more}, "techniques": []}
+
+    monkeypatch.setattr(followed_runs, "run_to_report", run)
+    lab: Any = SimpleNamespace(
+        subject=Script(path="x.py"), exchange=tmp_path, inject_seed=None, shares_cores=False
+    )
+    runs = FollowedRuns(lab, Plan(), 10, drawn_with=1, at_once=at_once)
+    runs.run_plain()
+    runs.follow(FUSED, claims_exact=claims_exact)
+    assert followed.count(Plan()) == plain_runs and runs.differs is None
+    # Whatever comes later can rest on it, and compares once at most.
+    runs.follow(FUSED)
+    runs.follow(FUSED)
+    assert followed.count(Plan()) == 2 and not lab.shares_cores
 
 
 SLOW = [

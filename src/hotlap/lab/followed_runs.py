@@ -1,4 +1,4 @@
-"""`FollowedRuns`: records of runs in the role `verify`: the plain one twice, and under plans."""
+"""`FollowedRuns`: records of runs in the role `verify`: plain ones, and under plans."""
 
 import threading
 from concurrent.futures import Future
@@ -42,15 +42,17 @@ class FollowedRuns:
     """How the second plain run differs from the first, in words; None if it does not."""
     techniques: list[dict[str, str]] = field(default_factory=list)
     """{name, state, why} of the newest plan's techniques."""
+    _is_compared: bool = False
+    """True once it is known how a second plain run differs."""
     _second: "Future[dict[str, Any]] | None" = None
-    """The second plain run, while it is not known what it was like."""
+    """The second plain run, while it goes on beside another."""
 
     def run_plain(self) -> None:
-        """Follow the plain run twice; seed it from outside if it does not repeat itself."""
+        """Follow the plain run; `follow` finds out whether another one gives the same."""
         self.plain = self._follow(self.base, is_first=True)
-        if not self.at_once or self.lab.subject.step_owner == "engine":
-            self._take_second(self._follow(self.base))
-            return
+
+    def _begin_second(self) -> None:
+        """Follow the second plain run beside what comes next."""
         self._second = Future()
         self.lab.shares_cores = True
         threading.Thread(target=self._run_second, args=(self._second,), daemon=True).start()
@@ -75,6 +77,7 @@ class FollowedRuns:
         return True
 
     def _compare(self, again: dict[str, Any]) -> None:
+        self._is_compared = True
         self.differs = repeats_itself(self.plain, again)
         if self.plain["buffers"] != again["buffers"]:
             # A buffer may hold the time, say: what does not repeat itself proves nothing.
@@ -92,32 +95,44 @@ class FollowedRuns:
         repeated: RecipeRepetition | None = None,
         *,
         at_own_places: bool = False,
+        claims_exact: bool = False,
     ) -> dict[str, Any]:
         """Return the record of a run under the plan.
+
+        Before any record is returned, the plain run is known to repeat itself, or seeded from
+        outside if it does not: by a second plain run, or by the plan's own where that claims to be
+        exact and has the plain run's bits.
 
         Args:
             plan: what is applied.
             samples: steps to keep whole.
             repeated: repeats a recipe's samples as they come.
             at_own_places: keep them so that they can be repeated at their own places only.
+            claims_exact: True if the plan's run is expected to have the plain run's bits.
         """
         options: dict[str, Any] = {"samples": samples, "at_own_places": at_own_places}
+        is_script = self.lab.subject.step_owner == "script"
+        if self.at_once and is_script and not self._is_compared and not claims_exact:
+            self._begin_second()
         try:
             record = self._follow(plan, repeated, **options)
         except BaseException:
             # The next plan must find the plain runs compared.
-            self._end_plain()
+            if self._second is not None:
+                self._end_plain()
             raise
-        if self._end_plain():
+        if claims_exact and not self._is_compared and _is_repetition(self.plain, record):
+            return record
+        if not self._is_compared and self._end_plain():
             # It had other seeds than what it would be compared with.
             record = self._follow(plan, repeated, **options)
         return record
 
     def _end_plain(self) -> bool:
-        """Wait for the second plain run, if it is not over; True if both were run again."""
+        """Compare with a second plain run, once it is over; True if both were run again."""
         second, self._second = self._second, None
         if second is None:
-            return False
+            return self._take_second(self._follow(self.base))
         try:
             again = second.result()
         finally:
@@ -161,6 +176,18 @@ class FollowedRuns:
             # Of the plan that is judged, not of the runs that it is compared with.
             self.techniques = report["techniques"]
         return report["record"]
+
+
+def _is_repetition(plain: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether a run tells of the plain one what a second plain run would: that nothing in
+    it differs from one run to the next."""
+    return (
+        repeats_itself(plain, other) is None
+        and plain["buffers"] == other["buffers"]
+        and check_averages(plain, other).state != "failed"
+        and _read(plain) == _read(other)
+        and not unrepeated_generators(plain, other)
+    )
 
 
 def _read(record: dict[str, Any]) -> list[Any]:

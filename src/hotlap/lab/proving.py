@@ -1,4 +1,4 @@
-"""`Prover` runs what a verdict needs: the plain script twice, the plan, float64 repetition."""
+"""`Prover` runs what a verdict needs: the plain script, the plan, float64 repetition."""
 
 import json
 import random
@@ -84,9 +84,10 @@ class Prover:
         self._controls: dict[bool, SampledSteps] = {}
 
     def run_plain(self) -> None:
-        """Run the plain script twice; seed it from outside if it does not repeat itself.
+        """Run the plain script; `prove` finds out whether it repeats itself.
 
-        With `at_once` the second run goes on beside the first one of `prove`.
+        If it does not, it is seeded from outside. A plan that has the plain run's bits shows that
+        it does; else the script is run plainly again, with `at_once` beside the plan's run.
         """
         self._runs.run_plain()
 
@@ -116,7 +117,7 @@ class Prover:
         claimed = max(claims, key=list(Numerics).index)
         if claimed is Numerics.EXACT:
             # Sampled steps are kept whole, which takes time: first without.
-            verdict = self._judge(self._record(plan), claimed)
+            verdict = self._judge(self._record(plan, claims_exact=True), claimed)
             # A step that one rank alone repeats would wait for the others.
             if verdict.tier in ("exact", "changed") or "ranks" in self.plain:
                 return verdict
@@ -255,8 +256,16 @@ class Prover:
         plan: Plan,
         samples: tuple[int, ...] = (),
         repeated: RecipeRepetition | None = None,
+        *,
+        claims_exact: bool = False,
     ) -> dict[str, Any]:
-        return self._runs.follow(plan, samples, repeated, at_own_places=self._at_own_places)
+        return self._runs.follow(
+            plan,
+            samples,
+            repeated,
+            at_own_places=self._at_own_places,
+            claims_exact=claims_exact,
+        )
 
     def _reference(
         self,

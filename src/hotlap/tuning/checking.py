@@ -64,7 +64,7 @@ def compare(
         TrialError: the script cannot be run under `first`.
     """
     prover = Prover(lab, steps, registry(lab.techniques), base=first)
-    progress(f"following {lab.subject} under the first plan for {steps} steps, twice")
+    progress(f"following {lab.subject} under the first plan for {steps} steps")
     prover.run_plain()
     progress("following it under the second plan")
     verdict = prover.prove(second)

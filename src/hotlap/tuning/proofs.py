@@ -89,7 +89,7 @@ def _find_known(tuner: Tuner, plan: Plan) -> Verdict | None:
 
 def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
     if not prover.plain:
-        tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}, twice")
+        tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}")
         prover.run_plain()
     tuner.progress(f"proving {name}")
     try:

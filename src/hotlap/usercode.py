@@ -1,5 +1,6 @@
 """Whose file it is: the user's, a library's, or hotlap's own."""
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -17,6 +18,10 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_path(key))
     }
 )
+
+
+_CELL = ".ipynb#cell"
+"""In the name that a cell's code has as a file, see `attach.notebook`."""
 
 
 @lru_cache(maxsize=4096)
@@ -39,13 +44,35 @@ def is_users(filename: str) -> bool:
 def imported_files() -> list[str]:
     """Return the user's files that this process has imported so far, sorted.
 
-    Those below the working folder are given relative to it: a trial may run on a copy.
+    Those below the working folder are given relative to it: a trial may run on a copy. A notebook
+    that runs is one of them.
     """
     here = os.getcwd() + os.sep
     # What an attribute is asked of may import itself only then.
     files = {vars_of.get("__file__") for vars_of in map(_vars_of, list(sys.modules.values()))}
+    files.add(_notebook())
     paths = {os.path.abspath(file) for file in files if isinstance(file, str) and is_users(file)}
     return sorted(path.removeprefix(here) for path in paths)
+
+
+def is_cell(filename: str) -> bool:
+    """True if the code is a cell's of a notebook: what other cells do is not in that file."""
+    return _CELL in filename
+
+
+def source_files() -> list[str]:
+    """Return the user's files that this process has imported, and of a notebook its cells, all of
+    them by names that `linecache` knows."""
+    notebook = _notebook()
+    if notebook is None:
+        return imported_files()
+    cells = [name for name in list(linecache.cache) if is_cell(name)]
+    return [*cells, *(file for file in imported_files() if not notebook.endswith(file))]
+
+
+def _notebook() -> str | None:
+    """Return the path of the notebook that runs in this process, see `attach.notebook`."""
+    return vars(sys.modules["__main__"]).get("__notebook__")
 
 
 def _vars_of(module: Any) -> dict[str, Any]:

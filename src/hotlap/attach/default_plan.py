@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from hotlap.attach.entry import is_off
+from hotlap.attach.entry import is_notebook, is_off
 from hotlap.attach.launchers import COMMANDS, launched
 from hotlap.plan import Plan
 from hotlap.plan.before_start import EXACT_PLAN
@@ -31,6 +31,9 @@ class Started(Protocol):
 
 def plan_path(script: Started) -> Path:
     """Return where the tuned plan of a script or recipe is kept."""
+    if is_notebook(script.path):
+        # A script beside it may have its name.
+        return script.folder / f"{script.path}.plan.toml"
     if script.path is not None:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
     module = script.module

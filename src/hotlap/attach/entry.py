@@ -10,6 +10,8 @@ from hotlap.trial.environment import surroundings
 from hotlap.trial.protocol import Config
 
 SITE = Path(__file__).parent / "site"
+_NOTEBOOK = Path(__file__).with_name("notebook.py")
+"""Runs the cells of a notebook."""
 
 
 def is_off() -> bool:
@@ -17,8 +19,13 @@ def is_off() -> bool:
     return os.environ.get("HOTLAP_OFF", "0") not in ("", "0")
 
 
+def is_notebook(path: str | None) -> bool:
+    """True if a file is a notebook, by its name."""
+    return path is not None and path.endswith(".ipynb")
+
+
 class Script(NamedTuple):
-    """A training script as the user starts it.
+    """A training script or notebook as the user starts it.
 
     Exactly one of `path` and `module` is given.
     """
@@ -39,9 +46,10 @@ class Script(NamedTuple):
         return "script"
 
     def command(self) -> list[str]:
-        """Return the command line, as if the user had typed it."""
+        """Return the command line, as if the user had typed it, or what runs a notebook."""
         target = ["-m", self.module] if self.module else [str(self.path)]
-        return [self.python, *target, *self.args]
+        runner = [str(_NOTEBOOK)] if is_notebook(self.path) else []
+        return [self.python, *runner, *target, *self.args]
 
     def environment(
         self, config: Config, base: Mapping[str, str], *, seed: int | None = None

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hotlap.attach.entry import is_notebook
 from hotlap.attach.launchers import ACCELERATE, COMMANDS, TORCHRUN, launched, split_command
 from hotlap.errors import MissingFile, UsageError
 
-_FORMS = "the path of a Python script, or `-m MODULE`"
+_FORMS = "the path of a Python script or a notebook, or `-m MODULE`"
 _EXAMPLES = {
     TORCHRUN: ("torchrun", "--nproc_per_node"),
     ACCELERATE: ("accelerate launch", "--num_processes"),
@@ -62,7 +63,7 @@ class Target(NamedTuple):
             UsageError: the file is something that Python does not run.
         """
         if self.script is not None:
-            _check_script(self.script)
+            _check_script(self.script, own_interpreter=own_interpreter)
         elif self.module is not None and own_interpreter:
             _check_module(self.module)
         if self.module is not None and self.module in COMMANDS.values():
@@ -131,10 +132,10 @@ def _check_launched(launcher: str, args: Sequence[str]) -> None:
         )
     # Whether another word is a value of an option, only torchrun itself knows for sure.
     if started is not None and started.is_script and started.name.endswith((".py", ".ipynb")):
-        _check_script(started.name)
+        _check_script(started.name, is_launched=True)
 
 
-def _check_script(script: str) -> None:
+def _check_script(script: str, *, own_interpreter: bool = True, is_launched: bool = False) -> None:
     path = Path(script)
     try:
         path.stat()
@@ -150,11 +151,8 @@ def _check_script(script: str) -> None:
             return
         raise UsageError(f"'{script}' is a folder without a __main__.py. Expected: {_FORMS}.")
     if path.is_file():
-        if path.suffix == ".ipynb":
-            raise UsageError(
-                f"'{script}' is a notebook, which is not supported yet. Expected: {_FORMS}. Use "
-                "`jupyter nbconvert --to script` to convert it."
-            )
+        if is_notebook(script):
+            _check_notebook(script, own_interpreter=own_interpreter, is_launched=is_launched)
         return
     if path.exists():
         raise UsageError(f"'{script}' is not a regular file. Expected: {_FORMS}.")
@@ -164,6 +162,29 @@ def _check_script(script: str) -> None:
             "Give the script that it starts."
         )
     raise MissingFile(f"script '{script}' was not found. Expected: {_FORMS}.{_nearest_file(path)}")
+
+
+def _check_notebook(script: str, *, own_interpreter: bool, is_launched: bool) -> None:
+    if is_launched:
+        raise UsageError(
+            f"'{script}' is a notebook, which no launcher can start. Expected: a Python script. "
+            "Use `jupyter nbconvert --to script` to convert it."
+        )
+    from hotlap.attach.notebook import NotebookError, find_problem, has_ipython, read_cells
+
+    try:
+        # Another Python may have what this one has not.
+        problem = find_problem(
+            read_cells(script), knows_magics=not own_interpreter or has_ipython()
+        )
+    except NotebookError as error:
+        problem = str(error)
+    if problem is not None:
+        raise UsageError(
+            f"'{script}' cannot be run as a notebook: {problem}. Expected: a notebook in Python "
+            "whose cells run from top to bottom. Edit it, or `pip install ipython` if it has "
+            "magics."
+        )
 
 
 def _nearest_file(path: Path) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hotlap.trace.statements import covers, tree_of
+from hotlap.usercode import is_cell
 
 NEXT_PASS = "next_pass"
 AFTER_LOOP = "after_loop"
@@ -42,6 +43,8 @@ def find_reader(file: str, name: str, lines: Sequence[int]) -> str:
     # What is global, or in a closure, may be read by a function that is called later.
     inner = [node for node in ast.walk(scope) if node is not scope]
     is_shared = _is_declared_elsewhere(scope, name) or any(_reads_free(n, name) for n in inner)
+    # Another cell may read what is global.
+    is_shared = is_shared or (scope is tree and is_cell(file))
     reads.before(scope.body if isinstance(scope.body, list) else [], _After(is_shared))
     return AFTER_LOOP if reads.is_read_after else ""
 

@@ -9,7 +9,7 @@ import torch
 from hotlap.host.probes import affinity
 from hotlap.trace import frames
 from hotlap.trace.statements import place_of_call
-from hotlap.usercode import imported_files
+from hotlap.usercode import source_files
 
 
 class Settings:
@@ -57,5 +57,5 @@ class Settings:
 
 def _called(*names: str) -> str:
     """Return `file:line` where the user's code calls a function, empty if it does not."""
-    found = place_of_call(imported_files(), names)
+    found = place_of_call(source_files(), names)
     return "" if found is None else f"{frames.shorten_path(found[0])}:{found[1]}"

@@ -34,6 +34,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         return [guard] if guard.has_work else []
     from hotlap.attach.learning.watch import WatchLearning
     from hotlap.attach.roles.autocast import Autocast
+    from hotlap.attach.roles.count import CountStep
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
     from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
@@ -71,7 +72,12 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     if session.config.role == "memory":
         autocast = Autocast(session, watch)
         return [watch, autocast, WatchMemory(session, watch, autocast)]
-    kinds = {"verify": Verify, "reference": Reference, "own_place": AtOwnPlace}
+    kinds = {
+        "verify": Verify,
+        "reference": Reference,
+        "own_place": AtOwnPlace,
+        "count": CountStep,
+    }
     return [watch, kinds[session.config.role](session, watch)]
 
 

@@ -14,6 +14,7 @@ from hotlap.diagnosis.conviction import (
     trials_of_race,
 )
 from hotlap.diagnosis.findings import Diagnosis, Mistake
+from hotlap.diagnosis.limits import find_limits
 from hotlap.diagnosis.live_trials import race_live
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
@@ -125,6 +126,7 @@ def diagnose(
             is_recipe=subject.is_recipe,
             findings=by_cost(sampled_finding(each) for each in costly if each.sampled_ms),
             mistakes=tuple(_mistake(each) for each in found if each.kind == "mistake"),
+            limits=find_limits(lab, host, trace, subject.clock, progress),
             notes=notes,
         )
         switches = _switches(trace, host, registry(lab.techniques))

@@ -1,9 +1,10 @@
 """The result of a diagnosis: findings, suspects and opportunities, as data and as JSON."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hotlap.diagnosis.limits import Limits
 from hotlap.trace.schema import PHASES, HotLine, Trace
 
 _LARGE = 0.1
@@ -86,6 +87,8 @@ class Diagnosis:
     mistakes: tuple[Mistake, ...] = ()
     floor: float | None = None
     """How far identical runs differ; None where no trial was made."""
+    limits: Limits = field(default_factory=Limits)
+    """How fast a step could be on this machine at most."""
     notes: tuple[str, ...] = ()
     """What could not be done, and why."""
 
@@ -115,6 +118,7 @@ class Diagnosis:
             "anchor": asdict(trace.anchor),
             "ruled_out": list(self.ruled_out),
             "noise_floor": self.floor,
+            "limits": self.limits.to_json(),
             "covers_whole_epochs": trace.covers_whole_periods,
             "planned_steps": trace.facts.planned_steps,
             "unprotected": list(self.unprotected),

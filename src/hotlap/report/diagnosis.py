@@ -5,6 +5,7 @@ from rich.table import Table
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
 from hotlap.plan.record import in_words
+from hotlap.report import limits
 from hotlap.report.printable import printable
 
 _BAR = 40
@@ -24,6 +25,7 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     _lines(diagnosis, console)
     _findings(diagnosis, console)
     _mistakes(diagnosis, console)
+    _limits(diagnosis, console)
     _not_measured(diagnosis, console)
     anchor = trace.anchor
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")
@@ -106,6 +108,12 @@ def _mistakes(diagnosis: Diagnosis, console: Console) -> None:
         console.print(f"\nMistake: {row.rule} at {printable(row.where)}")
         console.print(f"   {printable(row.evidence)}.")
         console.print(f"   Remedy: {printable(row.remedy)}.")
+
+
+def _limits(diagnosis: Diagnosis, console: Console) -> None:
+    told = limits.lines(diagnosis.limits)
+    for line in ["", *told] if told else ():
+        console.print(printable(line))
 
 
 def _not_measured(diagnosis: Diagnosis, console: Console) -> None:

@@ -28,6 +28,7 @@ Role = Literal[
     "fit",
     "pace",
     "memory",
+    "count",
     "follow",
 ]
 

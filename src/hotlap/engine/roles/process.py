@@ -18,7 +18,7 @@ from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
-    from hotlap.engine.roles import memory, micro_batches, proof, race, repeating, watch
+    from hotlap.engine.roles import count, memory, micro_batches, proof, race, repeating, watch
 
     return {
         "race": race.race,
@@ -29,6 +29,7 @@ def _roles() -> dict[str, Callable[[Trial], None]]:
         "fit": micro_batches.fit,
         "pace": micro_batches.pace,
         "memory": memory.memory,
+        "count": count.count,
     }
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from hotlap.diagnosis import interventions_on_steps
 from hotlap.diagnosis.interventions_on_steps import (
+    ALL_CORES,
     NO_ANOMALY,
     NO_GRAPH,
     NO_UNUSED_GRADIENTS,
@@ -55,6 +57,26 @@ def test_anomaly_detection_is_off_and_back_as_the_script_wants_it(process: Any) 
 def test_without_anomaly_detection_there_is_no_effect(process: Any) -> None:
     target = process(NO_ANOMALY)
     assert NO_ANOMALY.proof(target, None).state == "no_effect"
+
+
+def test_all_cores_compute_while_it_is_on_whatever_the_script_sets(
+    process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interventions_on_steps, "affinity", lambda: 3)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        target = process(ALL_CORES)
+        assert ALL_CORES.proof(target, None).state == "no_effect"
+        torch.set_num_threads(1)
+        assert torch.get_num_threads() == 3
+        switch(ALL_CORES, target, on=False)
+        assert torch.get_num_threads() == 1
+        switch(ALL_CORES, target, on=True)
+        assert torch.get_num_threads() == 3
+        assert ALL_CORES.proof(target, None).state == "applied"
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
@@ -106,3 +128,13 @@ def test_a_float64_model_computes_in_float32_and_hands_out_float64() -> None:
     output.sum().backward()
     assert model.weight.grad is not None and model.weight.grad.dtype is torch.float32
     assert SINGLE_PRECISION.proof(target, None).state == "applied"
+
+
+def test_state_that_an_optimizer_has_from_its_start_is_float32_as_well() -> None:
+    model = nn.Linear(3, 2).double()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    SINGLE_PRECISION.apply(ModelTarget(model, [optimizer]), None)
+    model(torch.rand(4, 3, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    sums = [state["sum"] for state in optimizer.state.values()]
+    assert len(sums) == 2 and all(each.dtype is torch.float32 for each in sums)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hotlap.attach.entry import Script
-from hotlap.diagnosis.outfiles import is_trace, kinds_of
+from hotlap.diagnosis.outfiles import check_json, is_trace, kinds_of
 from hotlap.errors import TrialError, UsageError
 from hotlap.host.facts import Host
 from hotlap.lab.profiling import profile_steps
@@ -27,6 +27,19 @@ def test_what_is_recorded_is_what_was_asked_for_and_what_the_host_has(tmp_path: 
     with pytest.raises(UsageError, match="folder 'nowhere' was not found"):
         kinds_of((), Path("nowhere"), Host())
     assert is_trace("a.pt.trace.json") and is_trace("a.json.gz") and not is_trace("train.py")
+
+
+def test_a_report_replaces_nothing_but_a_report(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"schema": 1}')
+    (tmp_path / "train.py").write_text("import torch")
+    for name in ("report.json", "other.json"):
+        check_json(tmp_path / name, f"--out {name}")
+    with pytest.raises(UsageError, match=r"--out train.py exists and was not written"):
+        check_json(tmp_path / "train.py", "--out train.py")
+    with pytest.raises(UsageError, match="--out runs exists"):
+        check_json(tmp_path, "--out runs")
+    with pytest.raises(UsageError, match="folder 'nowhere' was not found"):
+        check_json(Path("nowhere/a.json"), "--out nowhere/a.json")
 
 
 def diagnose(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -50,7 +63,8 @@ def test_a_script_leaves_a_trace_that_is_read_again(tmp_path: Path) -> None:
         **told["profile"],
         "schema": 1,
     }
-    page = diagnose(file.name, cwd=tmp_path)
+    page = diagnose(file.name, "--out", "found.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "found.json").read_text())["steps"] == told["profile"]["steps"]
     assert page.returncode == 0 and "__getitem__ (tiny.py" in page.stdout.replace("\n", " ")
 
 

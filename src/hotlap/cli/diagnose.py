@@ -1,9 +1,11 @@
 """`hotlap diagnose`: why is it slow?"""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -13,7 +15,7 @@ from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
-from hotlap.diagnosis.outfiles import is_trace, kinds_of
+from hotlap.diagnosis.outfiles import check_json, is_trace, kinds_of
 from hotlap.errors import UsageError
 from hotlap.lab.subject import Subject
 
@@ -41,6 +43,7 @@ def diagnose(
         tuple[Literal["cpu", "cuda", "memory"], ...],
         Parameter(help="Record only this in the profile; may be given several times."),
     ] = (),
+    out: Annotated[str | None, Parameter(help="File for the JSON document.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Say why a training script is slow, with the measured cost of each cause.
@@ -64,12 +67,16 @@ def diagnose(
     """
     from hotlap.diagnosis.causes import diagnose as find_causes
     from hotlap.report import diagnosis as text
-    from hotlap.report import jsonout
-    from hotlap.report.terminal import page_console
     from hotlap.rules import registry
 
+    if out is not None:
+        check_json(Path(out), f"--out {out}")
+    tell = partial(_tell, json=json, out=out)
     if is_trace(target.script):
-        return _read_trace(str(target.script), json=json)
+        from hotlap.report import profile as profile_text
+        from hotlap.trace.profile_reading import read_profile
+
+        return tell(read_profile(Path(str(target.script))), profile_text.page)
     script = script_or_recipe(target, python)
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
@@ -78,7 +85,7 @@ def diagnose(
     if (trace is not None or profile) and memory:
         raise UsageError("--trace and --profile cannot be used with --memory. Remove one of them.")
     if memory:
-        return _diagnose_memory(script, budget, hide, svg, snapshot, json=json)
+        return _diagnose_memory(script, budget, hide, svg, snapshot, tell)
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     registry(rule)
@@ -92,24 +99,21 @@ def diagnose(
             say("profiling some steps, in a process of its own")
             profiled = profile_steps(lab, kinds=kinds, seconds=budget, folder=folder)
             found = replace(found, profiled=profiled)
-    if json:
-        jsonout.write(found.to_json())
-    else:
-        text.page(found, page_console())
-    return 0
+    return tell(found, text.page)
 
 
-def _read_trace(path: str, *, json: bool) -> int:
+def _tell(found: Any, page: Callable[[Any, Any], None], *, json: bool, out: str | None) -> int:
+    """Print what was found, and write it to a file if that was asked for."""
     from hotlap.report import jsonout
-    from hotlap.report import profile as text
     from hotlap.report.terminal import page_console
-    from hotlap.trace.profile_reading import read_profile
 
-    found = read_profile(Path(path))
+    if out is not None:
+        with open(out, "w", encoding="utf-8") as file:
+            jsonout.write(found.to_json(), file)
     if json:
         jsonout.write(found.to_json())
     else:
-        text.page(found, page_console())
+        page(found, page_console())
     return 0
 
 
@@ -119,14 +123,11 @@ def _diagnose_memory(
     hide: tuple[str, ...],
     svg: str | None,
     snapshot: str | None,
-    *,
-    json: bool,
+    tell: Callable[[Any, Any], int],
 ) -> int:
     from hotlap.diagnosis.memory import find_memory
     from hotlap.diagnosis.outfiles import check_snapshot, check_svg
-    from hotlap.report import jsonout
     from hotlap.report import memory as text
-    from hotlap.report.terminal import page_console
     from hotlap.techniques import EXACT_PLAN
 
     # Before anything starts: a measurement is not to be lost to a wrong path.
@@ -141,10 +142,7 @@ def _diagnose_memory(
         found = find_memory(lab, budget_s=budget, snapshot=to, progress=say)
     if svg is not None:
         text.write_svg(found.trace, Path(svg))
-    if json:
-        jsonout.write(found.to_json())
-    else:
-        text.page(found, page_console())
+    tell(found, text.page)
     # The report's notes say why.
     return 1 if snapshot is not None and not found.trace.has_snapshot else 0
 

@@ -36,6 +36,7 @@ INTERVENTIONS = (
     "hotlap.diagnosis.interventions:FREE_STEP",
     "hotlap.diagnosis.interventions_on_ranks:NO_SEARCH",
     "hotlap.diagnosis.interventions_on_ranks:FEWER_SUMS",
+    "hotlap.diagnosis.interventions_on_steps:ALL_CORES",
     "hotlap.diagnosis.interventions_on_steps:NO_ANOMALY",
     "hotlap.diagnosis.interventions_on_steps:NO_GRAPH",
     "hotlap.diagnosis.interventions_on_steps:NO_UNUSED_GRADIENTS",

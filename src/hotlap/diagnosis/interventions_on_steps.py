@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from hotlap.host.probes import affinity
 from hotlap.nested import map_tensors
 from hotlap.techniques import ModelTarget, Numerics, Proof, Refusal, Technique
 from hotlap.techniques.record import Live, ProcessTarget
@@ -60,12 +61,12 @@ def _proof_without_anomaly(target: ProcessTarget) -> Proof:
     return Proof("applied", "anomaly detection is off")
 
 
-def _anomaly_off(target: ProcessTarget, options: Any) -> None:
+def _update_on(target: ProcessTarget, options: Any) -> None:
     _switch_on(target, options)
     target.notes["update"]()
 
 
-def _anomaly_as_wanted(target: ProcessTarget, options: Any) -> None:
+def _update_off(target: ProcessTarget, options: Any) -> None:
     _switch_off(target, options)
     target.notes["update"]()
 
@@ -78,7 +79,56 @@ NO_ANOMALY = Technique(
     apply=_without_anomaly,
     proof=_proof_without_anomaly,
     candidates=lambda: (),
-    live=Live(_anomaly_off, _anomaly_as_wanted),
+    live=Live(_update_on, _update_off),
+)
+
+
+def _with_all_cores(target: ProcessTarget) -> ProcessTarget:
+    target.switch = lambda: _gate_threads(target.notes)
+    return target
+
+
+def _gate_threads(notes: dict[str, Any]) -> Callable[[], None]:
+    import torch
+
+    switch, cores = torch.set_num_threads, affinity()
+    wanted = [torch.get_num_threads()]
+
+    def update() -> None:
+        switch(cores if notes["is_on"] else wanted[0])
+
+    @functools.wraps(switch)
+    def set_num_threads(count: int) -> None:
+        wanted[0] = count
+        notes["wanted"] = count
+        update()
+
+    def undo() -> None:
+        torch.set_num_threads = switch
+        switch(wanted[0])
+
+    notes.update(is_on=True, update=update, wanted=wanted[0], cores=cores)
+    torch.set_num_threads = set_num_threads
+    update()
+    return undo
+
+
+def _proof_with_all_cores(target: ProcessTarget) -> Proof:
+    cores, wanted = target.notes["cores"], target.notes["wanted"]
+    if wanted >= cores:
+        return Proof("no_effect", f"the script lets torch use all {cores} cores")
+    return Proof("applied", f"{cores} threads instead of {wanted}")
+
+
+ALL_CORES = Technique(
+    name="all_cores",
+    seam="process",
+    numerics=lambda: Numerics.ROUNDING,
+    why_not=lambda: "the script sets the number of threads, which is the script's own choice",
+    apply=_with_all_cores,
+    proof=_proof_with_all_cores,
+    candidates=lambda: (),
+    live=Live(_update_on, _update_off),
 )
 
 
@@ -194,9 +244,19 @@ def _in_single_precision(target: ModelTarget) -> ModelTarget:
         return map_tensors(output, widen)
 
     module.float()
+    for optimizer in target.optimizers:
+        _narrow_state(optimizer, narrow)
     module.register_forward_pre_hook(before, with_kwargs=True)
     module.register_forward_hook(after)
     return target
+
+
+def _narrow_state(optimizer: Any, narrow: Callable[[Any], Any]) -> None:
+    # What an optimizer has made by then would be read in float64 in every update.
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if hasattr(value, "dtype"):
+                state[key] = narrow(value)
 
 
 def _proof_of_single_precision(target: ModelTarget) -> Proof:
@@ -218,6 +278,9 @@ SINGLE_PRECISION = Technique(
 
 
 PAGES = {
+    ALL_CORES.name: "Lets torch use all cores, whatever number of threads the script sets. A "
+    "diagnosis races it against the plain script to measure what fewer threads cost. No plan can "
+    "hold it: the script sets the number.",
     NO_ANOMALY.name: "Keeps anomaly detection off. A diagnosis races it against the plain script "
     "to measure what anomaly detection costs. No plan can hold it: the script asks for it.",
     NO_GRAPH.name: "Lets `backward(create_graph=True)` keep no graph of the gradients. A diagnosis "

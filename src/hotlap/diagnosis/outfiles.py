@@ -7,6 +7,19 @@ from hotlap.errors import UsageError
 from hotlap.host.facts import Host
 
 
+def check_json(path: Path, given: str) -> None:
+    """Raise unless a report can be written there.
+
+    Args:
+        path: of the file.
+        given: how it was given, for the message, as in `--out report.json`.
+
+    Raises:
+        UsageError: there is no such folder, or something else is there.
+    """
+    _check_place(path, given, b"{")
+
+
 def check_svg(path: Path, given: str) -> None:
     """Raise unless a picture can be written there.
 

@@ -4,7 +4,7 @@ What it sees   torch.set_num_threads in the script, with less than the cores tha
 Why it costs   large products are computed by some of the cores only.
 What to do     leave the number to torch, or set as many as there are cores; with several processes
                on one machine, divide the cores among them.
-Evidence       convicted by the technique `threads`, in turns with the script as it is.
+Evidence       convicted by a thread for each core, in turns with the script as it is.
 """
 
 from hotlap.plan import Plan
@@ -22,9 +22,12 @@ def nominate(trace: Trace) -> list[Nomination]:
         Nomination(
             where=facts.threads_where,
             evidence=f"torch uses {facts.threads} of {facts.cores} cores",
-            remedies=(Plan({"threads": {"count": facts.cores}}),),
-            advice={"threads": f"remove torch.set_num_threads at {facts.threads_where}"},
+            remedies=(),
+            advice={},
             at_most_ms=means["forward"] + means["backward"] + means["optimizer"],
+            bound=Plan({"all_cores": {}}),
+            bound_words=f"with {facts.cores} threads",
+            by_hand=f"remove torch.set_num_threads at {facts.threads_where}",
         )
     ]
 

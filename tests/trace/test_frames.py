@@ -88,3 +88,18 @@ def test_libraries_are_not_the_users(tmp_path: Path) -> None:
     assert not frames.is_users(sys.modules["json"].__file__ or "")
     assert not frames.is_users("<string>")
     assert frames.is_users(str(tmp_path / "train.py"))
+
+
+def test_every_instruction_of_a_loop_belongs_to_one_of_its_lines() -> None:
+    def count(things: list[int]) -> int:
+        found = 0
+        for thing in things:
+            if thing > 1:
+                found += 1
+        return found
+
+    code = count.__code__
+    first = code.co_firstlineno
+    lines = {frames.Running(code, place, "").line for place in range(2, len(code.co_code) // 2)}
+    assert lines <= {first + offset for offset in range(1, 6)}
+    assert any(line is None for line, *_ in code.co_positions())

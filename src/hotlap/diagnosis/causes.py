@@ -32,6 +32,7 @@ from hotlap.techniques import registry
 from hotlap.trace.schema import Trace
 
 INTERVENTIONS = (
+    "hotlap.diagnosis.cut_batches:CUT_BATCHES",
     "hotlap.diagnosis.interventions:REPLAY",
     "hotlap.diagnosis.interventions:FREE_STEP",
     "hotlap.diagnosis.interventions_on_ranks:NO_SEARCH",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hotlap.diagnosis.cut_batches import PAGES as ON_BATCHES
 from hotlap.diagnosis.interventions_on_ranks import PAGES as ON_RANKS
 from hotlap.diagnosis.interventions_on_steps import BY_NOTE
 from hotlap.diagnosis.interventions_on_steps import PAGES as ON_STEPS
@@ -111,6 +112,7 @@ PAGES = {
     FREE_STEP.name: "Lets the optimizer find no gradients, so that its update costs nothing. A "
     "diagnosis races it against the plain script to measure what the update costs. No plan can "
     "hold it: nothing would be learned.",
+    **ON_BATCHES,
     **ON_RANKS,
     **ON_STEPS,
 }

@@ -1,5 +1,6 @@
 """How fast a step could be on this machine at most: what it computes, against measured rates."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -116,7 +117,8 @@ def find_limits(
     if trace.facts.ranks > 1:
         return Limits(step_ms=step_ms, why="the steps of several ranks are not counted")
     if needed > min(spare, clock.left):
-        why = f"counting takes about {needed:.0f} s: use --budget {needed / _SHARE:.0f}s or more"
+        least = math.ceil(needed / _SHARE)
+        why = f"counting takes about {needed:.0f} s: use --budget {least}s or more"
         return Limits(step_ms=step_ms, why=why)
     progress(f"counting what a step computes, in a process of its own: about {needed:.0f} s")
     try:

@@ -73,6 +73,24 @@ class GradientSums:
 
 
 @dataclass(frozen=True)
+class PaddingFacts:
+    """How much of the training batches is padding, over the batches that were looked at."""
+
+    name: str
+    """The tensor, as in `batch[0]`."""
+    where: str
+    """`file:line` that asked for the batches."""
+    share: float
+    """Of its positions."""
+    avoidable: float
+    """Of its positions, what the first remedy leaves out."""
+    length: float
+    """Mean positions of a sample."""
+    remedy: str
+    """In words."""
+
+
+@dataclass(frozen=True)
 class TaskFacts:
     """What an observed run showed of the task."""
 
@@ -121,6 +139,8 @@ class TaskFacts:
     """That the process may use, 0 if unknown."""
     threads_where: str = ""
     """Where the script sets torch's number of threads, empty if it does not."""
+    padding: PaddingFacts | None = None
+    """None if no batch was seen to be padded."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -128,10 +148,12 @@ class TaskFacts:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TaskFacts":
         """Read back what `to_json` wrote."""
-        rest = {k: v for k, v in data.items() if k not in ("loaders", "optimizers", "sums")}
-        sums = data.get("sums")
+        apart = ("loaders", "optimizers", "sums", "padding")
+        rest = {k: v for k, v in data.items() if k not in apart}
+        sums, padding = data.get("sums"), data.get("padding")
         return cls(
             sums=None if sums is None else GradientSums(**sums),
+            padding=None if padding is None else PaddingFacts(**padding),
             loaders=tuple(
                 LoaderFacts(**{**row, "orders": tuple(map(tuple, row.get("orders", ())))})
                 for row in data.get("loaders", ())

@@ -30,7 +30,6 @@ class Running:
 
     @property
     def line(self) -> int:
-        # An instruction that the compiler has added belongs to no line.
         return _places(self.code)[self.instruction][0] or self.code.co_firstlineno
 
     @property
@@ -42,7 +41,14 @@ class Running:
 
 @lru_cache(maxsize=1024)
 def _places(code: CodeType) -> list[tuple[int | None, int | None]]:
-    return [(line, column) for line, _, column, _ in code.co_positions()]
+    """Return line and column of each instruction.
+
+    One that the compiler has added, as at the end of a loop's body, has those of the one before.
+    """
+    found: list[tuple[int | None, int | None]] = []
+    for line, _, column, _ in code.co_positions():
+        found.append((line, column) if line is not None or not found else found[-1])
+    return found
 
 
 def running_in(thread: int) -> list[Running]:

@@ -1,6 +1,7 @@
 """Sampling profiler: a thread that notes which of the user's lines is running."""
 
 import collections
+import linecache
 import sys
 import threading
 
@@ -10,6 +11,8 @@ from hotlap.trace.schema import PHASES, HotLine
 
 _EVERY_S = 0.002
 _KEPT_PER_PHASE = 10
+TEXT = 120
+"""Characters of a line that are kept."""
 
 
 class LineSampler(threading.Thread):
@@ -22,7 +25,7 @@ class LineSampler(threading.Thread):
     def __init__(self, clock: PhaseClock) -> None:
         super().__init__(name="hotlap-lines", daemon=True)
         self.clock = clock
-        self.counts: collections.Counter[tuple[int, str]] = collections.Counter()
+        self.counts: collections.Counter[tuple[int, str, int]] = collections.Counter()
         self._target = threading.get_ident()
         self._ended = threading.Event()
         self._interval = sys.getswitchinterval()
@@ -34,8 +37,7 @@ class LineSampler(threading.Thread):
             phase, running = self.clock.current, frames.running_in(self._target)
             inner = next((each for each in running if each.is_users), None)
             if inner is not None:
-                line = f"{frames.shorten_path(inner.code.co_filename)}:{inner.line}"
-                self.counts[(phase, line)] += 1
+                self.counts[phase, inner.code.co_filename, inner.line] += 1
 
     def stop(self) -> tuple[HotLine, ...]:
         """End the thread and return the hottest lines of each phase, hottest first."""
@@ -49,11 +51,13 @@ class LineSampler(threading.Thread):
         counts = self.counts.copy()
         totals: collections.Counter[int] = collections.Counter()
         kept: collections.Counter[int] = collections.Counter()
-        for (phase, _), count in counts.items():
+        for (phase, *_), count in counts.items():
             totals[phase] += count
         found = []
-        for (phase, line), count in counts.most_common():
+        for (phase, file, line), count in counts.most_common():
             kept[phase] += 1
             if kept[phase] <= _KEPT_PER_PHASE:
-                found.append(HotLine(PHASES[phase], line, count / totals[phase]))
+                text = linecache.getline(file, line).strip()[:TEXT]
+                where = f"{frames.shorten_path(file)}:{line}"
+                found.append(HotLine(PHASES[phase], where, count / totals[phase], text, count))
         return tuple(found)

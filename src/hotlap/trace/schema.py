@@ -26,6 +26,10 @@ class HotLine:
     where: str
     share: float
     """0 to 1."""
+    text: str = ""
+    """Of the line; empty if not known."""
+    samples: int = 0
+    """That were taken of it, 0 if not known."""
 
 
 @dataclass(frozen=True)

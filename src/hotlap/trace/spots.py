@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hotlap.trace import frames
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
+from hotlap.trace.lines import TEXT
 from hotlap.trace.loops import InnerLoop, loop_at
 from hotlap.trace.schema import PHASES, HotLine, Spot
 from hotlap.trace.statements import covers, tree_of
@@ -21,8 +22,6 @@ from hotlap.usercode import is_hotlaps
 
 _EVERY_S = 0.01
 _MOST_SPOTS = 60
-_TEXT = 120
-"""Characters of a line that are kept."""
 _MOST = 0.5
 """Share of a statement's time from which on one line, or one function, stands for it."""
 
@@ -87,14 +86,24 @@ class SpotSampler(threading.Thread):
 
     def lines(self) -> tuple[HotLine, ...]:
         """Return the hottest lines of each phase, with their share of its time."""
-        ns: collections.Counter[tuple[int, str]] = collections.Counter()
+        ns: collections.Counter[tuple[int, str, int]] = collections.Counter()
+        samples: collections.Counter[tuple[int, str, int]] = collections.Counter()
         totals: collections.Counter[int] = collections.Counter()
-        for (phase, chain, _), spent in self._ns.items():
-            ns[phase, _where(chain[0][0], chain[0][2])] += spent
+        for key, spent in self._ns.items():
+            phase, chain, _ = key
+            place = phase, chain[0][0], chain[0][2]
+            ns[place] += spent
+            samples[place] += self._samples[key]
             totals[phase] += spent
         return tuple(
-            HotLine(PHASES[phase], where, spent / totals[phase])
-            for (phase, where), spent in ns.most_common(_MOST_SPOTS)
+            HotLine(
+                PHASES[phase],
+                _where(file, line),
+                spent / totals[phase],
+                linecache.getline(file, line).strip()[:TEXT],
+                samples[phase, file, line],
+            )
+            for (phase, file, line), spent in ns.most_common(_MOST_SPOTS)
         )
 
     def spots(self, stepping: Iterable[Chain], evaluating: Iterable[Chain]) -> tuple[Spot, ...]:
@@ -161,8 +170,8 @@ class _Tally:
             library=self._main(self.libraries) or "",
             share=self.ns / total,
             samples=self.samples,
-            text=linecache.getline(*line).strip()[:_TEXT],
-            loop=loop[1].text[:_TEXT] if loop else "",
+            text=linecache.getline(*line).strip()[:TEXT],
+            loop=loop[1].text[:TEXT] if loop else "",
             loop_where=loop[0] if loop else "",
             over_parameters=loop is not None and loop[1].over == "parameters",
             evaluates=evaluates,

@@ -30,6 +30,7 @@ from hotlap.trace.facts import (
     plan_steps,
 )
 from hotlap.trace.learning import Learning
+from hotlap.trace.padded_batches import PaddedBatches
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
@@ -90,6 +91,7 @@ class Watch(Part):
         self._stack: list[frames.Function] = []
         self._rounds = Rounds()
         self._settings = Settings()
+        self._padded = PaddedBatches()
 
     @property
     def steps(self) -> int:
@@ -147,6 +149,8 @@ class Watch(Part):
         if known is not None and batch is not None:
             known.batches += 1
             self._last_loader = known
+            if self.recorder.is_timed and known.training:
+                self._padded.look(batch, frames.caller())
         self.recorder.clock.enter(OTHER)
         return batch
 
@@ -319,6 +323,7 @@ class Watch(Part):
             sums=self.wrappers.facts(self.steps),
             device_bytes=device_bytes,
             device_room=device_room,
+            padding=self._padded.facts(),
             **self._settings.facts(self.roots),
         )
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from hotlap.rules.memory.record import FLOOR, MemoryFinding, MemoryRule, size
 from hotlap.trace.memory_schema import Block, MemoryTrace, SequenceBatch, is_alive
+from hotlap.trace.padded_tensors import filled_share, padded_tensor, remedy_of
 
 _LEAST_SHARE = 0.2
 """Of the positions that must be padding."""
@@ -33,7 +34,7 @@ _GROW_WITH_LENGTH = ("batches", "activations", "temporaries")
 
 def find(trace: MemoryTrace) -> list[MemoryFinding]:
     """Find the tensor of the batches that says best how much is padding."""
-    rows = _padded_tensor(trace.batches)
+    rows = padded_tensor(trace.batches)
     if not rows:
         return []
     positions = sum(row.samples * row.length for row in rows)
@@ -57,37 +58,10 @@ def find(trace: MemoryTrace) -> list[MemoryFinding]:
                 f"the peak, estimated from {size(scaled)} of tensors whose size or number is a "
                 "multiple of the length"
             ),
-            remedy=_remedy(rows, positions),
+            remedy=remedy_of(rows),
             confidence="medium",
         )
     ]
-
-
-def _padded_tensor(batches: Sequence[SequenceBatch]) -> list[SequenceBatch]:
-    """Return what was seen of one tensor: of those that are padded, the one with least padding."""
-    by_name: dict[str, list[SequenceBatch]] = {}
-    for row in batches:
-        by_name.setdefault(row.name, []).append(row)
-    padded = [rows for rows in by_name.values() if _has_one_value(rows) and not _is_ignored(rows)]
-    # What a mask says comes first; labels may leave out more than padding.
-    return max(padded, key=lambda rows: (_has_mask(rows), _filled_share(rows)), default=[])
-
-
-def _has_one_value(rows: Sequence[SequenceBatch]) -> bool:
-    return len({row.value for row in rows if row.value is not None}) == 1
-
-
-def _is_ignored(rows: Sequence[SequenceBatch]) -> bool:
-    """True for labels that the loss ignores, a prompt's too: no id of a token is negative."""
-    return not _has_mask(rows) and any((row.value or 0) < 0 for row in rows)
-
-
-def _has_mask(rows: Sequence[SequenceBatch]) -> bool:
-    return any(row.mask for row in rows)
-
-
-def _filled_share(rows: Sequence[SequenceBatch]) -> float:
-    return sum(row.filled for row in rows) / sum(row.samples * row.length for row in rows)
 
 
 def _cost(trace: MemoryTrace, rows: Sequence[SequenceBatch]) -> tuple[int, int]:
@@ -109,7 +83,7 @@ def _cost(trace: MemoryTrace, rows: Sequence[SequenceBatch]) -> tuple[int, int]:
         for block in alive
         if block.bytes % positions == 0 or _is_one_each(equal[_maker(block)], length)
     )
-    return round(scaled * (1 - _filled_share(now))), scaled
+    return round(scaled * (1 - filled_share(now))), scaled
 
 
 def _maker(block: Block) -> tuple[Any, ...]:
@@ -120,21 +94,6 @@ def _is_one_each(count: int, length: int) -> bool:
     """True for as many tensors as positions, or a multiple; the first or the last may differ."""
     is_multiple = count >= length - 1 and count % length in (0, 1, length - 1)
     return is_multiple and length >= _LEAST_LENGTH
-
-
-def _remedy(rows: Sequence[SequenceBatch], positions: int) -> str:
-    longest = sum(row.samples * row.longest for row in rows)
-    is_fixed = len({row.length for row in rows}) == 1 and longest < positions
-    group = (
-        "put sequences of similar length into one batch (sort, or buckets), with a budget of "
-        "padded tokens per batch; in a recipe `hotlap.pad` and `tokens_per_batch`"
-    )
-    if not is_fixed:
-        return group
-    return (
-        f"pad to the longest sequence of each batch, not to {rows[0].length}: {positions:,} "
-        f"positions become {longest:,}; then {group}"
-    )
 
 
 RULE = MemoryRule(name="wasted_padding", find=find)

@@ -174,6 +174,7 @@ def test_a_script_without_seeds_is_seeded_from_outside() -> None:
     with Lab(tiny("--epochs", "3", "--unseeded")) as lab:
         prover = Prover(lab, 20, registry())
         prover.run_plain()
+        assert prover.prove(Plan({"resident": {}})).tier == "exact"
         assert lab.inject_seed == 0
         assert prover.differs is None
 

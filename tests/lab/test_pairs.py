@@ -124,7 +124,7 @@ class Stub:
 def test_no_more_processes_than_fit_on_a_device_are_there_at_once(
     at_once: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotlap.lab.arm._usable_cores", lambda: 3)
+    monkeypatch.setattr("hotlap.lab.arm.affinity", lambda: 3)
     lab: Any = Stub()
     arms = [
         Arm("plain", Plan(), lab),

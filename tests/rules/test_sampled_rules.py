@@ -33,6 +33,13 @@ def named(*spots: Spot, **more: Any) -> list[str]:
     return [each.rule for each in found(*spots, **more)]
 
 
+def test_one_call_of_a_library_may_take_a_quarter_of_the_step() -> None:
+    call = replace(SPOT, where=SPOT.statement, text="wrong = torch.multinomial(odds, 400)")
+    assert named(replace(call, share=0.25)) == []
+    assert named(call) == ["costly_statement"]
+    assert named(replace(SPOT, share=0.2)) == ["costly_statement"]
+
+
 def test_a_statement_beside_the_step_is_named_with_its_time() -> None:
     (one,) = found(SPOT)
     assert (one.rule, one.where) == ("costly_statement", "train.py:41")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from hotlap.trace.arithmetic import OperationCounter, StepCounter
 from hotlap.trace.costs import StepCosts
@@ -83,4 +84,5 @@ def test_the_step_in_the_middle_and_its_state() -> None:
 
 def test_a_slow_step_is_counted_alone_and_none_gives_no_costs() -> None:
     assert steps(1) is None
+    assert not _get_current_dispatch_mode_stack()
     assert steps(2, seconds=0.0) is not None

@@ -10,6 +10,9 @@ WORTH_SAYING = 0.05
 """Share of the step below which nothing is said of what is known to be avoidable."""
 WORTH_NAMING = 0.15
 """The same of a statement of which nothing is known but its time."""
+WORTH_NAMING_ONE_CALL = 0.3
+"""The same where it is no function of the user's: making a batch by one call of a library may take
+a quarter of a small model's step."""
 _FEW = 4
 """Samples below which a share says nothing."""
 _Z = 1.96
@@ -51,8 +54,9 @@ _KINDS = (is_saving, is_printing, is_collecting, is_copying, is_over_parameters)
 def is_of_no_kind(spot: Spot) -> bool:
     """True if no rule of its own names what is done there, and it takes much time."""
     is_update = spot.library.startswith(_UPDATE)
+    least = WORTH_NAMING_ONE_CALL if spot.where == spot.statement else WORTH_NAMING
     return (
-        spot.share >= WORTH_NAMING
+        spot.share >= least
         and not is_update
         and not any(is_kind(spot) for is_kind in _KINDS)
     )

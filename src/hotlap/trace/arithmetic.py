@@ -121,8 +121,8 @@ class StepCounter:
         if self._counter is None:
             self._began = time.monotonic()
         else:
-            self._counter.__exit__(None, None, None)
             self._counted.append(self._counter)
+            self._end_counter()
             is_late = time.monotonic() - self._began > self._seconds
             if len(self._counted) >= _STEPS or is_late:
                 return True
@@ -130,8 +130,15 @@ class StepCounter:
         self._counter.__enter__()
         return False
 
+    def _end_counter(self) -> None:
+        if self._counter is not None:
+            self._counter.__exit__(None, None, None)
+            self._counter = None
+
     def costs(self, device: str) -> StepCosts | None:
         """Return those of the step in the middle: one may have an evaluation with it, or be short.
+
+        What is open is counted no further.
 
         Args:
             device: its kind, as `cpu`.
@@ -139,6 +146,7 @@ class StepCounter:
         Returns:
             None if no step was counted.
         """
+        self._end_counter()
         if not self._counted:
             return None
         ranked = sorted(self._counted, key=lambda each: each.flops.total())

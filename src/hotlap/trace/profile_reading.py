@@ -21,6 +21,8 @@ _ON_DEVICE = ("kernel", *_COPIES)
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 _NODE = "autograd::engine::evaluate_function"
 _MOST_ROWS, _MOST_GAPS = 15, 5
+_ROUNDING_US = 0.01
+"""Of the times in a trace: what ends with another may end behind it."""
 _AT_ONCE_US = 1.0
 """What ran already when a profile began has this begin in it, about."""
 _PHASES = ("data", "forward", "backward", "optimizer", "other")
@@ -257,7 +259,7 @@ class _Trace:
         for each in self.operators:
             number = each.args.get("Sequence number")
             # The first operator with that number is the one whose backward it is.
-            if number not in backward or each.args.get("Fwd thread id"):
+            if number not in backward or _is_in_backward(each):
                 continue
             us, outer = backward.pop(number), each.within
             while outer is not None:
@@ -309,9 +311,9 @@ def _nest(spans: Sequence[_Event]) -> None:
     running: dict[Any, list[_Event]] = defaultdict(list)
     for each in spans:
         stack = running[each.thread]
-        while stack and stack[-1].end <= each.begin:
+        while stack and stack[-1].end <= each.begin + _ROUNDING_US:
             stack.pop()
-        if stack and each.end <= stack[-1].end:
+        if stack and each.end <= stack[-1].end + _ROUNDING_US:
             each.within = stack[-1]
             stack[-1].inner_us += each.us
         stack.append(each)
@@ -334,6 +336,15 @@ def _around(calls: Sequence[_Event], span: _Event) -> Iterable[_Event]:
         if call.end >= span.end:
             yield call
         call = call.within
+
+
+def _is_in_backward(span: _Event) -> bool:
+    outer = span.within
+    while outer is not None:
+        if outer.name.startswith(_NODE):
+            return True
+        outer = outer.within
+    return False
 
 
 def _is_module(span: _Event) -> bool:

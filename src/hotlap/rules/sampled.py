@@ -55,11 +55,7 @@ def is_of_no_kind(spot: Spot) -> bool:
     """True if no rule of its own names what is done there, and it takes much time."""
     is_update = spot.library.startswith(_UPDATE)
     least = WORTH_NAMING_ONE_CALL if spot.where == spot.statement else WORTH_NAMING
-    return (
-        spot.share >= least
-        and not is_update
-        and not any(is_kind(spot) for is_kind in _KINDS)
-    )
+    return spot.share >= least and not is_update and not any(is_kind(spot) for is_kind in _KINDS)
 
 
 def beside_the_step(trace: Trace, is_kind: Callable[[Spot], bool]) -> list[Spot]:

@@ -40,7 +40,6 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.pace import Pace
-    from hotlap.attach.roles.profiled import ProfileSteps
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
     from hotlap.attach.roles.verify import Verify
@@ -78,7 +77,6 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         "reference": Reference,
         "own_place": AtOwnPlace,
         "count": CountStep,
-        "profile": ProfileSteps,
     }
     return [watch, kinds[session.config.role](session, watch)]
 

@@ -2,10 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -15,7 +14,7 @@ from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
-from hotlap.diagnosis.outfiles import check_json, is_trace, kinds_of
+from hotlap.diagnosis.outfiles import check_json
 from hotlap.errors import UsageError
 from hotlap.lab.subject import Subject
 
@@ -35,14 +34,6 @@ def diagnose(
     snapshot: Annotated[
         str | None, Parameter(help="File for PyTorch's memory viewer; --memory on CUDA only.")
     ] = None,
-    trace: Annotated[
-        str | None,
-        Parameter(help="Folder for a trace of some steps, for TensorBoard or Perfetto."),
-    ] = None,
-    profile: Annotated[
-        tuple[Literal["cpu", "cuda", "memory"], ...],
-        Parameter(help="Record only this in the profile; may be given several times."),
-    ] = (),
     out: Annotated[str | None, Parameter(help="File for the JSON document.")] = None,
     json: JsonFlag = False,
 ) -> int:
@@ -50,8 +41,7 @@ def diagnose(
 
     The script runs unedited, on a copy-on-write view of your files, several times. A recipe, a file
     that imports hotlap and has a function `task`, is trained by hotlap's engine instead, under the
-    empty plan; with --memory, under the plan that `hotlap train` uses without --plan. Of a trace
-    that torch.profiler has written (.json, .json.gz), what it shows is told, and nothing is run.
+    empty plan; with --memory, under the plan that `hotlap train` uses without --plan.
 
     Parameters
     ----------
@@ -72,33 +62,18 @@ def diagnose(
     if out is not None:
         check_json(Path(out), f"--out {out}")
     tell = partial(_tell, json=json, out=out)
-    if is_trace(target.script):
-        from hotlap.report import profile as profile_text
-        from hotlap.trace.profile_reading import read_profile
-
-        return tell(read_profile(Path(str(target.script))), profile_text.page)
     script = script_or_recipe(target, python)
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
     if snapshot is not None and not memory:
         raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
-    if (trace is not None or profile) and memory:
-        raise UsageError("--trace and --profile cannot be used with --memory. Remove one of them.")
     if memory:
         return _diagnose_memory(script, budget, hide, svg, snapshot, tell)
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     registry(rule)
-    folder = None if trace is None else Path(trace)
-    kinds = kinds_of(profile, folder, detect_host()) if profile or folder is not None else ()
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
-        if kinds:
-            from hotlap.lab.profiling import profile_steps
-
-            say("profiling some steps, in a process of its own")
-            profiled = profile_steps(lab, kinds=kinds, seconds=budget, folder=folder)
-            found = replace(found, profiled=profiled)
     return tell(found, text.page)
 
 
@@ -157,7 +132,5 @@ COMMAND = Command(
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",
         "hotlap diagnose train.py --memory --snapshot a.pickle   # CUDA: pytorch.org/memory_viz",
         "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",
-        "hotlap diagnose train.py --trace traces     # labelled, for TensorBoard or Perfetto",
-        "hotlap diagnose trace.json                  # read a trace of torch.profiler",
     ),
 )

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotlap.diagnosis.limits import Limits
-from hotlap.lab.profiling import Profiled
 from hotlap.trace.schema import PHASES, HotLine, Trace
 
 _LARGE = 0.1
@@ -92,8 +91,6 @@ class Diagnosis:
     """How fast a step could be on this machine at most."""
     notes: tuple[str, ...] = ()
     """What could not be done, and why."""
-    profiled: Profiled | None = None
-    """Some steps under torch's profiler, if that was asked for."""
 
     def hot_lines(self) -> dict[str, tuple[HotLine, ...]]:
         """Return phase -> its hottest lines, for each phase that takes a large part of the step."""
@@ -122,7 +119,6 @@ class Diagnosis:
             "ruled_out": list(self.ruled_out),
             "noise_floor": self.floor,
             "limits": self.limits.to_json(),
-            "profile": None if self.profiled is None else self.profiled.to_json(),
             "covers_whole_epochs": trace.covers_whole_periods,
             "planned_steps": trace.facts.planned_steps,
             "unprotected": list(self.unprotected),

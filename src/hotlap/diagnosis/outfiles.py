@@ -1,6 +1,5 @@
-"""Checks the files that a diagnosis is to write or read, before anything is measured."""
+"""Checks the files that a diagnosis is to write, before anything is measured."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from hotlap.errors import UsageError
@@ -51,32 +50,6 @@ def check_snapshot(path: Path, given: str, host: Host) -> None:
             f"{given}: no CUDA GPU was found on this host, and only CUDA memory has a snapshot. "
             f"Remove {option}; the timeline (--svg FILE) shows the memory of a CPU."
         )
-
-
-def is_trace(path: str | None) -> bool:
-    """True if a file is a trace of torch's profiler, by its name."""
-    return path is not None and path.endswith((".json", ".json.gz"))
-
-
-def kinds_of(asked: Sequence[str], folder: Path | None, host: Host) -> tuple[str, ...]:
-    """Return what a profile records.
-
-    Args:
-        asked: by `--profile`; without it everything but memory that the host has.
-        folder: where the trace is to be written, None if nowhere.
-        host: where it is recorded.
-
-    Raises:
-        UsageError: there is no such folder, or the host has no GPU.
-    """
-    if folder is not None and not folder.is_dir():
-        raise UsageError(f"--trace: the folder '{folder}' was not found. Create it.")
-    if "cuda" in asked and not host.gpus:
-        raise UsageError(
-            "--profile cuda: no CUDA GPU was found on this host. Expected: cpu, memory. Remove "
-            "`cuda`."
-        )
-    return tuple(asked) or (("cpu", "cuda") if host.gpus else ("cpu",))
 
 
 def _check_place(path: Path, given: str, begins: bytes) -> None:

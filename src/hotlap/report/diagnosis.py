@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
 from hotlap.plan.record import in_words
-from hotlap.report import limits, profile
+from hotlap.report import limits
 from hotlap.report.printable import printable
 
 _BAR = 40
@@ -26,9 +26,6 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     _findings(diagnosis, console)
     _mistakes(diagnosis, console)
     _limits(diagnosis, console)
-    if diagnosis.profiled is not None:
-        plain_ms = diagnosis.trace.step_ms()["median"]
-        profile.page_of_trial(diagnosis.profiled, plain_ms, console)
     _not_measured(diagnosis, console)
     anchor = trace.anchor
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")

@@ -29,7 +29,6 @@ Role = Literal[
     "pace",
     "memory",
     "count",
-    "profile",
     "follow",
 ]
 

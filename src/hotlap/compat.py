@@ -76,6 +76,9 @@ OPTIONAL = (
     PrivateName("torch.optim.lr_scheduler", "LRScheduler._initial_step"),
     # Which nodes of an autograd graph earlier steps have made, for `diagnose --memory`.
     PrivateName("torch.autograd.graph", "Node._sequence_nr"),
+    # `diagnose --trace`: whether a script runs a profiler itself, and the lines of operators.
+    PrivateName("torch.autograd", "_profiler_enabled"),
+    PrivateName("torch._C._autograd", "_ProfilerResult.experimental_event_tree"),
     # What a watched rank says of sums of gradients.
     PrivateName("torch.nn.parallel", "DistributedDataParallel._get_ddp_logging_data"),
     PrivateName(

@@ -58,6 +58,9 @@ def files(folder: Path) -> set[str]:
         (["tune", "train.py", "--out", "no/such/folder/plan.toml"], "no/such/folder"),
         (["diagnose", "missing.py"], "missing.py"),
         (["diagnose", "train.py", "--budget", "-3"], "'-3' is not a duration"),
+        (["diagnose", "train.py", "--profile", "cudda"], "Did you mean 'cuda'"),
+        (["diagnose", "train.py", "--trace", "no/such/folder"], "no/such' was not found"),
+        (["diagnose", "train.py", "--memory", "--trace", "traces"], "--memory cannot be used with"),
         (["run", ""], "no SCRIPT was given"),
         (["tune", "train.py", "--out", "train.py"], "is not a plan file"),
         (["tune", "--budgets", "3", "train.py"], "Expected: --accept, --again, --all, --budget"),
@@ -79,6 +82,24 @@ def test_it_is_refused_with_what_is_allowed(
 ) -> None:
     before = files(here)
     assert words in refused(argv, capsys)
+    assert files(here) == before
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        ([], "without a list `traceEvents`"),
+        (["--memory"], "--memory cannot be used with 'trace.json', which is a trace"),
+        (["--trace", "traces", "--profile", "cpu"], "--profile, --trace cannot be used with"),
+        (["--epochs", "5"], "which takes no arguments. Remove: --epochs 5"),
+    ],
+)
+def test_a_trace_is_read_and_not_run(
+    rest: list[str], words: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "trace.json").write_text("{}")
+    before = files(here)
+    assert words in refused(["diagnose", "trace.json", *rest], capsys)
     assert files(here) == before
 
 

@@ -56,6 +56,21 @@ def test_a_wait_for_a_slower_rank_is_named(slow: str, hotlap: Call) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_rank_is_recorded(hotlap: Call, tmp_path: Path) -> None:
+    options = ("--json", "--budget", "35s", "--trace", "traces")
+    ended = hotlap("diagnose", *options, *TORCHRUN, "--epochs", "1000", timeout_s=240)
+    assert ended.returncode == 0, ended.stderr
+    profile = json.loads(ended.stdout)["profile"]
+    assert len(list((tmp_path / "traces").iterdir())) == 1
+    assert profile["steps"] == 6
+    # The sums of gradients are in the backward, and the wrapper is in no name.
+    assert profile["phases"]["backward"] > 0
+    names = {region["name"] for region in profile["regions"]}
+    assert "DistributedDataParallel.forward" in names
+    assert not any(name.startswith("module") for name in names)
+
+
+@pytest.mark.slow
 def test_what_cannot_be_done_on_ranks_is_refused(hotlap: Call) -> None:
     ended = hotlap("diagnose", "--memory", *TORCHRUN, "--epochs", "1000", timeout_s=240)
     assert ended.returncode == 2, ended.stderr

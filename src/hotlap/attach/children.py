@@ -28,7 +28,7 @@ _OF_A_RANK = ("RANK", "LOCAL_RANK")
 """Variables that launchers give each rank; the first one counts."""
 _OF_MPI = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 """The same from mpirun, of several makes."""
-_ROLES = ("run", "observe", "race", "verify")
+_ROLES = ("run", "observe", "race", "verify", "profile")
 _REFUSED = (
     "the script trains on several ranks, where only plans that are exact can be proven, and memory "
     "is not followed yet. Use a plan of exact techniques, or run one process."

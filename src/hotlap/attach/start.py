@@ -40,6 +40,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
     from hotlap.attach.roles.pace import Pace
+    from hotlap.attach.roles.profile import ProfileSteps
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference
     from hotlap.attach.roles.verify import Verify
@@ -72,6 +73,8 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     if session.config.role == "memory":
         autocast = Autocast(session, watch)
         return [watch, autocast, WatchMemory(session, watch, autocast)]
+    if session.config.role == "profile":
+        return [watch, ProfileSteps(session, watch)]
     kinds = {
         "verify": Verify,
         "reference": Reference,

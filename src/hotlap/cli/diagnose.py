@@ -1,7 +1,8 @@
 """`hotlap diagnose`: why is it slow?"""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from hotlap.cli.trials import lab_of
 from hotlap.diagnosis.outfiles import check_json
 from hotlap.errors import UsageError
 from hotlap.lab.subject import Subject
+from hotlap.trace.chrome.reading import is_trace_file
 
 
 def diagnose(
@@ -27,6 +29,21 @@ def diagnose(
     rule: tuple[str, ...] = (),
     technique: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
+    profile: Annotated[
+        tuple[str, ...],
+        Parameter(
+            metavar="cpu|cuda|memory",
+            help="Record some steps with torch.profiler, and only this of them; may be given "
+            "several times.",
+        ),
+    ] = (),
+    trace: Annotated[
+        str | None,
+        Parameter(
+            metavar="DIR",
+            help="Folder for the recorded trace, which TensorBoard and ui.perfetto.dev open.",
+        ),
+    ] = None,
     memory: Annotated[
         bool, Parameter(help="Say where the memory goes, and what autocast does.")
     ] = False,
@@ -43,6 +60,9 @@ def diagnose(
     that imports hotlap and has a function `task`, is trained by hotlap's engine instead, under the
     empty plan; with --memory, under the plan that `hotlap train` uses without --plan.
 
+    Instead of a script, a trace that torch.profiler has exported (.json, .json.gz) can be given.
+    The report then shows its phases, its idle time, the longest gaps and what stood in them.
+
     Parameters
     ----------
     budget
@@ -55,26 +75,45 @@ def diagnose(
     technique
         A third-party technique that such a rule proposes, as module:NAME.
     """
-    from hotlap.diagnosis.causes import diagnose as find_causes
-    from hotlap.report import diagnosis as text
-    from hotlap.rules import registry
-
     if out is not None:
         check_json(Path(out), f"--out {out}")
     tell = partial(_tell, json=json, out=out)
+    if target.script is not None and is_trace_file(target.script):
+        others = {
+            "--hide": hide,
+            "--rule": rule,
+            "--technique": technique,
+            "--profile": profile,
+            "--trace": trace,
+            "--memory": memory,
+            "--svg": svg,
+            "--snapshot": snapshot,
+        }
+        return _read_trace(target, [name for name, value in others.items() if value], tell)
+    from hotlap.diagnosis.causes import diagnose as find_causes
+    from hotlap.diagnosis.profile import request_profile
+    from hotlap.report import diagnosis as text
+    from hotlap.rules import registry
+
     script = script_or_recipe(target, python)
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
     if snapshot is not None and not memory:
         raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
+    if memory and (profile or trace is not None):
+        raise UsageError("--memory cannot be used with --profile or --trace. Use one at a time.")
     if memory:
         return _diagnose_memory(script, budget, hide, svg, snapshot, tell)
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it, under the empty plan")
     registry(rule)
+    host = detect_host()
+    request = request_profile(profile, trace, host)
     with lab_of(script, hide=hide, techniques=technique) as lab:
-        found = find_causes(lab, detect_host(), budget_s=budget, rules=rule, progress=say)
-    return tell(found, text.page)
+        found = find_causes(lab, host, budget_s=budget, rules=rule, profile=request, progress=say)
+    tell(found, text.page)
+    # The report's notes say why.
+    return 1 if request is not None and found.profile is None else 0
 
 
 def _tell(found: Any, page: Callable[[Any, Any], None], *, json: bool, out: str | None) -> int:
@@ -82,14 +121,44 @@ def _tell(found: Any, page: Callable[[Any, Any], None], *, json: bool, out: str 
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
 
+    data = found.to_json()
     if out is not None:
         with open(out, "w", encoding="utf-8") as file:
-            jsonout.write(found.to_json(), file)
+            jsonout.write(data, file)
     if json:
-        jsonout.write(found.to_json())
+        jsonout.write(data)
     else:
         page(found, page_console())
     return 0
+
+
+def _read_trace(target: Target, others: Sequence[str], tell: Callable[[Any, Any], int]) -> int:
+    from hotlap.report import profile as text
+    from hotlap.trace.chrome.reading import read_trace
+    from hotlap.trace.chrome.summary import summarize
+
+    path = Path(target.script or "")
+    if target.args:
+        raise UsageError(
+            f"'{path}' is a trace, which takes no arguments. Remove: {' '.join(target.args)}."
+        )
+    if others:
+        raise UsageError(
+            f"{', '.join(others)} cannot be used with '{path}', which is a trace and not a script. "
+            "Remove it, or give the script."
+        )
+    summary = summarize(read_trace(path))
+    found = _OfTrace(path, summary)
+    return tell(found, lambda _, console: text.page(summary, path, console))
+
+
+@dataclass(frozen=True)
+class _OfTrace:
+    path: Path
+    summary: Any
+
+    def to_json(self) -> dict[str, Any]:
+        return {"trace": str(self.path), **self.summary.to_json()}
 
 
 def _diagnose_memory(
@@ -129,6 +198,8 @@ COMMAND = Command(
     examples=(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
+        "hotlap diagnose train.py --trace traces    # and a trace with named modules",
+        "hotlap diagnose trace.json.gz              # of torch.profiler, from anywhere",
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",
         "hotlap diagnose train.py --memory --snapshot a.pickle   # CUDA: pytorch.org/memory_viz",
         "hotlap diagnose recipe.py --lr 3e-4    # --lr is the recipe's",

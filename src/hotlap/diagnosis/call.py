@@ -8,6 +8,7 @@ from typing import Any
 from hotlap.attach.entry import Script
 from hotlap.diagnosis.causes import diagnose as find_causes
 from hotlap.diagnosis.findings import Diagnosis
+from hotlap.diagnosis.profile import request_profile
 from hotlap.errors import MissingFile, UsageError
 from hotlap.host.facts import Host
 from hotlap.lab.call_arguments import check_call, recipe_path, to_command_line
@@ -25,6 +26,8 @@ def diagnose(
     device: str | None = None,
     rules: Sequence[str] = (),
     techniques: Sequence[str] = (),
+    profile: str | Sequence[str] = (),
+    trace: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Find out why a training script or a recipe is slow, with the measured cost of each cause.
@@ -41,6 +44,9 @@ def diagnose(
         device: of a recipe, as torch names it; the first accelerator if None, else the CPU.
         rules: rules from outside, as `module:NAME`.
         techniques: techniques from outside that rules propose, as `module:NAME`.
+        profile: what torch.profiler records besides, of `cpu`, `cuda` and `memory`; nothing if
+            empty, unless `trace` is given.
+        trace: folder that the recorded trace is written to, for TensorBoard and Perfetto.
         progress: called with a line now and then.
 
     Raises:
@@ -51,8 +57,13 @@ def diagnose(
     """
     check_call("hotlap.diagnose", budget)
     run = run_of(subject, arguments, device)
+    host = Host.detect()
+    kinds = (profile,) if isinstance(profile, str) else tuple(profile)
+    request = request_profile(kinds, trace, host, ("profile=", "trace="))
     with Lab(run, techniques=tuple(techniques)) as lab:
-        return find_causes(lab, Host.detect(), budget_s=budget, rules=rules, progress=progress)
+        return find_causes(
+            lab, host, budget_s=budget, rules=rules, profile=request, progress=progress
+        )
 
 
 def run_of(subject: Any, arguments: Any, device: str | None) -> Subject:

@@ -16,6 +16,7 @@ from hotlap.diagnosis.conviction import (
 from hotlap.diagnosis.findings import Diagnosis, Mistake
 from hotlap.diagnosis.limits import find_limits
 from hotlap.diagnosis.live_trials import race_live
+from hotlap.diagnosis.profile import ProfileRequest, take_profile
 from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
@@ -79,6 +80,7 @@ def diagnose(
     *,
     budget_s: float = 60.0,
     rules: Sequence[str] = (),
+    profile: ProfileRequest | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Diagnosis:
     """Find out why the lab's script or recipe is slow.
@@ -92,6 +94,7 @@ def diagnose(
         budget_s: seconds that everything may take together. A start, and a step that has begun,
             are not interrupted.
         rules: rules from outside, as `module:NAME`.
+        profile: what torch.profiler records besides, in a process of its own; nothing if None.
         progress: called with a line now and then.
 
     Raises:
@@ -118,6 +121,10 @@ def diagnose(
         if trace.facts.ranks > 1:
             notes = (*notes_on_ranks(trace, seen.paces), *notes)
             trace = with_other_ranks(trace, seen.paces)
+        recorded = None
+        if profile is not None:
+            recorded, more = take_profile(lab, profile, trace, subject.clock, progress)
+            notes = (*notes, *more)
         found = nominate(trace, known_rules.values())
         costly = [each for each in found if each.kind != "mistake"]
         nominations = [each for each in costly if each.sampled_ms is None]
@@ -130,6 +137,7 @@ def diagnose(
             mistakes=tuple(_mistake(each) for each in found if each.kind == "mistake"),
             limits=find_limits(lab, host, trace, subject.clock, progress),
             notes=notes,
+            profile=recorded,
         )
         switches = _switches(trace, host, registry(lab.techniques))
         return _try(subject, seen, known, nominations, switches)

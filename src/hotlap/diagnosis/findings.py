@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotlap.diagnosis.limits import Limits
+from hotlap.diagnosis.profile import Profile
 from hotlap.trace.schema import PHASES, HotLine, Trace
 
 _LARGE = 0.1
@@ -91,6 +92,8 @@ class Diagnosis:
     """How fast a step could be on this machine at most."""
     notes: tuple[str, ...] = ()
     """What could not be done, and why."""
+    profile: Profile | None = None
+    """What torch.profiler recorded, where that was asked for."""
 
     def hot_lines(self) -> dict[str, tuple[HotLine, ...]]:
         """Return phase -> its hottest lines, for each phase that takes a large part of the step."""
@@ -123,4 +126,5 @@ class Diagnosis:
             "planned_steps": trace.facts.planned_steps,
             "unprotected": list(self.unprotected),
             "notes": list(self.notes),
+            **({} if self.profile is None else {"profile": self.profile.to_json()}),
         }

@@ -5,7 +5,7 @@ from rich.table import Table
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis
 from hotlap.plan.record import in_words
-from hotlap.report import limits
+from hotlap.report import limits, profile
 from hotlap.report.printable import printable
 
 _BAR = 40
@@ -27,6 +27,8 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     _mistakes(diagnosis, console)
     _limits(diagnosis, console)
     _not_measured(diagnosis, console)
+    if diagnosis.profile is not None:
+        profile.section(diagnosis.profile, console)
     anchor = trace.anchor
     console.print(f"\nSteps were recognised by {anchor.kind} (confidence {anchor.confidence}).")
     facts = trace.facts

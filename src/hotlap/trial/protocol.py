@@ -29,6 +29,7 @@ Role = Literal[
     "pace",
     "memory",
     "count",
+    "profile",
     "follow",
 ]
 

@@ -18,7 +18,16 @@ from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
-    from hotlap.engine.roles import count, memory, micro_batches, proof, race, repeating, watch
+    from hotlap.engine.roles import (
+        count,
+        memory,
+        micro_batches,
+        profile,
+        proof,
+        race,
+        repeating,
+        watch,
+    )
 
     return {
         "race": race.race,
@@ -30,6 +39,7 @@ def _roles() -> dict[str, Callable[[Trial], None]]:
         "pace": micro_batches.pace,
         "memory": memory.memory,
         "count": count.count,
+        "profile": profile.profile,
     }
 
 

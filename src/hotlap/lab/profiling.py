@@ -1,0 +1,69 @@
+"""Runs a subject in the role `profile`, and returns what its recorded steps say."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hotlap.lab.observing import LEAST_START_UP_S
+from hotlap.lab.trial import Lab
+from hotlap.plan import Plan
+from hotlap.trace.profile_schema import TRACE, WindowRecord
+
+_SLOWEST = 5.0
+"""How many times longer than its first step a recorded one may be before the script is thought to
+hang."""
+_LEAST_SILENCE_S = 120.0
+"""A trace of many operators takes its time to be written, after the last step."""
+
+
+def record_window(
+    lab: Lab,
+    kinds: Sequence[str],
+    read: Callable[[Path, WindowRecord], None],
+    *,
+    plan: Plan | None = None,
+    seconds: float,
+    progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Record some steps with torch.profiler, in a process of its own.
+
+    Args:
+        lab: where the trial is held.
+        kinds: what is recorded, see `hotlap.trace.profile_schema`.
+        read: called with the trace's file, which is removed afterwards, and what was noted; the
+            file is not there if no step could be recorded.
+        plan: what is applied, nothing if None.
+        seconds: fewer steps are recorded if they take longer.
+        progress: told how long it takes, where a step is long.
+
+    Raises:
+        TrialError: it crashed, hung, or never trained.
+    """
+    lab.retry_if_address_in_use(lambda: _record(lab, kinds, read, plan, seconds, progress))
+
+
+def _record(
+    lab: Lab,
+    kinds: Sequence[str],
+    read: Callable[[Path, WindowRecord], None],
+    plan: Plan | None,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="profile-", dir=lab.exchange))
+    trial = lab.start("profile", plan, folder=str(folder), kinds=list(kinds), seconds=seconds)
+    try:
+        silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
+        while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
+            step_s = message["seconds"]
+            silence_s = seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
+            if step_s > seconds:
+                progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
+        if message["steps"] == 0:
+            raise trial.exit_error()
+        trial.check_exit()
+        read(folder / TRACE, WindowRecord.read(folder))
+    finally:
+        trial.kill()
+        shutil.rmtree(folder)

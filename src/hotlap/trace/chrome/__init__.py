@@ -1,0 +1,1 @@
+"""Traces of torch.profiler, in Chrome's format: read, and what they say. No torch."""

@@ -36,6 +36,7 @@ from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Steppers
+from hotlap.trial.start_watch import tell_steps
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
@@ -69,7 +70,7 @@ class Watch(Part):
         self.recorder = Recorder(
             limits,
             options["started"],
-            lambda seconds: session.channel.send("step_time", seconds=seconds),
+            tell_steps(session.channel),
         )
         self.roots: list[Any] = []
         self.wrappers = Wrappers()

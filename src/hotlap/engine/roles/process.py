@@ -15,6 +15,7 @@ from hotlap.errors import UsageError
 from hotlap.recipe import load
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
+from hotlap.trial.start_watch import note_late_start
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
     os.register_at_fork(after_in_child=channel.close)
     if not channel.send("attached", python=sys.version.split()[0], executable=sys.executable):
         os._exit(EXIT_CUT)
+    note_late_start(config.options)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
     # A recipe that tunes itself when it is imported would do so without end.
     os.environ[IN_TRIAL] = "1"

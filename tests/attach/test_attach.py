@@ -287,9 +287,9 @@ FORKING = """
 import os, time, torch
 if os.fork() == 0:
     os.close(1); os.close(2)
-    time.sleep(4)
+    time.sleep(10)
     os._exit(0)
-os.system("sleep 4 > /dev/null 2>&1 &")
+os.system("sleep 10 > /dev/null 2>&1 &")
 """
 
 

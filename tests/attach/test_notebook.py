@@ -170,7 +170,7 @@ def test_steps_are_counted_and_the_cell_of_the_anchor_is_named(tmp_path: Path) -
     with Lab(Script(path=path.name, cwd=str(tmp_path))) as lab:
         seen = watch(lab, seconds=5.0, epochs=3)
     trace, facts = seen.trace, seen.trace.facts
-    assert facts.optimizers[0].where == "a.ipynb#cell3:4"
+    assert facts.optimizers[0].where == "a.ipynb#cell4:8"
     assert len(trace.steps) in range(46, 49)
     assert facts.planned_steps == 48
 

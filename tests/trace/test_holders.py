@@ -224,6 +224,7 @@ class Plain:
         return self.store[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: Cached({}), lambda: Cached([None] * 20), Plain])
 def test_the_cache_of_a_dataset_is_known_as_one(make: Any, growth_of: Any) -> None:
     data = make()

@@ -1,6 +1,9 @@
 """A script whose set-up does not end: the message says how long it had, and where it was."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from hotlap.lab.late_start import late_start
 from hotlap.lab.observing import watch
 from hotlap.lab.subject import RecipeRun
 from hotlap.lab.trial import Lab
+from hotlap.trial.start_watch import STACK_AFTER_S, STACK_FILE, note_late_start, tell_steps
 
 TINY = Path(__file__).parents[1] / "tiny.py"
 STACK = """Timeout (0:00:29)!
@@ -52,13 +56,18 @@ def test_a_script_that_waits_before_its_first_step_is_ended_in_time() -> None:
     assert f"tiny.py:{line} (fault)." in str(caught.value)
 
 
-@pytest.mark.slow
-def test_a_training_that_has_begun_is_not_looked_at() -> None:
-    """The watchdog would write in the middle of a run; a step tells that it is not needed."""
-    script = Script(path="tiny.py", args=("--epochs", "400"), cwd=str(TINY.parent))
-    with Lab(script) as lab:
-        seen = watch(lab, seconds=8.0, epochs=10**6, start_up_s=7.0)
-    assert len(seen.trace.steps) > 100
+@pytest.mark.parametrize("begins", [False, True])
+def test_a_training_that_has_begun_is_not_looked_at(begins: bool, tmp_path: Path) -> None:
+    stack, told = tmp_path / "stack", list[float]()
+    note_late_start({STACK_FILE: str(stack), STACK_AFTER_S: 0.2})
+    channel: Any = SimpleNamespace(send=lambda kind, seconds: told.append(seconds))
+    tell = tell_steps(channel)
+    if begins:
+        tell(0.1)
+    time.sleep(0.5)
+    assert bool(stack.read_text()) is not begins
+    tell(0.1)
+    assert told == [0.1] * (1 + begins)
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from hotlap.attach import children
 from hotlap.attach.at_exit import explain_at_exit
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_CUT, Config
-from hotlap.trial.start_watch import note_late_start
 
 
 class _AfterTorch(MetaPathFinder):
@@ -78,7 +77,10 @@ def install(text: str) -> None:
     said = channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
     if is_trial and not said:
         _end()
-    note_late_start(config.options)
+    if is_trial:
+        from hotlap.trial.start_watch import note_late_start
+
+        note_late_start(config.options)
 
     def start() -> None:
         from hotlap.attach.start import start as begin

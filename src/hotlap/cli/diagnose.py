@@ -66,8 +66,8 @@ def diagnose(
     Parameters
     ----------
     budget
-        Total time, trials included. The start of the script, and a step that has begun, are not
-        interrupted.
+        Total time, trials included. The first step must be taken within it, or within 30 s; a step
+        that has begun is not interrupted.
     hide
         Pattern of files that trials must not see, such as the script's own checkpoint.
     rule

@@ -1,11 +1,17 @@
 """Runs a script in the role `count`, and returns what one of its steps computes."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 from hotlap.errors import TrialError
-from hotlap.lab.observing import LEAST_START_UP_S
+from hotlap.lab import first_steps
 from hotlap.lab.trial import Lab
 from hotlap.trace.costs import StepCosts
 
 _LEAST_SILENCE_S = 60.0
+_SLOWER = 20.0
+"""How many times longer a step may take in which each operator is looked at in Python."""
 
 
 def count_step(lab: Lab, *, seconds: float) -> StepCosts:
@@ -22,15 +28,18 @@ def count_step(lab: Lab, *, seconds: float) -> StepCosts:
 
 
 def _count(lab: Lab, seconds: float) -> StepCosts:
-    trial = lab.start("count", seconds=seconds)
+    folder = Path(tempfile.mkdtemp(prefix="count-", dir=lab.exchange))
+    set_up_s = first_steps.start_up_s(seconds)
+    trial = first_steps.start(lab, "count", None, folder, set_up_s, seconds=seconds)
+
+    def silence_s(step_s: float) -> float:
+        return seconds + max(_LEAST_SILENCE_S, _SLOWER * step_s)
+
     try:
-        silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
-        while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
-            # An operator is looked at in Python.
-            silence_s = seconds + max(_LEAST_SILENCE_S, 20 * message["seconds"])
+        message = first_steps.report_of(trial, folder, set_up_s, silence_s)
         if message.get("costs") is None:
             raise TrialError("the run ended before a second step", reason="ended_early")
-        trial.check_exit()
         return StepCosts.from_json(message["costs"])
     finally:
         trial.kill()
+        shutil.rmtree(folder)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotlap.lab.observing import LEAST_START_UP_S
+from hotlap.lab import first_steps
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace
@@ -67,17 +67,16 @@ def _watch(
 ) -> MemoryObservation:
     seconds = options["seconds"]
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
-    trial = lab.start("memory", plan, folder=str(folder), **options)
+    set_up_s = first_steps.start_up_s(seconds)
+    trial = first_steps.start(lab, "memory", plan, folder, set_up_s, **options)
+
+    def silence_s(step_s: float) -> float:
+        if step_s > seconds:
+            progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
+        return seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
+
     try:
-        silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
-        while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
-            step_s = message["seconds"]
-            silence_s = seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
-            if step_s > seconds:
-                progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
-        if message["steps"] == 0:
-            raise trial.exit_error()
-        trial.check_exit()
+        message = first_steps.report_of(trial, folder, set_up_s, silence_s)
         if snapshot is not None and (folder / SNAPSHOT).exists():
             shutil.copyfile(folder / SNAPSHOT, snapshot)
         took = time.monotonic() - trial.started

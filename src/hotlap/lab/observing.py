@@ -9,24 +9,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hotlap.errors import TrialError
-from hotlap.lab.late_start import late_start
+from hotlap.lab import first_steps
 from hotlap.lab.trial import Lab, Trial
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.trace import store
 from hotlap.trace.schema import HotLine, Trace
-from hotlap.trial.start_watch import STACK_AFTER_S, STACK_FILE
 
-LEAST_START_UP_S = 60.0
-"""Importing torch and reading a data set may take so long on a slow disk."""
 _LEAST_TIMED = 2
 """Steps that a watch takes at least: the first one does not count."""
 _LEAST_SILENCE_S = 60.0
 _SLOWEST = 5.0
 """How many times longer than its first step a step may be before the script is thought to hang."""
-_STACK_S = 1.0
-"""How long before that a process notes where it is."""
 _EXIT_S = 0.2
 """What Python and torch take to go away, after the script's last line."""
 _ENOUGH_STEPS = 30
@@ -85,7 +79,7 @@ def watch(
             lab,
             plan,
             progress,
-            start_up_s=start_up_s or max(LEAST_START_UP_S, seconds) + 2 * seconds,
+            start_up_s=start_up_s or first_steps.start_up_s(seconds),
             seconds=seconds,
             epochs=epochs,
             naming_s=naming_s,
@@ -115,7 +109,7 @@ def watch_lines(lab: Lab, *, seconds: float) -> tuple[HotLine, ...]:
         lab,
         None,
         lambda _: None,
-        start_up_s=max(LEAST_START_UP_S, seconds) + seconds,
+        start_up_s=first_steps.start_up_s(seconds),
         seconds=seconds,
         epochs=10**9,
         naming_s=seconds,
@@ -141,33 +135,20 @@ def _observe(
     How long it may take follows from its first steps.
     """
     folder = Path(tempfile.mkdtemp(prefix="trace-", dir=lab.exchange))
-    stack = folder / "stack"
-    trial = lab.start(
-        "observe",
-        plan,
-        seconds=seconds,
-        naming_s=naming_s,
-        steps=steps,
-        folder=str(folder),
-        stays=stays,
-        **{STACK_FILE: str(stack), STACK_AFTER_S: max(0.1, start_up_s - _STACK_S)},
-        **options,
-    )
+    more = {"seconds": seconds, "naming_s": naming_s, "steps": steps, "stays": stays, **options}
+    trial = first_steps.start(lab, "observe", plan, folder, start_up_s, **more)
     is_there = False
+
+    def silence_s(step_s: float) -> float:
+        if _LEAST_TIMED * step_s > seconds:
+            progress(
+                f"a step takes {step_s:.1f} s and cannot be interrupted: watching takes about "
+                f"{_LEAST_TIMED * step_s:.0f} s"
+            )
+        return seconds + naming_s + max(_LEAST_SILENCE_S, _SLOWEST * step_s)
+
     try:
-        message, silence_s = _first_message(trial, lab, start_up_s, stack), 0.0
-        while message["kind"] != "report":
-            step_s = message["seconds"]
-            silence_s = seconds + naming_s + max(_LEAST_SILENCE_S, _SLOWEST * step_s)
-            if _LEAST_TIMED * step_s > seconds:
-                progress(
-                    f"a step takes {step_s:.1f} s and cannot be interrupted: watching takes about "
-                    f"{_LEAST_TIMED * step_s:.0f} s"
-                )
-            message = trial.message(["step_time", "report"], silence_s)
-        if message["steps"] == 0:
-            raise trial.exit_error()
-        trial.check_exit()
+        message = first_steps.report_of(trial, folder, start_up_s, silence_s)
         trace = replace(store.read(folder), ended=message["ended"])
         is_there = stays and trace.ended != "script" and not trial.ranks.are_there
         message["paces"] = trial.ranks.paces
@@ -176,16 +157,6 @@ def _observe(
         if not is_there:
             trial.kill()
         shutil.rmtree(folder)
-
-
-def _first_message(trial: Trial, lab: Lab, start_up_s: float, stack: Path) -> dict[str, Any]:
-    try:
-        return trial.message(["step_time", "report"], start_up_s)
-    except TrialError as error:
-        # Ranks may wait for each other, which the message says.
-        if error.reason != "timeout" or trial.ranks.are_there:
-            raise
-        raise late_start(str(lab.subject), start_up_s, stack, error.output) from None
 
 
 def seconds_to_read(trace: Trace) -> float:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hotlap.lab.observing import LEAST_START_UP_S
+from hotlap.lab import first_steps
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.trace.profile_schema import TRACE, WindowRecord
@@ -52,17 +52,16 @@ def _record(
     progress: Callable[[str], None],
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="profile-", dir=lab.exchange))
-    trial = lab.start("profile", plan, folder=str(folder), kinds=list(kinds), seconds=seconds)
+    set_up_s, options = first_steps.start_up_s(seconds), {"kinds": list(kinds), "seconds": seconds}
+    trial = first_steps.start(lab, "profile", plan, folder, set_up_s, **options)
+
+    def silence_s(step_s: float) -> float:
+        if step_s > seconds:
+            progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
+        return seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
+
     try:
-        silence_s = max(LEAST_START_UP_S, seconds) + 2 * seconds
-        while (message := trial.message(["step_time", "report"], silence_s))["kind"] != "report":
-            step_s = message["seconds"]
-            silence_s = seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
-            if step_s > seconds:
-                progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
-        if message["steps"] == 0:
-            raise trial.exit_error()
-        trial.check_exit()
+        first_steps.report_of(trial, folder, set_up_s, silence_s)
         read(folder / TRACE, WindowRecord.read(folder))
     finally:
         trial.kill()

@@ -32,7 +32,7 @@ def tell_steps(channel: Channel) -> Callable[[float], None]:
     def tell(seconds: float) -> None:
         if _files:
             faulthandler.cancel_dump_traceback_later()
-            _files.clear()
+            _files.pop().close()
         channel.send("step_time", seconds=seconds)
 
     return tell

@@ -19,6 +19,9 @@ _SHARE = 0.1
 """Of the budget, for counting, and again for measuring what the machine can do."""
 _STEPS = 5.0
 """Plain steps that a process takes that counts: three are counted, each slowly."""
+_PATIENCE, _PATIENCE_S = 3.0, 5.0
+"""How much longer a set-up may take than the one that was watched: a hang must not use the budget
+up."""
 _CEILINGS_S = 5.0
 _RATES = {"float32": "fp32_gflops", "bfloat16": "bf16_gflops", "float16": "fp16_gflops"}
 
@@ -122,7 +125,7 @@ def find_limits(
         return Limits(step_ms=step_ms, why=why)
     progress(f"counting what a step computes, in a process of its own: about {needed:.0f} s")
     try:
-        costs = count_step(lab, seconds=spare)
+        costs = count_step(lab, seconds=spare, set_up_s=_PATIENCE * needed + _PATIENCE_S)
     except TrialError as error:
         why = f"the step could not be counted: {str(error).splitlines()[0]}"
         return Limits(step_ms=step_ms, why=why)

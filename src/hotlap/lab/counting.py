@@ -14,22 +14,24 @@ _SLOWER = 20.0
 """How many times longer a step may take in which each operator is looked at in Python."""
 
 
-def count_step(lab: Lab, *, seconds: float) -> StepCosts:
+def count_step(lab: Lab, *, seconds: float, set_up_s: float | None = None) -> StepCosts:
     """Count one step in a process of its own, whose results nobody keeps.
 
     Args:
         lab: where the trial is held.
         seconds: one step is enough if it takes longer.
+        set_up_s: within which the first step must be taken; a minute and more if None.
 
     Raises:
         TrialError: the process crashed, hung, or ended before two steps.
     """
-    return lab.retry_if_address_in_use(lambda: _count(lab, seconds))
+    return lab.retry_if_address_in_use(
+        lambda: _count(lab, seconds, set_up_s or first_steps.start_up_s(seconds))
+    )
 
 
-def _count(lab: Lab, seconds: float) -> StepCosts:
+def _count(lab: Lab, seconds: float, set_up_s: float) -> StepCosts:
     folder = Path(tempfile.mkdtemp(prefix="count-", dir=lab.exchange))
-    set_up_s = first_steps.start_up_s(seconds)
     trial = first_steps.start(lab, "count", None, folder, set_up_s, seconds=seconds)
 
     def silence_s(step_s: float) -> float:

@@ -1,6 +1,8 @@
 """Messages as this version of torch, Python and the system really say them."""
 
 import ctypes
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -247,3 +249,48 @@ def test_a_rank_that_crashes_is_recognised(tmp_path: Path) -> None:
     known = recognize(ended.stderr)
     assert known is not None and known.failure.name == "ended_by_signal"
     assert "Native code used memory" in known.line
+
+
+class _Ends(torch.utils.data.Dataset[int]):
+    """A data set whose worker ends, once it is told to."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.end, self.told = end, torch.multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        self.told.wait()
+        self.end()
+        return index
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL, and no fork")
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "The system has killed it"),
+        (lambda: os.kill(os.getpid(), signal.SIGFPE), "It was ended by a signal: Floating point"),
+        (lambda: os._exit(3), "It exited with code 3."),
+    ],
+    ids=["killed", "another signal", "exit"],
+)
+def test_a_worker_that_the_loader_finds_ended_is_explained_by_its_exit_code(
+    end: Callable[[], object], said: str
+) -> None:
+    data = _Ends(end)
+    batches = iter(torch.utils.data.DataLoader(data, num_workers=1, multiprocessing_context="fork"))
+    # The loader asks for the exit codes where the signal came too early or too late to be handled.
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        data.told.set()
+        with pytest.raises(RuntimeError, match=r"pid\(s\) .* exited unexpectedly") as raised:
+            while not batches._try_get_data(0.1)[0]:
+                pass
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+    known = recognize_exception(raised.value)
+    assert known is not None
+    assert known.failure.name == "worker_died"
+    assert said in known.line

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from hotlap.trace import profiler_window
 from hotlap.trace.chrome.reading import read_trace
 from hotlap.trace.chrome.summary import summarize
 from hotlap.trace.clock import BACKWARD, FORWARD, OPTIMIZER, OTHER
@@ -44,12 +45,17 @@ def made(
     return ProfilerWindow(kinds, folder, seconds, lambda: [model])
 
 
-def test_fewer_steps_are_recorded_where_there_is_no_time_for_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [0, 1])
+def test_fewer_steps_are_recorded_where_there_is_no_time_for_more(
+    compiled: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiler_window, "compiled_frames", lambda: compiled)
     model = network()
     losses = trained(made(tmp_path, model, seconds=1e-6), model)
     assert WindowRecord.read(tmp_path).steps == 2
-    # Warm-up, a plain one, and each window's first, which is not recorded.
-    assert len(losses) == 3 + 1 + 1 + 2 + 1 + 2
+    # Warm-up, a plain one, one that shows whether the modules' names lead to a compilation, and
+    # each window's first, which is not recorded.
+    assert len(losses) == 3 + 1 + compiled + 1 + 2 + 1 + 2
 
 
 def test_a_window_records_its_steps_with_phases_modules_and_lines(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ What to do     fewer workers; keep arrays instead of lists of Python objects; op
 """
 
 import re
+import signal
 
+from hotlap.failures.death import Death
 from hotlap.failures.record import Failure
 
 _SIGNALS = {
@@ -27,13 +29,33 @@ _SIGNALS = {
 
 def explain(match: "re.Match[str]") -> list[str]:
     text = match.group()
-    signal = re.search(r"killed by signal: ([A-Z][a-z]+(?: fault)?)", text)
-    if signal is not None:
-        return [_SIGNALS[signal[1]]] if signal[1] in _SIGNALS else []
+    killed = re.search(r"killed by signal: ([A-Z][a-z]+(?: fault)?)", text)
+    if killed is not None:
+        return [_SIGNALS[killed[1]]] if killed[1] in _SIGNALS else []
     waited = re.search(r"timed out after ([\d.]+) seconds", text)
     if waited is not None:
         return [f"No batch came for {waited[1]} s, the DataLoader's `timeout`."]
     return []
+
+
+def locate(death: Death) -> list[str]:
+    """Say how a worker ended, where the loader found it ended before the signal was handled."""
+    said: list[str] = []
+    for call in death.calls:
+        for worker in call.values.get("failed_workers", ()):
+            code = getattr(worker, "exitcode", None)
+            if type(code) is int:
+                said.append(_in_words(code))
+    return list(dict.fromkeys(said))
+
+
+def _in_words(code: int) -> str:
+    """Say what an exit code of `multiprocessing.Process` means: a signal's is negative."""
+    if code >= 0:
+        return f"It exited with code {code}."
+    # macOS adds the number: `Killed: 9`.
+    name = (signal.strsignal(-code) or f"signal {-code}").partition(":")[0]
+    return _SIGNALS.get(name, f"It was ended by a signal: {name}.")
 
 
 FAILURE = Failure(
@@ -45,4 +67,5 @@ FAILURE = Failure(
         r"Pin memory thread exited unexpectedly",
     ),
     explain=explain,
+    locate=locate,
 )

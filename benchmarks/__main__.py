@@ -16,6 +16,7 @@ from hotlap.host.facts import Host
 NAMES = {
     "lecture": "the plain loop, the best loops by hand, `hotlap run` and the engine, in turns",
     "overhead": "what a step costs beyond the loop that one writes by hand: the engine, the peers",
+    "hooks": "what hotlap's hooks cost a step that is observed, in turns in one process",
     "startup": "what `hotlap run` costs beyond `python`, of a script that takes ten tiny steps",
     "feed": "batches a second, with nothing behind them; a folder of JPEG files",
     "accuracy": "test accuracy over seeds, the plain script and the engine's tiers",

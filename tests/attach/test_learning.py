@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.attach.entry import Script
+from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
@@ -63,6 +64,37 @@ def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
     watched = WatchLearning()
     watched.backward_begins(loss * 65536.0)
     assert not watched.facts().losses[0].is_mean
+
+
+def test_samples_of_a_step_are_those_of_all_its_micro_batches() -> None:
+    sizes, model = BatchSizes(), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for samples in [(4, 4), (4, 4), (4, 1), (16,), (16,)]:
+        for each in samples:
+            sizes.forward_begins(model, ({"x": torch.ones(each, 3)},))
+        sizes.step_begins(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.25
+    sizes.forward_begins(model, (torch.ones(16, 3),))
+    # Another model's samples are not this one's.
+    sizes.forward_begins(nn.Linear(3, 1), (torch.ones(5, 3),))
+    sizes.step_begins(optimizer)
+    found = [(each.samples, each.steps, each.first_step, each.last_step) for each in sizes.facts()]
+    assert found == [(8, 2, 0, 1), (5, 1, 2, 2), (16, 3, 3, 5)]
+    assert (sizes.facts()[-1].first_rate, sizes.facts()[-1].last_rate) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize(
+    "kind", ["two optimizers", "no tensor", "a rate as a tensor", "many sizes"]
+)
+def test_of_other_runs_batch_sizes_are_not_known(kind: str) -> None:
+    sizes, model = BatchSizes(), nn.Linear(3, 1)
+    rate = torch.tensor(0.1) if kind == "a rate as a tensor" else 0.1
+    optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for _ in range(2)]
+    for number in range(1, 40):
+        inputs = () if kind == "no tensor" else (torch.ones(number if kind == "many sizes" else 4),)
+        sizes.forward_begins(model, inputs)
+        sizes.step_begins(optimizers[number % 2 if kind == "two optimizers" else 0])
+    assert sizes.facts() == ()
 
 
 def test_a_loss_that_normalizes_twice_is_known_by_its_graph() -> None:

@@ -80,7 +80,6 @@ def test_a_script_that_is_there_resolves_to_itself(
         ("sub/train.py", "folder 'sub' was not found"),
         ("empty", "without a __main__.py"),
         ("note.ipynb", "notebook"),
-        ("sh", "is a command"),
         ("pipe", "not a regular file"),
     ],
 )
@@ -96,6 +95,23 @@ def test_what_python_cannot_run_is_refused(
         Target(script=script).resolve()
     assert words in str(caught.value)
     assert f"'{script}'" in str(caught.value)
+
+
+def test_a_program_is_told_from_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "train.py": "#!/bin/sh\n",
+        "train.sh": "#!/bin/sh\n",
+        "train": "#!/usr/bin/env python3\n",
+        "plain": "import torch\n",
+    }
+    for name, text in texts.items():
+        Path(name).write_text(text)
+        Path(name).chmod(0o644 if name == "plain" else 0o755)
+    assert Target.parse(["./train.sh", "-x"]) == Target(program="./train.sh", args=("-x",))
+    assert Target.parse(["sh", "train.sh"]) == Target(program="sh", args=("train.sh",))
+    for name in ("train.py", "train", "plain", "absent.py", "no_such_program"):
+        assert Target.parse([name]) == Target(script=name)
 
 
 def test_a_module_that_is_not_there_is_named() -> None:

@@ -10,6 +10,7 @@ from hotlap import rules
 from hotlap.rules.nomination import Nomination
 from hotlap.trace import event_kinds as kinds
 from hotlap.trace.learning import (
+    BatchSizeFacts,
     EvaluationFacts,
     InputFacts,
     Learning,
@@ -91,6 +92,31 @@ def test_a_first_step_of_one_micro_batch() -> None:
 def test_micro_batches_without_a_step(text: str, words: str) -> None:
     found = only(loop(text, ended="script"), "unused_micro_batches")
     assert found.where == MEAN.where and words in found.evidence
+
+
+SMALL = BatchSizeFacts("train.py:38", 32, 20, 0, 29, 0.1, 0.1)
+LARGE = replace(SMALL, where="train.py:44", samples=256, first_step=30, last_step=60)
+
+
+def test_a_batch_size_that_grows_at_the_same_rate_is_explained() -> None:
+    found = only(loop("bsz bsz", batch_sizes=(SMALL, LARGE)), "grown_batch")
+    assert found.where == LARGE.where
+    assert (
+        "from 32 to 256 at step 31" in found.evidence and "0.1 before, 0.1 after" in found.evidence
+    )
+    assert "by 8 for SGD, or by 2.83 for Adam" in found.by_hand
+    others = {
+        "scaled": replace(LARGE, first_rate=0.8),
+        "a little": replace(LARGE, samples=40),
+        "few steps": replace(LARGE, steps=3),
+        "in turns": replace(LARGE, first_step=10),
+    }
+    for name, after in others.items():
+        assert mistakes(loop("bsz bsz", batch_sizes=(SMALL, after))) == [], name
+    assert (
+        mistakes(loop("bsz bsz", batch_sizes=(LARGE, replace(SMALL, first_step=70, last_step=90))))
+        == []
+    )
 
 
 def test_micro_batches_that_all_have_a_step_are_no_mistake() -> None:

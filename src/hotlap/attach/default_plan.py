@@ -24,6 +24,8 @@ class Started(Protocol):
     @property
     def module(self) -> str | None: ...
     @property
+    def program(self) -> str | None: ...
+    @property
     def args(self) -> tuple[str, ...]: ...
     @property
     def folder(self) -> Path: ...
@@ -36,6 +38,12 @@ def plan_path(script: Started) -> Path:
         return script.folder / f"{script.path}.plan.toml"
     if script.path is not None:
         return script.folder / Path(script.path).with_suffix(".plan.toml")
+    if script.program is not None:
+        # Whoever starts a script, its plan is the script's.
+        words = (script.program, *script.args)
+        named = next((word for word in words if word.endswith(".py")), script.program)
+        name = named if named.endswith(".py") else Path(named).name
+        return script.folder / Path(name).with_suffix(".plan.toml")
     module = script.module
     started = launched(script.args, module) if module in COMMANDS.values() else None
     if started is not None:

@@ -1,5 +1,6 @@
 """Import hook: waits for `import torch` in the script's process, then starts the session."""
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -12,14 +13,18 @@ from typing import Any
 from hotlap.attach import children
 from hotlap.attach.at_exit import explain_at_exit
 from hotlap.trial.channel import Channel
-from hotlap.trial.protocol import EXIT_CUT, Config
+from hotlap.trial.protocol import EXIT_CUT, OF_COMMAND, Config
 
 
 class _AfterTorch(MetaPathFinder):
-    """Finds torch as usual, once, and calls `then` when it has been imported."""
+    """Finds torch as usual, once.
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.then = then
+    Args:
+        prepare: called right before torch is imported; what it returns is called right after.
+    """
+
+    def __init__(self, prepare: Callable[[], Callable[[], None] | None]) -> None:
+        self.prepare = prepare
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         del path, target
@@ -39,8 +44,10 @@ class _AfterTorch(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
+            then = self.prepare()
             execute(module)
-            self.then()
+            if then is not None:
+                then()
 
         # The loader belongs to this one spec, so nobody else's import sees the change.
         spec.loader.exec_module = exec_module
@@ -60,7 +67,7 @@ def install_in_child(text: str) -> None:
     Args:
         text: what the child is told, as JSON.
     """
-    sys.meta_path.insert(0, _AfterTorch(lambda: children.attach(text, lost=_end)))
+    sys.meta_path.insert(0, _AfterTorch(lambda: lambda: children.attach(text, lost=_end)))
 
 
 def install(text: str) -> None:
@@ -69,12 +76,70 @@ def install(text: str) -> None:
     Args:
         text: the configuration as JSON, see `hotlap.trial.protocol.Config`.
     """
+    start = _connect(Config.from_text(text))
+    if start is not None:
+        sys.meta_path.insert(0, _AfterTorch(lambda: start))
+
+
+def install_in_command(text: str) -> None:
+    """Wait for torch in a process that a command has started, and only then say that it is there.
+
+    Args:
+        text: as of `install`.
+    """
     config = Config.from_text(text)
+
+    def prepare() -> Callable[[], None] | None:
+        for name in ("HOTLAP_ATTACH", "HOTLAP_WAITS", "HOTLAP_INSIDE"):
+            os.environ.pop(name, None)
+        before = os.environ.pop("HOTLAP_PYTHONPATH", None)
+        if before is None:
+            os.environ.pop("PYTHONPATH", None)
+        else:
+            os.environ["PYTHONPATH"] = before
+        # In a trial one process is measured, and what runs beside it is left alone.
+        return None if config.role != "run" and not _claim(config.address) else _connect(config)
+
+    sys.meta_path.insert(0, _AfterTorch(prepare))
+
+
+def _claim(address: str | None) -> bool:
+    """Return True if no other process that still lives has claimed this trial.
+
+    Args:
+        address: where the trial's messages are heard.
+    """
+    path = f"{address}.claim"
+    try:
+        with open(path) as file:
+            claimed_by = int(file.read() or 0)
+        os.kill(claimed_by, 0)
+    except (FileNotFoundError, ProcessLookupError):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    except (OSError, ValueError):
+        return False
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return False
+    with open(descriptor, "w") as file:
+        file.write(str(os.getpid()))
+    return True
+
+
+def _connect(config: Config) -> Callable[[], None] | None:
+    """Say that the process was reached; return what starts its session once torch is there."""
     is_trial = config.role != "run"
     channel = Channel.connect(config.address, lost=_end if is_trial else None)
     # A forked child may outlive the script: whoever listens waits for the last holder to go.
     os.register_at_fork(after_in_child=channel.close)
-    said = channel.send("attached", python=sys.version.split()[0], executable=sys.executable)
+    said = channel.send(
+        "attached",
+        python=sys.version.split()[0],
+        executable=sys.executable,
+        of_command=config.options.get(OF_COMMAND, False),
+    )
     if is_trial and not said:
         _end()
     if is_trial:
@@ -95,5 +160,5 @@ def install(text: str) -> None:
         explain_at_exit()
     elif children.is_launcher():
         # Its first rank is what is measured.
-        return
-    sys.meta_path.insert(0, _AfterTorch(start))
+        return None
+    return start

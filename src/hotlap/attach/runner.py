@@ -20,7 +20,7 @@ from hotlap.plan import Plan
 from hotlap.trial import exchange
 from hotlap.trial.environment import plan_data
 from hotlap.trial.hub import Hub
-from hotlap.trial.protocol import Config
+from hotlap.trial.protocol import NOT_IN_COMMAND, Config
 
 _PR_SET_PDEATHSIG = 1
 _CLOSED_S = 2.0
@@ -76,6 +76,8 @@ class Outcome:
                 return [ended.line]
         if self.unheard is not None:
             return [f"{_UNKNOWN} the script could not connect to hotlap ({self.unheard})"]
+        if not self.attached and script.is_command:
+            return [f"hotlap could not attach to `{script}`, which ran plain: {NOT_IN_COMMAND}"]
         if not self.attached:
             return [
                 f"hotlap could not attach to `{script}`, which ran plain: its Python ignores the "
@@ -127,13 +129,18 @@ def run(
     """
     outcome, killed_before = Outcome(), out_of_memory_kills()
     with contextlib.ExitStack() as opened:
-        hub = _hub(opened, outcome)
+        hub = _hub(opened, outcome, script)
         address = None if hub is None else hub.address
         config = Config("run", address, plan_data(plan), techniques)
         with SignalForwarder() as passing:
             process = subprocess.Popen(
                 script.command(),
-                env=environment(config, {**os.environ, **(variables or {})}, trial=False),
+                env=environment(
+                    config,
+                    {**os.environ, **(variables or {})},
+                    trial=False,
+                    of_command=script.is_command,
+                ),
                 cwd=script.folder,
                 stdout=stdout,
                 preexec_fn=_dies_with(os.getpid()) if sys.platform == "linux" else None,
@@ -152,18 +159,22 @@ def run(
     return outcome
 
 
-def _hub(opened: contextlib.ExitStack, outcome: Outcome) -> Hub | None:
+def _hub(opened: contextlib.ExitStack, outcome: Outcome, script: Script) -> Hub | None:
     """Return where the script's processes connect, None where no socket can be made."""
     try:
         folder = opened.enter_context(exchange.folder())
-        return opened.enter_context(contextlib.closing(Hub(folder)))
+        hub = Hub(folder, may_be_others=script.is_command)
+        return opened.enter_context(contextlib.closing(hub))
     except OSError as error:
         outcome.unheard = str(error)
         return None
 
 
 def _listen(hub: Hub | None, outcome: Outcome, ended: threading.Event) -> None:
-    """Hear all processes; the first that connects is the script's own, which starts the others."""
+    """Hear all processes; the first that connects is the script's own, which starts the others.
+
+    A command may start several that no other one has started.
+    """
     if hub is None:
         return
     # Else a process that connects later would wait for an answer.
@@ -176,6 +187,7 @@ def _hear(hub: Hub, outcome: Outcome, ended: threading.Event) -> None:
         return not ended.is_set()
 
     children: dict[int, Child] = {}
+    own = {0}
     while True:
         try:
             heard = hub.receive(_LISTEN_S, is_alive)
@@ -187,7 +199,9 @@ def _hear(hub: Hub, outcome: Outcome, ended: threading.Event) -> None:
         if heard is None:
             break
         number, message = heard
-        if number == 0:
+        if message["kind"] == "attached" and message.get("of_command"):
+            own.add(number)
+        if number in own:
             _hear_script(message, outcome)
         elif message["kind"] == "attached":
             children[number] = Child(message["by"], message["rank"], message["is_rank"])
@@ -208,7 +222,7 @@ def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:
     elif kind == "trains" and message["ranks"] > 1:
         outcome.own_rank = Child("the script", message["rank"])
         outcome.children.append(outcome.own_rank)
-    elif kind == "report":
+    elif kind == "report" and (message["steps"] or not outcome.steps):
         outcome.techniques = message["techniques"]
         outcome.steps = message["steps"]
     if outcome.own_rank is not None:

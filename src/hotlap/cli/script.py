@@ -38,12 +38,11 @@ def recipe_of(target: Target) -> str:
     """Return the path of the recipe that was given.
 
     Raises:
-        UsageError: a module was given.
+        UsageError: a module or a command was given.
     """
     if target.script is None:
-        raise UsageError(
-            f"-m {target.module} is a module, not a recipe. Expected: the path of a Python file."
-        )
+        given = f"`{target.program}` is a command" if target.program else f"`{target}` is a module"
+        raise UsageError(f"{given}, not a recipe. Expected: the path of a Python file.")
     return target.script
 
 

@@ -6,7 +6,7 @@ import sys
 
 from hotlap.attach.entry import Script
 from hotlap.cli.target import Target
-from hotlap.errors import MissingFile
+from hotlap.errors import MissingFile, UsageError
 
 
 def script_of(target: Target, python: str) -> Script:
@@ -14,7 +14,13 @@ def script_of(target: Target, python: str) -> Script:
 
     Raises:
         MissingFile: there is no such Python.
+        UsageError: a Python was given for a command.
     """
+    if target.program is not None and python != sys.executable:
+        raise UsageError(
+            f"--python {python} cannot be used with the command `{target}`, which chooses its own. "
+            "Remove it, or give the script that the command starts."
+        )
     if shutil.which(python) is None:
         raise MissingFile(
             f"--python '{python}' was not found, or is not executable. Expected: the path of a "
@@ -23,6 +29,7 @@ def script_of(target: Target, python: str) -> Script:
     return Script(
         path=target.script,
         module=target.module,
+        program=target.program,
         args=target.args,
         python=python,
         cwd=os.getcwd(),

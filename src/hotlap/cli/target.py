@@ -11,7 +11,7 @@ from hotlap.attach.entry import is_notebook
 from hotlap.attach.launchers import ACCELERATE, COMMANDS, TORCHRUN, launched, split_command
 from hotlap.errors import MissingFile, UsageError
 
-_FORMS = "the path of a Python script or a notebook, or `-m MODULE`"
+_FORMS = "the path of a Python script or a notebook, `-m MODULE`, or a command"
 _EXAMPLES = {
     TORCHRUN: ("torchrun", "--nproc_per_node"),
     ACCELERATE: ("accelerate launch", "--num_processes"),
@@ -21,10 +21,12 @@ _SHOWN = 100
 
 
 class Target(NamedTuple):
-    """A training script as it was typed: one of `script` and `module`, and its arguments."""
+    """What trains, as it was typed: one of `script`, `module` and `program`, and its arguments."""
 
     script: str | None = None
     module: str | None = None
+    program: str | None = None
+    """First word of a command."""
     args: tuple[str, ...] = ()
     typed: tuple[str, ...] = ()
     """All tokens behind the command's name, its own options included."""
@@ -42,6 +44,8 @@ class Target(NamedTuple):
         if command is not None and not Path(tokens[0]).exists():
             # Of the Python that runs it, not the first one on the PATH.
             return cls(module=command[0], args=command[1])
+        if _is_command(tokens[0]):
+            return cls(program=tokens[0], args=tuple(tokens[1:]))
         if tokens[0] != "-m":
             return cls(script=tokens[0], args=tuple(tokens[1:]))
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
@@ -71,7 +75,8 @@ class Target(NamedTuple):
         return self
 
     def __str__(self) -> str:
-        return " ".join([f"-m {self.module}" if self.module else str(self.script), *self.args])
+        first = f"-m {self.module}" if self.module else self.program or str(self.script)
+        return " ".join([first, *self.args])
 
 
 def split(
@@ -122,6 +127,22 @@ def split(
     return own, script
 
 
+def _is_command(word: str) -> bool:
+    """Return True if a word names a program that is not Python's to run."""
+    path = Path(word)
+    try:
+        is_file = path.is_file()
+        if not is_file or word.endswith((".py", ".ipynb")):
+            return not path.exists() and os.sep not in word and shutil.which(word) is not None
+        if not os.access(path, os.X_OK):
+            return False
+        with path.open("rb") as file:
+            line = file.readline(_SHOWN)
+    except OSError:
+        return False
+    return line.startswith(b"\x7fELF") or (line.startswith(b"#!") and b"python" not in line)
+
+
 def _check_launched(launcher: str, args: Sequence[str]) -> None:
     started = launched(args, launcher)
     if started is None and not {"-h", "--help"} & {*args}:
@@ -156,11 +177,6 @@ def _check_script(script: str, *, own_interpreter: bool = True, is_launched: boo
         return
     if path.exists():
         raise UsageError(f"'{script}' is not a regular file. Expected: {_FORMS}.")
-    if os.sep not in script and shutil.which(script):
-        raise UsageError(
-            f"'{script}' is a command, which is not supported yet. Expected: {_FORMS}. "
-            "Give the script that it starts."
-        )
     raise MissingFile(f"script '{script}' was not found. Expected: {_FORMS}.{_nearest_file(path)}")
 
 

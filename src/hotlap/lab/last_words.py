@@ -3,6 +3,10 @@
 import signal
 from collections.abc import Sequence
 
+from hotlap.errors import AttachError
+from hotlap.lab.subject import Subject
+from hotlap.trial.protocol import NOT_IN_COMMAND
+
 _LAST_LINES = 15
 _MOST_LINES = 80
 _TRACEBACK = "Traceback (most recent call last):"
@@ -21,6 +25,16 @@ def signal_of(code: int) -> int | None:
     """Return the signal that ended a process, None if none did: 128 + n is how shells report n."""
     number = -code if code < 0 else code - 128
     return number if number in set(signal.Signals) else None
+
+
+def attach_error(subject: Subject) -> AttachError:
+    """Return what to raise where no process of a subject has said that hotlap is in it."""
+    if subject.kind == "command":
+        why, edit = NOT_IN_COMMAND, "Give the script that it starts."
+    else:
+        why = "its Python ignores the environment that hotlap sets (flags -I, -E or -S do that)"
+        edit = "Remove these flags."
+    return AttachError(f"hotlap could not attach to `{subject}`: {why}. {edit}")
 
 
 def last_words(lines: Sequence[str]) -> Sequence[str]:

@@ -16,11 +16,13 @@ class Subject(Protocol):
     """Something that trains, as its user starts it; its `str` is what the user has typed."""
 
     @property
-    def kind(self) -> Literal["script", "module", "recipe"]: ...
+    def kind(self) -> Literal["script", "module", "command", "recipe"]: ...
     @property
     def path(self) -> str | None: ...
     @property
     def module(self) -> str | None: ...
+    @property
+    def program(self) -> str | None: ...
     @property
     def args(self) -> tuple[str, ...]: ...
 
@@ -73,6 +75,7 @@ class RecipeRun:
     base: Plan = field(default_factory=Plan)
     """What every trial's plan contains, unless it says otherwise: without it nothing would fit."""
     module: None = None
+    program: None = None
     kind: Literal["recipe"] = "recipe"
     step_owner: Literal["engine"] = "engine"
 

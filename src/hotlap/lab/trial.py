@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import psutil
 
-from hotlap.errors import AttachError, TrialError, UsageError
+from hotlap.errors import TrialError, UsageError
 from hotlap.failures import recognize_output, recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
-from hotlap.lab.last_words import exit_in_words, last_words, signal_of
+from hotlap.lab.last_words import attach_error, exit_in_words, last_words, signal_of
 from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.subject import Subject
@@ -183,7 +183,7 @@ class Trial:
         self.report: dict[str, Any] | None = None
         self._ended_why: tuple[str, str] | None = None
         """What `_error` takes."""
-        self._hub = Hub(lab.exchange)
+        self._hub = Hub(lab.exchange, may_be_others=lab.subject.kind == "command")
         config = Config(
             role,
             address=self._hub.address,
@@ -218,7 +218,7 @@ class Trial:
             raise
         assert self._process.stdout is not None
         self._printed = TrialOutput(self._process.stdout)
-        self._attached = False
+        self._attached = self._was_idle = False
         self.ranks = Ranks()
 
     @property
@@ -267,6 +267,8 @@ class Trial:
                 self.torch = message
             elif kind == "report":
                 self.report = message
+            elif kind == "idle":
+                self._was_idle = True
             elif kind == "refused":
                 self.kill()
                 raise UsageError(message["error"])
@@ -355,14 +357,11 @@ class Trial:
             words = f"{exit_in_words(code)}{after}. Run it alone to check it"
             return self._error(words, "crashed", signal_of(code))
         if not self._attached:
-            return AttachError(
-                f"hotlap could not attach to `{self.lab.subject}`: its Python ignores the "
-                "environment that hotlap sets (flags -I, -E or -S do that). Remove these flags."
-            )
+            return attach_error(self.lab.subject)
         if self.torch is None:
             words = "ended without importing torch. Expected: a script that trains with torch"
             return self._error(words, "no_training")
-        if self.report is not None and self.report["steps"] == 0:
+        if self._was_idle if self.report is None else self.report["steps"] == 0:
             words = "ended without an optimizer step. Expected: a call of `optimizer.step()`"
             return self._error(words, "no_training")
         words = f"ended{after}, before the measurement was complete. Increase its number of epochs"

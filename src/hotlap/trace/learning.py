@@ -80,6 +80,21 @@ class InputFacts:
 
 
 @dataclass(frozen=True)
+class BatchSizeFacts:
+    """Steps of one batch size, numbered from 0."""
+
+    where: str
+    samples: int
+    """Of all forwards before the step."""
+    steps: int
+    first_step: int
+    last_step: int
+    first_rate: float
+    last_rate: float
+    """Learning rate of the first parameter group, at the first and at the last of these steps."""
+
+
+@dataclass(frozen=True)
 class WithoutGradient:
     """Parameters that an optimizer holds, and that never get a gradient."""
 
@@ -136,6 +151,8 @@ class Learning:
     scales: bool = False
     """A `GradScaler` is used."""
     scalers: Sequence[ScalerFacts] = ()
+    batch_sizes: Sequence[BatchSizeFacts] = ()
+    """In the order of their first steps."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Learning":
@@ -149,6 +166,7 @@ class Learning:
             "without_gradient": WithoutGradient,
             "workers": WorkerFacts,
             "scalers": ScalerFacts,
+            "batch_sizes": BatchSizeFacts,
         }
         given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name, kind in kinds.items():

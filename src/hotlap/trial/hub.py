@@ -20,9 +20,11 @@ class Hub:
 
     Args:
         folder: where the socket is made; nobody else may write into it.
+        may_be_others: True if a process may connect after all that had connected are gone.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, may_be_others: bool = False) -> None:
+        self._may_be_others = may_be_others
         self.processes: list[Channel] = []
         """In the order in which they have connected; one that is gone stays in its place."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -64,7 +66,8 @@ class Hub:
                 message = process.pop_buffered_message()
                 if message is not None:
                     return number, message
-            if not self._open and (self.processes or not was_alive):
+            is_over = bool(self.processes) and not self._may_be_others
+            if not self._open and (is_over or not was_alive):
                 return None
             # Asked before it is looked for messages: what a process has said, it said before.
             was_alive = bool(self._open) or is_alive()

@@ -10,6 +10,14 @@ ENVIRONMENT = "HOTLAP_TRIAL"
 IN_TRIAL = "HOTLAP_IN_TRIAL"
 """Set while a trial imports a recipe."""
 
+OF_COMMAND = "of_command"
+"""Option of a process that a command has started: another one may be the one that trains."""
+NOT_IN_COMMAND = (
+    "no Python process that it started on this machine imported torch, or it was started without "
+    "the environment that hotlap sets (containers, `ssh`, and the flags -I, -E and -S of Python)"
+)
+"""Why no process of a command was attached to."""
+
 EXIT_STOPPED = 0
 EXIT_CUT = 96
 """Exit code of a trial whose script has closed the socket: it could only be misunderstood."""

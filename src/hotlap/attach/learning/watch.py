@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
@@ -51,6 +52,7 @@ class WatchLearning(Part):
     def __init__(self) -> None:
         self._losses, self._modes = Losses(), Modes()
         self._inputs, self._schedules, self._scalers = Inputs(), Schedules(), Scalers()
+        self._batch_sizes = BatchSizes()
         self._workers: dict[str, Workers] = {}
         self._evaluated: dict[str, _Evaluated] = {}
         self._saved: list[SavedFacts] = []
@@ -90,6 +92,7 @@ class WatchLearning(Part):
             first_backwards=self._looked,
             scales=self._scales,
             scalers=self._scalers.facts(),
+            batch_sizes=self._batch_sizes.facts(),
         )
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
@@ -112,6 +115,7 @@ class WatchLearning(Part):
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         self._decide()
         self._forwards += 1
+        self._batch_sizes.forward_begins(root, inputs)
         kind = next((each.device.type for each in root.parameters()), "cpu")
         self._is_narrow = (
             torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
@@ -176,6 +180,7 @@ class WatchLearning(Part):
 
     def step_begins(self, optimizer: Any) -> None:
         self._inputs.step_begins(optimizer)
+        self._batch_sizes.step_begins(optimizer)
         held = next((each for each in self._held if each.optimizer is optimizer), None)
         if held is not None and held.steps >= _STEPS:
             return

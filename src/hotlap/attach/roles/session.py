@@ -12,7 +12,7 @@ from hotlap.attach.live import LiveTechniques
 from hotlap.attach.on_ranks import rank_in_group, ranks_in_group
 from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
-from hotlap.trial.protocol import EXIT_STOPPED, Config
+from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 
 
 class Part(Listener):
@@ -194,6 +194,9 @@ class Session(Listener):
         found: dict[str, Any] = {"steps": self.steps}
         for part in self.parts:
             found |= part.report()
+        if not self.steps and self.config.options.get(OF_COMMAND) and self.config.role != "run":
+            self.channel.send("idle")
+            return
         techniques = self.plan.proofs() if found["steps"] else []
         # What is heard of a trial is its first rank.
         rank = self.config.options.get("follows")

@@ -49,10 +49,17 @@ def _run_next_sitecustomize() -> None:
     spec.loader.exec_module(module)
 
 
-_config = os.environ.pop("HOTLAP_ATTACH", None)
+_waits = "HOTLAP_WAITS" in os.environ and os.environ.get("HOTLAP_OFF", "0") in ("", "0")
+_config = os.environ.get("HOTLAP_ATTACH") if _waits else os.environ.pop("HOTLAP_ATTACH", None)
 _inside = os.environ.get("HOTLAP_INSIDE")
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-if not _is_beside_ranks(_inside):
+if _waits and _config is not None:
+    # What this process starts may be what trains: the environment stays as it is until then.
+    _load_hotlap(os.path.dirname(os.path.dirname(_HERE)))
+    from hotlap.attach import hook
+
+    hook.install_in_command(_config)
+elif not _is_beside_ranks(_inside):
     # Who is one leaves everything to the ranks that it may start.
     os.environ.pop("HOTLAP_INSIDE", None)
     _restore_variable(os.environ.pop("HOTLAP_PYTHONPATH", None))

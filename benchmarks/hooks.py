@@ -81,8 +81,8 @@ def run(argv: list[str], *, quick: bool, host: Host) -> Result:
                 "naming_s": 0,
                 "stays": False,
             }
-            trial = first_steps.start(lab, "observe", None, Path(lab.exchange), 60.0, **most)
-            first_steps.report_of(trial, Path(lab.exchange), 60.0, lambda _: 600.0)
+            trial = lab.start("observe", folder=str(lab.exchange), **most)
+            first_steps.report_of(trial, 60.0, lambda _: 600.0)
             trial.kill()
             found = re.search(r"ROWS(.*)END", trial.output, re.DOTALL)
     assert found is not None, trial.output

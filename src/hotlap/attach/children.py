@@ -200,7 +200,11 @@ def attach(text: str, lost: Callable[[], None]) -> None:
     channel = Channel.connect(config.address, lost=lost if is_trial else None)
     os.register_at_fork(after_in_child=channel.close)
     rank = _own_rank(inside)
-    channel.send("attached", by=inside.by, rank=rank, is_rank=inside.is_rank)
+    channel.send("attached", by=inside.by, rank=rank, is_rank=inside.is_rank, pid=os.getpid())
+    if is_trial and rank == 0:
+        from hotlap.trial.stack import write_stack_when_asked
+
+        write_stack_when_asked(config.stack_file)
     if config.role not in _ROLES:
         channel.send("refused", error=_REFUSED)
     if is_trial and rank != 0:

@@ -138,14 +138,15 @@ def _connect(config: Config) -> Callable[[], None] | None:
         "attached",
         python=sys.version.split()[0],
         executable=sys.executable,
+        pid=os.getpid(),
         of_command=config.options.get(OF_COMMAND, False),
     )
     if is_trial and not said:
         _end()
     if is_trial:
-        from hotlap.trial.start_watch import note_late_start
+        from hotlap.trial.stack import write_stack_when_asked
 
-        note_late_start(config.options)
+        write_stack_when_asked(config.stack_file)
 
     def start() -> None:
         from hotlap.attach.start import start as begin

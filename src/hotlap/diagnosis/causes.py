@@ -118,6 +118,7 @@ def diagnose(
         naming_s=naming_s,
         stays=lab.subject.step_owner == "script",
         start_up_s=start_up_s,
+        within_s=budget_s,
         progress=progress,
     )
     try:

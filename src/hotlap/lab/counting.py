@@ -32,13 +32,13 @@ def count_step(lab: Lab, *, seconds: float, set_up_s: float | None = None) -> St
 
 def _count(lab: Lab, seconds: float, set_up_s: float) -> StepCosts:
     folder = Path(tempfile.mkdtemp(prefix="count-", dir=lab.exchange))
-    trial = first_steps.start(lab, "count", None, folder, set_up_s, seconds=seconds)
+    trial = lab.start("count", None, folder=str(folder), seconds=seconds)
 
     def silence_s(step_s: float) -> float:
         return seconds + max(_LEAST_SILENCE_S, _SLOWER * step_s)
 
     try:
-        message = first_steps.report_of(trial, folder, set_up_s, silence_s)
+        message = first_steps.report_of(trial, set_up_s, silence_s)
         if message.get("costs") is None:
             raise TrialError("the run ended before a second step", reason="ended_early")
         return StepCosts.from_json(message["costs"])

@@ -8,8 +8,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from hotlap.errors import TrialError
 
@@ -49,6 +52,27 @@ def members(launcher: int, *, keeper_too: bool) -> list[Member]:
     for member in found:
         found += children.get(member.pid, ())
     return [each for each in found if keeper_too or not _is_keeper(each, launcher)]
+
+
+def pids(launcher: int) -> list[int]:
+    """Return the process IDs of a launcher and all that descends from it, its own first.
+
+    Empty if it has ended.
+    """
+    try:
+        process = psutil.Process(launcher)
+        return [each.pid for each in (process, *process.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def resident_bytes(pids: Iterable[int]) -> int:
+    """Return the resident memory of some processes together, in bytes."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += psutil.Process(pid).memory_info().rss
+    return total
 
 
 def stop(launcher: int, *, keeper_too: bool) -> None:

@@ -1,21 +1,15 @@
 """Waits for a trial that reports some steps: for its set-up, then as long as its steps take."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from hotlap.errors import TrialError
-from hotlap.lab.late_start import late_start
-from hotlap.lab.trial import Lab, Trial
-from hotlap.plan import Plan
-from hotlap.trial.protocol import Role
-from hotlap.trial.start_watch import STACK_AFTER_S, STACK_FILE
+from hotlap.lab.trial import Trial
 
 _LEAST_START_UP_S = 60.0
 """Importing torch and reading a data set may take so long on a slow disk."""
-_STACK = "stack"
-_STACK_S = 1.0
-"""How long before its time is over a process notes where it is."""
+_MORE = 4
+"""Times as large a budget is advised."""
 
 
 def start_up_s(seconds: float) -> float:
@@ -23,32 +17,12 @@ def start_up_s(seconds: float) -> float:
     return max(_LEAST_START_UP_S, seconds) + 2 * seconds
 
 
-def start(
-    lab: Lab, role: Role, plan: Plan | None, folder: Path, set_up_s: float, **options: Any
-) -> Trial:
-    """Start a trial for `report_of`.
-
-    Args:
-        lab: where it is held.
-        role: that it plays.
-        plan: what is applied, nothing if None.
-        folder: of the trial alone.
-        set_up_s: seconds that its set-up may take.
-        options: of the role.
-    """
-    watched = {STACK_FILE: str(folder / _STACK), STACK_AFTER_S: max(0.1, set_up_s - _STACK_S)}
-    return lab.start(role, plan, folder=str(folder), **watched, **options)
-
-
-def report_of(
-    trial: Trial, folder: Path, set_up_s: float, silence_s: Callable[[float], float]
-) -> dict[str, Any]:
+def report_of(trial: Trial, set_up_s: float, silence_s: Callable[[float], float]) -> dict[str, Any]:
     """Return the report of a trial that has taken steps.
 
     Args:
-        trial: that `start` has given.
-        folder: as there.
-        set_up_s: as there.
+        trial: that was just started.
+        set_up_s: seconds that its set-up may take.
         silence_s: called with the seconds of each step that is told, returns how long the next
             message may take.
 
@@ -61,8 +35,14 @@ def report_of(
         # Ranks may wait for each other, which the message says.
         if error.reason != "timeout" or trial.ranks.are_there:
             raise
-        stack, subject = folder / _STACK, str(trial.lab.subject)
-        raise late_start(subject, set_up_s, stack, error.output) from None
+        at = f", at {trial.place}" if trial.place else ""
+        raise TrialError(
+            f"`{trial.lab.subject}` has taken no step: its set-up was not over after "
+            f"{set_up_s:.0f} s{at}. If it only needs longer, use --budget {_MORE * set_up_s:.0f}s; "
+            "if it hangs, run it alone to check.",
+            reason="timeout",
+            output=error.output,
+        ) from None
     while message["kind"] != "report":
         message = trial.message(["step_time", "report"], silence_s(message["seconds"]))
     if message["steps"] == 0:

@@ -68,7 +68,7 @@ def _watch(
     seconds = options["seconds"]
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
     set_up_s = first_steps.start_up_s(seconds)
-    trial = first_steps.start(lab, "memory", plan, folder, set_up_s, **options)
+    trial = lab.start("memory", plan, folder=str(folder), **options)
 
     def silence_s(step_s: float) -> float:
         if step_s > seconds:
@@ -76,7 +76,7 @@ def _watch(
         return seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
 
     try:
-        message = first_steps.report_of(trial, folder, set_up_s, silence_s)
+        message = first_steps.report_of(trial, set_up_s, silence_s)
         if snapshot is not None and (folder / SNAPSHOT).exists():
             shutil.copyfile(folder / SNAPSHOT, snapshot)
         took = time.monotonic() - trial.started

@@ -3,6 +3,7 @@
 import itertools
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from hotlap.trace.schema import HotLine, Trace
 _LEAST_TIMED = 2
 """Steps that a watch takes at least: the first one does not count."""
 _LEAST_SILENCE_S = 60.0
+_SHORTEST_S = 5.0
+"""What a pause between two steps may take at least, however little time is left."""
 _SLOWEST = 5.0
 """How many times longer than its first step a step may be before the script is thought to hang."""
 _EXIT_S = 0.2
@@ -54,6 +57,7 @@ def watch(
     autocast: str = "",
     autocast_turns: int = 0,
     start_up_s: float | None = None,
+    within_s: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Observation:
     """Observe the script for whole epochs, as far as `seconds` reach.
@@ -69,6 +73,8 @@ def watch(
         autocast: what is done to autocast, see `hotlap.trial.autocast_gate`; nothing if empty.
         autocast_turns: steps after which it is switched.
         start_up_s: seconds within which the first step must be taken; a minute and more if None.
+        within_s: seconds within which all must be over if steps are short: a script that hangs
+            later is noticed then; if None, a minute after the last step was to be over.
         progress: told how long it takes, where a step is long.
 
     Raises:
@@ -80,6 +86,7 @@ def watch(
             plan,
             progress,
             start_up_s=start_up_s or first_steps.start_up_s(seconds),
+            within_s=within_s,
             seconds=seconds,
             epochs=epochs,
             naming_s=naming_s,
@@ -126,6 +133,7 @@ def _observe(
     start_up_s: float,
     seconds: float,
     naming_s: float,
+    within_s: float | None = None,
     steps: int = _ANY_STEPS,
     stays: bool = False,
     **options: Any,
@@ -136,7 +144,7 @@ def _observe(
     """
     folder = Path(tempfile.mkdtemp(prefix="trace-", dir=lab.exchange))
     more = {"seconds": seconds, "naming_s": naming_s, "steps": steps, "stays": stays, **options}
-    trial = first_steps.start(lab, "observe", plan, folder, start_up_s, **more)
+    trial = lab.start("observe", plan, folder=str(folder), **more)
     is_there = False
 
     def silence_s(step_s: float) -> float:
@@ -145,10 +153,14 @@ def _observe(
                 f"a step takes {step_s:.1f} s and cannot be interrupted: watching takes about "
                 f"{_LEAST_TIMED * step_s:.0f} s"
             )
-        return seconds + naming_s + max(_LEAST_SILENCE_S, _SLOWEST * step_s)
+        watched_s, extra_s = seconds + naming_s, _LEAST_SILENCE_S
+        if within_s is not None:
+            left_s = within_s - (time.monotonic() - trial.started)
+            extra_s = min(extra_s, max(_SHORTEST_S, left_s - watched_s))
+        return watched_s + max(extra_s, _SLOWEST * step_s)
 
     try:
-        message = first_steps.report_of(trial, folder, start_up_s, silence_s)
+        message = first_steps.report_of(trial, start_up_s, silence_s)
         trace = replace(store.read(folder), ended=message["ended"])
         is_there = stays and trace.ended != "script" and not trial.ranks.are_there
         message["paces"] = trial.ranks.paces

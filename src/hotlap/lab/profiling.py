@@ -53,7 +53,7 @@ def _record(
 ) -> None:
     folder = Path(tempfile.mkdtemp(prefix="profile-", dir=lab.exchange))
     set_up_s, options = first_steps.start_up_s(seconds), {"kinds": list(kinds), "seconds": seconds}
-    trial = first_steps.start(lab, "profile", plan, folder, set_up_s, **options)
+    trial = lab.start("profile", plan, folder=str(folder), **options)
 
     def silence_s(step_s: float) -> float:
         if step_s > seconds:
@@ -61,7 +61,7 @@ def _record(
         return seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
 
     try:
-        first_steps.report_of(trial, folder, set_up_s, silence_s)
+        first_steps.report_of(trial, set_up_s, silence_s)
         read(folder / TRACE, WindowRecord.read(folder))
     finally:
         trial.kill()

@@ -8,9 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
-
-import psutil
 
 from hotlap.errors import TrialError, UsageError
 from hotlap.failures import recognize_output, recognize_signal
@@ -20,6 +19,7 @@ from hotlap.lab import family, listening
 from hotlap.lab.last_words import attach_error, exit_in_words, last_words, signal_of
 from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.scratch import Protection, Scratch
+from hotlap.lab.stacks import ask_where
 from hotlap.lab.subject import Subject
 from hotlap.lab.trial_output import TrialOutput
 from hotlap.plan import Plan
@@ -183,7 +183,10 @@ class Trial:
         self.report: dict[str, Any] | None = None
         self._ended_why: tuple[str, str] | None = None
         """What `_error` takes."""
+        self.place = ""
+        """The user's line that it was at when it gave no answer in time; empty if unknown."""
         self._hub = Hub(lab.exchange, may_be_others=lab.subject.kind == "command")
+        self._stack_file = Path(f"{self._hub.address}.stack")
         config = Config(
             role,
             address=self._hub.address,
@@ -193,7 +196,9 @@ class Trial:
             shift_seeds=lab.shift_seeds,
             fill_ahead=fill_ahead,
             options={"started": self.started, **options},
+            stack_file=str(self._stack_file),
         )
+        self._told_pid: int | None = None
         env = lab.subject.environment(config, os.environ, seed=lab.inject_seed)
         if role != "observe":
             # Compiled once for all trials; what a run costs from its very start shows without.
@@ -248,11 +253,13 @@ class Trial:
             try:
                 heard = self._hub.receive(deadline - time.monotonic(), lambda: self.is_alive)
             except TimeoutError:
+                self.place = ask_where(self.pids(), self._told_pid, self._stack_file)
                 self.kill()
+                at = f", at {self.place}" if self.place else ""
                 words = (
-                    f"did not respond within {timeout_s:.0f} s: it hangs, still reads its data, or "
-                    "takes no optimizer step. Run it alone to check; if it needs more time, set a "
-                    "larger --budget"
+                    f"did not respond within {timeout_s:.0f} s{at}: it hangs, still reads its "
+                    "data, or takes no optimizer step. Run it alone to check; if it needs more "
+                    "time, set a larger --budget"
                 )
                 words += self.ranks.whom_they_wait_for()
                 raise self._error(words, "timeout") from None
@@ -263,6 +270,8 @@ class Trial:
             self.ranks.hear(message)
             if kind == "attached":
                 self._attached = True
+                if message.get("rank") in (None, 0):
+                    self._told_pid = message.get("pid")
             elif kind == "torch":
                 self.torch = message
             elif kind == "report":
@@ -315,19 +324,11 @@ class Trial:
 
     def pids(self) -> list[int]:
         """Return the process IDs of the trial, its launcher's first; none if it has ended."""
-        try:
-            process = psutil.Process(self._process.pid)
-            return [each.pid for each in (process, *process.children(recursive=True))]
-        except psutil.NoSuchProcess:
-            return []
+        return family.pids(self._process.pid)
 
     def resident_bytes(self) -> int:
         """Return the resident memory of all its processes, in bytes."""
-        total = 0
-        for pid in self.pids():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += psutil.Process(pid).memory_info().rss
-        return total
+        return family.resident_bytes(self.pids())
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -58,6 +58,8 @@ class Config(NamedTuple):
     fill_ahead: bool = False
     options: Mapping[str, Any] = {}
     """What the role needs."""
+    stack_file: str | None = None
+    """Where the process writes its stack when it is asked, see `hotlap.trial.stack`."""
 
     def to_text(self) -> str:
         return json.dumps(self._asdict())

@@ -36,7 +36,6 @@ from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.trace.settings import Settings
 from hotlap.trace.steppers import Steppers
-from hotlap.trial.start_watch import tell_steps
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
@@ -70,7 +69,7 @@ class Watch(Part):
         self.recorder = Recorder(
             limits,
             options["started"],
-            tell_steps(session.channel),
+            lambda seconds: session.channel.send("step_time", seconds=seconds),
         )
         self.roots: list[Any] = []
         self.wrappers = Wrappers()

@@ -15,7 +15,7 @@ from hotlap.errors import UsageError
 from hotlap.recipe import load
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import ENVIRONMENT, EXIT_CUT, IN_TRIAL, Config
-from hotlap.trial.start_watch import note_late_start
+from hotlap.trial.stack import write_stack_when_asked
 
 
 def _roles() -> dict[str, Callable[[Trial], None]]:
@@ -55,9 +55,10 @@ def main(argv: Sequence[str]) -> None:
     config = Config.from_text(text)
     channel = Channel.connect(config.address, lost=lambda: os._exit(EXIT_CUT))
     os.register_at_fork(after_in_child=channel.close)
-    if not channel.send("attached", python=sys.version.split()[0], executable=sys.executable):
+    about = {"python": sys.version.split()[0], "executable": sys.executable, "pid": os.getpid()}
+    if not channel.send("attached", **about):
         os._exit(EXIT_CUT)
-    note_late_start(config.options)
+    write_stack_when_asked(config.stack_file)
     channel.send("torch", version=torch.__version__, threads=torch.get_num_threads())
     # A recipe that tunes itself when it is imported would do so without end.
     os.environ[IN_TRIAL] = "1"

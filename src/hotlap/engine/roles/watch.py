@@ -26,7 +26,6 @@ from hotlap.trace.facts import getitem_of, optimizer_facts
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.schema import Anchor, Trace
 from hotlap.trial.autocast_gate import AutocastGate, AutocastTurns
-from hotlap.trial.start_watch import tell_steps
 from hotlap.usercode import imported_files
 
 _WHERE = "the recipe's task()"
@@ -44,7 +43,7 @@ def observe(trial: Trial) -> None:
     recorder = Recorder(
         Limits.from_options(options),
         options["started"],
-        tell_steps(trial.channel),
+        lambda seconds: trial.channel.send("step_time", seconds=seconds),
     )
     recorder.run_on(device_of(options.get("device")).name)
     built = trial.build(replace(trial.task, loss=_timed_loss(trial.task, recorder.clock)))

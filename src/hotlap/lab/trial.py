@@ -365,7 +365,8 @@ class Trial:
         if self._was_idle if self.report is None else self.report["steps"] == 0:
             words = "ended without an optimizer step. Expected: a call of `optimizer.step()`"
             return self._error(words, "no_training")
-        words = f"ended{after}, before the measurement was complete. Increase its number of epochs"
+        how = "ended" if self.report is not None or self._was_idle else "was ended by `os._exit`"
+        words = f"{how}{after}, before the measurement was complete. Increase its number of epochs"
         return self._error(words, "ended_early")
 
     def check_exit(self) -> None:

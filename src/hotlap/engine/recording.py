@@ -107,8 +107,8 @@ def describe_task(built: BuiltRun) -> Mapping[str, Any]:
     schedule = found.pop("schedule's values").get("hotlap_values")
     return {
         "model": type(built.model).__qualname__,
-        "weights": len(weights),
-        "parameters": sum(parameter.numel() for parameter in built.model.parameters()),
+        "weight_tensors": len(weights),
+        "parameter_count": sum(parameter.numel() for parameter in built.model.parameters()),
         "loss": getattr(task.loss, "__qualname__", type(task.loss).__name__),
         "epochs": task.epochs,
         "steps": task.total_steps,

@@ -94,21 +94,26 @@ class FollowerProcess:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         is_ended = False
-        for line in self._process.stdout:
-            self._heard_at = time.monotonic()
-            try:
-                said = json.loads(line)
-            except ValueError:
-                continue
-            if said["kind"] == follow.TAKEN:
-                self._taken = said["offset"]
-            elif said["kind"] == follow.FAILED:
-                self._tell(f"failed ({said['error']})")
-            is_ended |= said["kind"] == follow.ENDED
+        with self._process.stdout as said_by_it:
+            for line in said_by_it:
+                self._heard_at = time.monotonic()
+                is_ended |= self._hear(line)
         self._is_over = True
         code = self._process.wait()
         if not is_ended:
             self._tell(f"ended with exit code {code}")
+
+    def _hear(self, line: bytes) -> bool:
+        """Hear a line of the tracker's process; return whether it has ended well."""
+        try:
+            said = json.loads(line)
+        except ValueError:
+            return False
+        if said["kind"] == follow.TAKEN:
+            self._taken = said["offset"]
+        elif said["kind"] == follow.FAILED:
+            self._tell(f"failed ({said['error']})")
+        return said["kind"] == follow.ENDED
 
     def _tell(self, what: str) -> None:
         if self._has_problem:

@@ -15,7 +15,7 @@ from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN, RESUMED
 from hotlap.track.run_file import RunInfo, now, seconds_since, this_process
 from hotlap.track.sampler import EVERY_S, Sampler, check_every
-from hotlap.track.surroundings import code_in, host_here, source_folder, versions_here
+from hotlap.track.surroundings import code_in, command_line, host_here, source_folder, versions_here
 from hotlap.track.tracker import check_trackers
 from hotlap.track.writer import Writer
 
@@ -33,7 +33,6 @@ class Request:
     trackers: Sequence[str] = ()
     every_s: float = EVERY_S
     """Seconds between two samples of system metrics."""
-    command: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_every(self.every_s)
@@ -84,7 +83,7 @@ class Recording:
         about, before = {**task, **self._request.about}, None
         if resumed_step is not None:
             before = RunInfo.read(self.folder)
-        self._info = _describe(about, plan, self._request.command, before, resumed_step)
+        self._info = _describe(about, plan, before, resumed_step)
         self._write_info()
         earlier_s = 0.0 if before is None else seconds_since(self._info.began)
         writer = self._writer = Writer(self._file, earlier_s)
@@ -171,7 +170,6 @@ class Recording:
 def _describe(
     about: Mapping[str, Any],
     plan: Plan,
-    command: Sequence[str],
     before: RunInfo | None,
     resumed_step: int | None,
 ) -> RunInfo:
@@ -180,7 +178,6 @@ def _describe(
     Args:
         about: its task.
         plan: its plan.
-        command: that started this process.
         before: what the file says of a run that is resumed.
         resumed_step: see `Recording.begin`.
     """
@@ -190,7 +187,7 @@ def _describe(
         host=host_here(),
         versions=versions_here(),
         code=code_in(source_folder(about)),
-        command=tuple(command),
+        command=command_line(),
         began=now(),
         process=this_process(),
     )

@@ -102,3 +102,12 @@ def source_folder(about: Mapping[str, Any]) -> Path:
         if isinstance(path, str) and Path(path).is_file():
             return Path(path).resolve().parent
     return Path.cwd()
+
+
+def command_line() -> tuple[str, ...]:
+    """Return the words that started this process, as somebody would type them."""
+    words = sys.orig_argv
+    for begin, is_ours in ((2, words[1:2]), (3, words[2:3] if words[1:2] == ["-m"] else [])):
+        if is_ours and Path(is_ours[0]).name == "hotlap":
+            return ("hotlap", *words[begin:])
+    return tuple(words)

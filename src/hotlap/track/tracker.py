@@ -1,7 +1,10 @@
 """`Tracker`: what a tracker does with a run's records, which there are, and their names."""
 
 import importlib
+import importlib.machinery
 import importlib.util
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,12 +100,11 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def _check_outside(name: str) -> None:
-    module = name.partition(":")[0]
-    try:
-        found = importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    module, _, attribute = name.partition(":")
+    # Only the first part: to look for the others, Python would have to run the package.
+    places = [os.getcwd(), *sys.path]
+    found = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], places)
+    if found is None or not attribute.isidentifier():
         raise UsageError(
             f"tracker '{name}': the module '{module}' was not found. Expected: module:NAME, of a "
             "class that is made with a hotlap.track.tracker.TrackedRun."

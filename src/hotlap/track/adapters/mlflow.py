@@ -1,13 +1,13 @@
 """MLflow: the server of `MLFLOW_TRACKING_URI`, without it a database in the run's folder."""
 
 import importlib
-import importlib.util
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hotlap.host.probes import version
 from hotlap.track.tracker import TrackedRun, Tracker
 
 _ID = "run-id"
@@ -74,9 +74,9 @@ def _tracking_uri(files: Path) -> str:
     given = os.environ.get("MLFLOW_TRACKING_URI")
     if given:
         return given
-    if importlib.util.find_spec("sqlalchemy") is not None:
+    # The whole package, not mlflow-skinny, which refuses a database.
+    if version("mlflow") is not None:
         return f"sqlite:///{(files / 'mlflow.db').resolve()}"
-    # mlflow-skinny has no database.
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     return (files / "mlruns").resolve().as_uri()
 

@@ -26,12 +26,22 @@ class WeightsAndBiases(Tracker):
         wandb = importlib.import_module("wandb")
         known = self._id_file.read_text().strip() if self._id_file.exists() else None
         resumes = self._tracked.resumed_step is not None and known is not None
-        self._run = wandb.init(
+        try:
+            self._run = self._init(wandb, config, known if resumes else None, None)
+        except wandb.errors.UsageError as error:
+            # Nobody is logged in, which is no reason to lose the run.
+            print(f"hotlap: {error} The run is kept offline: send it with `wandb sync`.")  # noqa: T201
+            self._run = self._init(wandb, config, known if resumes else None, "offline")
+        self._id_file.write_text(self._run.id)
+
+    def _init(self, wandb: Any, config: Mapping[str, Any], known: str | None, mode: Any) -> Any:
+        return wandb.init(
             name=self._tracked.name,
             dir=str(self._tracked.files),
             config=dict(config),
-            id=known if resumes else None,
-            resume="allow" if resumes else None,
+            id=known,
+            resume=None if known is None else "allow",
+            mode=mode,
             settings=wandb.Settings(
                 # The sampler's figures are those of the training's process; these would be those of
                 # this one.
@@ -41,7 +51,6 @@ class WeightsAndBiases(Tracker):
                 save_code=False,
             ),
         )
-        self._id_file.write_text(self._run.id)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

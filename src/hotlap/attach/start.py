@@ -31,7 +31,12 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     if session.config.role == "run":
         assert isinstance(session.plan, PlanInProcess)
         guard = Guard(session, session.plan)
-        return [guard] if guard.has_work else []
+        parts: list[Part] = [guard] if guard.has_work else []
+        if session.config.options.get("record"):
+            from hotlap.attach.roles.record import RecordLosses
+
+            parts.append(RecordLosses(session))
+        return parts
     from hotlap.attach.learning.watch import WatchLearning
     from hotlap.attach.roles.autocast import Autocast
     from hotlap.attach.roles.count import CountStep
@@ -60,7 +65,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         watch = Watch(session, Limits.from_options(session.config.options), then)
         # Nothing that is not asked for listens while steps are timed.
         switches = session.config.options.get("autocast")
-        parts: list[Part] = [watch, Autocast(session, watch)] if switches else [watch]
+        parts = [watch, Autocast(session, watch)] if switches else [watch]
         if watch.wants_events:
             learning = WatchLearning()
             watch.learning = learning.facts

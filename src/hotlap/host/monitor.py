@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from hotlap.errors import UsageError
 from hotlap.host.nvml import PACKAGE, Nvml
 
 CHILDREN_S = 10.0
@@ -41,11 +42,22 @@ class Monitor:
     Args:
         pid: of the process, this one if None.
         gpus: what is asked of GPUs, None without.
+        watches_process: False for figures of the host and its GPUs only.
+
+    Raises:
+        UsageError: there is no such process.
     """
 
-    def __init__(self, pid: int | None = None, gpus: Nvml | None = None) -> None:
-        self._root = psutil.Process(pid)
-        self._gpus = gpus
+    def __init__(
+        self, pid: int | None = None, gpus: Nvml | None = None, *, watches_process: bool = True
+    ) -> None:
+        try:
+            self._root = psutil.Process(pid)
+        except (psutil.NoSuchProcess, ValueError):
+            raise UsageError(
+                f"there is no process {pid}. Expected: the number of one that runs."
+            ) from None
+        self._gpus, self._watches_process = gpus, watches_process
         self._children: list[psutil.Process] = []
         self._looked_at = float("-inf")
         self._at = time.monotonic()
@@ -61,12 +73,12 @@ class Monitor:
         seconds = max(now - self._at, 1e-6)
         self._at = now
         memory, grown = self._count_processes()
-        found = {
-            "cpu_percent": 100 * grown.get("cpu_s", 0.0) / seconds,
-            "memory_bytes": memory,
-            "host_cpu_percent": self._host_percent(),
-            "host_memory_percent": psutil.virtual_memory().percent,
-        }
+        found: dict[str, float] = {}
+        if self._watches_process:
+            found["cpu_percent"] = 100 * grown.get("cpu_s", 0.0) / seconds
+            found["memory_bytes"] = memory
+        found["host_cpu_percent"] = self._host_percent()
+        found["host_memory_percent"] = psutil.virtual_memory().percent
         grown |= self._count_network()
         for name in ("disk_read", "disk_write", "network_received", "network_sent"):
             if name in grown:
@@ -86,6 +98,8 @@ class Monitor:
 
     def _count_processes(self) -> tuple[float, dict[str, float]]:
         """Return the memory of all processes, and how far their counts have grown."""
+        if not self._watches_process:
+            return 0.0, {}
         if time.monotonic() - self._looked_at >= CHILDREN_S:
             self._looked_at = time.monotonic()
             with contextlib.suppress(psutil.Error):

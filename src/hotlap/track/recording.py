@@ -83,7 +83,7 @@ class Recording:
         about, before = {**task, **self._request.about}, None
         if resumed_step is not None:
             before = RunInfo.read(self.folder)
-        self._info = _describe(about, plan, before, resumed_step)
+        self._info = describe(about, plan, before, resumed_step)
         self._write_info()
         earlier_s = 0.0 if before is None else seconds_since(self._info.began)
         writer = self._writer = Writer(self._file, earlier_s)
@@ -167,7 +167,7 @@ class Recording:
             ) from error
 
 
-def _describe(
+def describe(
     about: Mapping[str, Any],
     plan: Plan,
     before: RunInfo | None,

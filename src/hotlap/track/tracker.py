@@ -141,9 +141,18 @@ def config_of(info: Any) -> dict[str, Any]:
         "versions": info.versions,
         "code": info.code,
     }
+    return {**flatten(parts), "command": " ".join(info.command)}
+
+
+def flatten(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested data with one level of names: each value a number, text, bool or None.
+
+    >>> flatten({"optimizer": {"lr": 0.1}, "seeds": [1, 2]})
+    {'optimizer.lr': 0.1, 'seeds': '[1, 2]'}
+    """
     flat: dict[str, Any] = {}
-    _flatten(parts, "", flat)
-    return {**flat, "command": " ".join(info.command)}
+    _flatten(data, "", flat)
+    return flat
 
 
 def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:

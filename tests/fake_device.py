@@ -178,6 +178,10 @@ class FakeCuda(Cuda):
         if stream is not None:
             stream.run_to(place)
 
+    def has_passed(self, event: Any) -> bool:
+        stream, place = event
+        return stream is None or stream.done >= place
+
     def hand_over(self, tensor: Any) -> None:
         self.handed_over += 1
 

@@ -35,6 +35,29 @@ class Recipe:
         Raises:
             UsageError: an argument is not the recipe's, has a wrong value, or the task is wrong.
         """
+        function, bound = self._bind(arguments)
+        try:
+            made = function(*bound.args, **bound.kwargs)
+        except SystemExit as error:
+            raise UsageError(_exit_message(self.path, error, "in task()")) from error
+        if not isinstance(made, Task):
+            raise UsageError(
+                f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task."
+            )
+        return made
+
+    def values(self, arguments: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the value of each parameter for arguments as `task` takes them.
+
+        Raises:
+            UsageError: an argument is not the recipe's, or has a wrong value.
+        """
+        _, bound = self._bind(arguments)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _bind(self, arguments: Sequence[str]) -> tuple[Callable[..., Any], Any]:
+        """Return what is to be called, and the arguments that it is called with."""
         from cyclopts import App, CycloptsError, UnknownOptionError
 
         self._check_whole_numbers(arguments)
@@ -55,15 +78,7 @@ class Recipe:
             raise UsageError(
                 f"{self.path}: {str(error).rstrip('.')}. Expected options: {allowed or 'none'}."
             ) from error
-        try:
-            made = function(*bound.args, **bound.kwargs)
-        except SystemExit as error:
-            raise UsageError(_exit_message(self.path, error, "in task()")) from error
-        if not isinstance(made, Task):
-            raise UsageError(
-                f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task."
-            )
-        return made
+        return function, bound
 
     def _options(self) -> list[str]:
         return [f"--{name.replace('_', '-')}" for name in self.parameters()]

@@ -57,7 +57,7 @@ def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
     watched, loss = WatchLearning(), nn.functional.cross_entropy(SCORES, LABELS)
     scaled, again = loss * 65536.0, loss / 4 * 65536.0
     for given in (scaled, again):
-        watched.loss_scaled(given)
+        watched.loss_scaled(given, None)
         watched.backward_begins(given)
         assert watched.facts().losses[0].is_mean is (given is scaled)
     # One that the script has multiplied by as much.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -210,3 +211,45 @@ def test_a_small_product_says_nothing_of_a_device(
     ceilings._product_gflops(None, 8192, None, device)
     # At the rate of the small one, the large one would take minutes.
     assert asked[-1] == size
+
+
+def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "hotlap",
+            "env",
+            "--watch",
+            "--every",
+            "0.5s",
+            "--pid",
+            f"{os.getpid()}",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert process.stdout is not None
+    shown = [process.stdout.readline() for _ in range(4)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "what it means" in shown[0] and shown[1].startswith("cpu ") and "%" in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--watch", "--json"], "Remove --json"),
+        (["--watch", "--every", "0.1s"], "is too short"),
+        (["--watch", "--every", "soon"], "is not a duration"),
+        (["--pid", "1"], "--pid 1 needs --watch"),
+        (["--watch", "--pid", "4194305"], "there is no process 4194305"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["env", *options]) == 2
+    assert words in capsys.readouterr().err

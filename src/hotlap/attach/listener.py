@@ -14,6 +14,8 @@ class Listener:
 
     wants_phases = False
     """True to be told of batches, forwards and backwards, not only of iterators and steps."""
+    wants_losses = False
+    """True to be told of backwards, and of losses that a scaler has scaled."""
     wants_events = False
     """True to be told of what else the script does, see `event_happens`."""
     wants_evaluation = False
@@ -69,8 +71,8 @@ class Listener:
     def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
         """A scaler has divided the gradients of an optimizer by its scale; told with events."""
 
-    def loss_scaled(self, scaled: Any) -> None:
-        """A scaler has multiplied a loss by its scale; told with events."""
+    def loss_scaled(self, scaled: Any, given: Any) -> None:
+        """A scaler has multiplied a loss, `given`, by its scale; told with events or losses."""
 
     def event_happens(self, kind: str) -> None:
         """The script did something that is named in `hotlap.trace.events`."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hotlap.attach.entry import Script, environment, is_off
 from hotlap.attach.heard_child import Child
@@ -28,6 +28,18 @@ _CLOSED_S = 2.0
 _LISTEN_S = 0.5
 """Seconds of silence after which hotlap checks whether the script is still alive."""
 _UNKNOWN = "it is not known which techniques took effect:"
+
+
+class Recorded(Protocol):
+    """A `RecordedScript`: what it imports, a run that is not recorded need not wait for."""
+
+    def begin(self, about: dict[str, Any], plan: Plan) -> dict[str, Any]:
+        """Write what the run is; return the option `record` of the script's process."""
+        ...
+
+    def end(self, exit_code: int, recorded: dict[str, Any] | None) -> None:
+        """Write how it has ended; `recorded` is what the script's process said."""
+        ...
 
 
 class Outcome:
@@ -52,6 +64,8 @@ class Outcome:
         """Why nobody could be heard, if so: no folder for temporary files can be written to."""
         self.children: list[Child] = []
         """Child processes that hotlap was in; with the script's own, if that is a rank itself."""
+        self.recorded: dict[str, Any] | None = None
+        """What the script's own process said of its records."""
         self.own_rank: Child | None = None
         """The script's own process, if it is a rank beside others."""
 
@@ -117,6 +131,7 @@ def run(
     techniques: tuple[str, ...] = (),
     stdout: int | None = None,
     variables: Mapping[str, str] | None = None,
+    recorded: Recorded | None = None,
 ) -> Outcome:
     """Run the script under the plan and return when it has ended.
 
@@ -126,12 +141,19 @@ def run(
         techniques: techniques from outside, as `module:NAME`.
         stdout: descriptor of where its standard output goes, this process's own if None.
         variables: of the environment, beside this process's own.
+        recorded: where its losses are recorded, None to record none.
+
+    Raises:
+        StorageError: the run's folder cannot be written.
     """
     outcome, killed_before = Outcome(), out_of_memory_kills()
     with contextlib.ExitStack() as opened:
         hub = _hub(opened, outcome, script)
         address = None if hub is None else hub.address
-        config = Config("run", address, plan_data(plan), techniques)
+        options = {}
+        if recorded is not None:
+            options = {"record": recorded.begin(_about(script), plan)}
+        config = Config("run", address, plan_data(plan), techniques, options=options)
         with SignalForwarder() as passing:
             process = subprocess.Popen(
                 script.command(),
@@ -156,7 +178,20 @@ def run(
     outcome.out_of_memory = out_of_memory_kills() > killed_before
     outcome.exit_code = code if code >= 0 else 128 - code
     outcome.signal = -code if code < 0 else None
+    if recorded is not None:
+        recorded.end(outcome.exit_code, outcome.recorded)
     return outcome
+
+
+def _about(script: Script) -> dict[str, Any]:
+    """Return what a run's file says of a script."""
+    arguments = " ".join(script.args)
+    if script.program is not None:
+        return {"command": script.program, "arguments": arguments}
+    if script.module is not None:
+        return {"module": script.module, "arguments": arguments}
+    path = str((script.folder / str(script.path)).resolve())
+    return {"script": path, "arguments": arguments}
 
 
 def _hub(opened: contextlib.ExitStack, outcome: Outcome, script: Script) -> Hub | None:
@@ -225,6 +260,7 @@ def _hear_script(message: Mapping[str, Any], outcome: Outcome) -> None:
     elif kind == "report" and (message["steps"] or not outcome.steps):
         outcome.techniques = message["techniques"]
         outcome.steps = message["steps"]
+        outcome.recorded = message.get("recorded")
     if outcome.own_rank is not None:
         outcome.own_rank.hear(message)
 

@@ -35,7 +35,7 @@ def patch() -> None:
     _tell(GradScaler, "__init__", event_kinds.SCALER_MADE)
     _tell(GradScaler, "unscale_", event_kinds.UNSCALE)
     _tell_unscaling()
-    _tell_scaling()
+    patch_scaling()
     _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
     _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
     _tell(DistributedDataParallel, "__init__", event_kinds.WRAP)
@@ -114,7 +114,7 @@ def _tell_unscaling() -> None:
     GradScaler.unscale_ = unscale_and_tell
 
 
-def _tell_scaling() -> None:
+def patch_scaling() -> None:
     """Tell of the losses that a scaler has multiplied by its scale."""
     original = GradScaler.scale
 
@@ -123,7 +123,7 @@ def _tell_scaling() -> None:
         scaled = original(self, outputs)
         listener = State.listener
         if listener is not None and self.is_enabled() and not torch.compiler.is_compiling():
-            listener.loss_scaled(scaled)
+            listener.loss_scaled(scaled, outputs)
         return scaled
 
     GradScaler.scale = scale_and_tell

@@ -27,11 +27,14 @@ def install(listener: Listener) -> None:
     _patch_optimizers()
     if listener.wants_phases:
         _patch_batches()
+    if listener.wants_phases or listener.wants_losses:
         _patch_backward()
     if listener.wants_phases or listener.wants_roots:
         _patch_modules()
     if listener.wants_events:
         script_events.patch()
+    elif listener.wants_losses:
+        script_events.patch_scaling()
 
 
 def known_optimizers() -> list[Any]:

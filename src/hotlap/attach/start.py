@@ -24,14 +24,23 @@ from hotlap.trial.protocol import EXIT_FAILED, Config
 log = logging.getLogger("hotlap")
 
 
+def _parts_of_run(session: Session) -> list[Part]:
+    assert isinstance(session.plan, PlanInProcess)
+    guard = Guard(session, session.plan)
+    parts: list[Part] = [guard] if guard.has_work else []
+    if session.config.options.get("record"):
+        from hotlap.attach.roles.record import RecordLosses
+
+        parts.append(RecordLosses(session))
+    return parts
+
+
 def _parts(session: Session, is_rank: bool) -> list[Part]:
     """Return what a session is made of, beside the plan that it applies."""
     if session.config.role == "follow" and not session.config.options.get("is_watched"):
         return []
     if session.config.role == "run":
-        assert isinstance(session.plan, PlanInProcess)
-        guard = Guard(session, session.plan)
-        return [guard] if guard.has_work else []
+        return _parts_of_run(session)
     from hotlap.attach.learning.watch import WatchLearning
     from hotlap.attach.roles.autocast import Autocast
     from hotlap.attach.roles.count import CountStep

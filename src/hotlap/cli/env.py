@@ -1,18 +1,23 @@
 """`hotlap env`: what this machine can do, and what is wrong with its set-up."""
 
+import time
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.live import Live
 
 from hotlap.cli.command import Command
+from hotlap.cli.durations import parse_duration
 from hotlap.cli.options import JsonFlag
-from hotlap.errors import RunError
+from hotlap.errors import RunError, UsageError
 from hotlap.host.ceilings import Ceilings, measure
 from hotlap.host.facts import Host
 from hotlap.host.kept_ceilings import keep
+from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.host.problems import Problem, problems
-from hotlap.report import environment, jsonout
+from hotlap.report import environment, jsonout, watching
 from hotlap.report.terminal import page_console, progress_console
+from hotlap.track.sampler import check_every
 
 Quick = Annotated[
     bool,
@@ -20,13 +25,31 @@ Quick = Annotated[
 ]
 
 
-def env(*, quick: Quick = False, as_json: JsonFlag = False) -> int:
+def env(
+    *,
+    quick: Quick = False,
+    watch: bool = False,
+    every: Annotated[str, Parameter(help="With --watch: time between two samples.")] = "2s",
+    pid: Annotated[
+        int | None, Parameter(help="With --watch: a process that is watched with its children.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
     """Show what this machine can do, its measured ceilings, and what is wrong with its set-up.
 
     Ceilings are the fastest matrix products and memory copies seen in a few seconds. While others
     use the machine they come out too low: the load is shown beside them, and the best that was
     ever seen of a device is kept.
+
+    Parameters
+    ----------
+    watch
+        Show live what is busy: CPU, memory, disk, network and GPUs, until Ctrl-C.
     """
+    if watch:
+        return _watch(parse_duration(every, "--every"), pid, as_json=as_json)
+    if pid is not None:
+        raise UsageError(f"--pid {pid} needs --watch. Pass --watch, or remove --pid.")
     host = Host.detect()
     found = problems(host)
     ceilings: list[Ceilings] = []
@@ -38,6 +61,34 @@ def env(*, quick: Quick = False, as_json: JsonFlag = False) -> int:
     else:
         environment.show(page_console(), host, ceilings, found)
     return 0
+
+
+def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
+    """Show figures until Ctrl-C."""
+    if as_json:
+        raise UsageError(
+            "--json was given with --watch, which shows figures in the terminal. Remove --json; "
+            "`hotlap train --run-dir` and `hotlap run --run-dir` record them as JSON lines."
+        )
+    check_every(every_s)
+    gpus, why = open_gpus()
+    monitor, means = Monitor(pid, gpus, watches_process=pid is not None), watching.Means()
+    console = page_console()
+    if why:
+        progress_console().print(why)
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                figures = monitor.sample()
+                shown = watching.table(figures, means.add(figures))
+                if console.is_terminal:
+                    live.update(shown, refresh=True)
+                else:
+                    console.print(shown)
+    except KeyboardInterrupt:
+        # How watching ends.
+        return 0
 
 
 def _ceilings(host: Host) -> tuple[list[Ceilings], list[Problem]]:
@@ -61,5 +112,6 @@ COMMAND = Command(
     examples=(
         "hotlap env                 # ceilings measured, in about five seconds",
         "hotlap env --quick --json  # facts only, for a script to read",
+        "hotlap env --watch         # what is busy now, live",
     ),
 )

@@ -1,6 +1,8 @@
 """`hotlap run`: runs an unedited script under a plan."""
 
 import sys
+from pathlib import Path
+from typing import Any
 
 from hotlap.attach.default_plan import PlanChoice
 from hotlap.attach.entry import Script
@@ -14,6 +16,9 @@ def run(
     *,
     target: Target,
     plan: str | None = None,
+    run_dir: str | None = None,
+    track: tuple[str, ...] = (),
+    every: str = "2s",
     technique: tuple[str, ...] = (),
     python: str = sys.executable,
     synchronous: bool = False,
@@ -28,6 +33,14 @@ def run(
     ----------
     plan
         A plan file, or `auto` for the tuned one.
+    run_dir
+        Folder for the run's records: the losses of its steps, taken where backward starts, and
+        system metrics.
+    track
+        A tracker that gets the records too: tensorboard, wandb, mlflow, trackio, or module:NAME;
+        may be given several times. Needs --run-dir.
+    every
+        Time between two samples of system metrics.
     technique
         A third-party technique that the plan names, as module:NAME; may be given several times.
     python
@@ -44,6 +57,7 @@ def run(
 
     script = script_of(target, python)
     _refuse_recipe(script, target)
+    recorded = _recorded(run_dir, track, every)
     chosen = choose_default(script, plan) or _choose(script, plan, technique)
     say(chosen.line)
     variables = {"CUDA_LAUNCH_BLOCKING": "1"} if synchronous else {}
@@ -51,7 +65,9 @@ def run(
         said = [*(f"{name}={value}" for name, value in variables.items()), *script.command()]
         say("would run: " + " ".join(said))
         return 0
-    outcome = run_script(script, chosen.plan, techniques=technique, variables=variables)
+    outcome = run_script(
+        script, chosen.plan, techniques=technique, variables=variables, recorded=recorded
+    )
     # What a rank says of its techniques comes with that of the others.
     for row in outcome.techniques if outcome.own_rank is None else ():
         if row["state"] != "applied":
@@ -65,6 +81,21 @@ def run(
     for line in [*outcome.problems(script), *([] if fewer is None else [fewer])]:
         say(line)
     return outcome.exit_code
+
+
+def _recorded(run_dir: str | None, track: tuple[str, ...], every: str) -> Any:
+    """Return where the run is recorded, None if it is not."""
+    if run_dir is None and not track:
+        return None
+    from hotlap.attach.entry import is_off
+    from hotlap.attach.recorded import RecordedScript
+    from hotlap.cli.tracking import TrackRequest
+
+    request = TrackRequest(track, every, run_dir)
+    if is_off():
+        say("HOTLAP_OFF is set: the script runs plain, and nothing is recorded")
+        return None
+    return RecordedScript(Path(str(run_dir)), track, request.every_s, say)
 
 
 def _refuse_recipe(script: Script, target: Target) -> None:
@@ -97,6 +128,7 @@ COMMAND = Command(
         "hotlap run train.py --epochs 10",
         "hotlap run --plan auto train.py --epochs 10",
         "hotlap run --plan fast.toml -m package.train",
+        "hotlap run --run-dir runs/1 --track tensorboard train.py   # record losses",
         "hotlap run torchrun --nproc_per_node 2 train.py",
         "hotlap run accelerate launch train.py",
         "hotlap run --synchronous train.py   # find the line of a device-side assert",

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hotlap.cli.starting import say, script_of
 from hotlap.cli.target import Target
@@ -48,7 +49,16 @@ def recipe_of(target: Target) -> str:
 
 @contextmanager
 def task_of(target: Target) -> Iterator[Task]:
-    """Give the task of the recipe that was given. While it is used, `sys.argv` is the recipe's.
+    """Give the task of the recipe that was given, see `task_and_values_of`."""
+    with task_and_values_of(target) as (task, _):
+        yield task
+
+
+@contextmanager
+def task_and_values_of(target: Target) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """Give the task of the recipe that was given, and the values of the recipe's parameters.
+
+    While they are used, `sys.argv` is the recipe's.
 
     Raises:
         MissingFile: there is no such file.
@@ -58,7 +68,8 @@ def task_of(target: Target) -> Iterator[Task]:
     path = recipe_of(target)
     with as_command_line(path, target.args):
         try:
-            task = load(path).task(target.args)
+            recipe = load(path)
+            task = recipe.task(target.args)
         except StopIteration as error:
             # It would end this generator silently.
             last = traceback.extract_tb(error.__traceback__)[-1]
@@ -67,7 +78,7 @@ def task_of(target: Target) -> Iterator[Task]:
                 "was called on an exhausted iterator. Check that the iterator is not empty."
             ) from error
         try:
-            yield task
+            yield task, recipe.values(target.args)
         except SystemExit as error:
             frames = traceback.extract_tb(error.__traceback__)
             users = [frame for frame in frames if is_users(frame.filename)]

@@ -10,9 +10,10 @@ from hotlap.cli.command import Command
 from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.ranks import RankRequest, is_first_rank
-from hotlap.cli.script import recipe_of, task_of
+from hotlap.cli.script import recipe_of, task_and_values_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
+from hotlap.cli.tracking import TrackRequest, about_recipe
 from hotlap.errors import DoesNotFit, HotlapError
 
 
@@ -39,7 +40,10 @@ def train(
     ] = False,
     run_dir: Annotated[
         str | None,
-        Parameter(help="Folder of the run's checkpoints; without it, that of --resume, or none."),
+        Parameter(
+            help="Folder of the run's checkpoints and records; without it, that of --resume, or "
+            "none."
+        ),
     ] = None,
     resume: Annotated[
         str | None,
@@ -91,6 +95,16 @@ def train(
     again: Annotated[
         bool, Parameter(help="With --micro-batch auto: make the trials again.")
     ] = False,
+    track: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="A tracker that gets the run's records too: tensorboard, wandb, mlflow, trackio, "
+            "or module:NAME; may be given several times. Needs --run-dir."
+        ),
+    ] = (),
+    every: Annotated[
+        str, Parameter(help="Time between samples of system metrics, which --run-dir records.")
+    ] = "2s",
     technique: tuple[str, ...] = (),
     json: JsonFlag = False,
 ) -> int:
@@ -117,7 +131,6 @@ def train(
     technique
         A third-party technique that the plan names, as module:NAME; may be given several times.
     """
-    from hotlap.attach.plan_choice import choose
     from hotlap.cli.stopping import Stopping
     from hotlap.engine.memory.advice import Run, room_for
     from hotlap.engine.train import train as train_task
@@ -128,21 +141,15 @@ def train(
     from hotlap.report.terminal import page_console
 
     path = recipe_of(target)
+    tracking = TrackRequest(track, every, run_dir or resume)
     request = MicroBatchRequest(micro_batch, memory, again, estimate)
     ranks = RankRequest(devices, device, run_dir, resume, restarts, rank_timeout)
     code = None if estimate else ranks.launch(target.typed)
     if code is not None:
         return code
     host, recipe = Host.detect(), RecipeRun(path=path, args=target.args, device=device)
-    chosen = choose(
-        recipe,
-        plan,
-        cpu=host.cpu,
-        torch=host.torch or "",
-        by_hand=True,
-        techniques=technique,
-    )
-    with task_of(target) as task:
+    chosen = _choose(recipe, plan, host, technique)
+    with task_and_values_of(target) as (task, values):
         split = request.choose(recipe, task, chosen.plan, host, technique)
         if estimate:
             return _estimate(task, split.plan, device, memory, technique, json, devices or 1)
@@ -165,6 +172,9 @@ def train(
                 techniques=technique,
                 rank_timeout_s=ranks.timeout_s,
                 rank_overlap=rank_overlap,
+                track=track,
+                system_every_s=tracking.every_s,
+                about=about_recipe(path, values),
                 progress=lambda epoch: say(text.line(epoch, task)),
                 notice=say,
                 stop=lambda: stopping.is_asked,
@@ -177,6 +187,20 @@ def train(
         return 0
     say(text.stop_line(done, stopping.name))
     return stopping.exit_code
+
+
+def _choose(recipe: Any, plan: str | None, host: Any, techniques: tuple[str, ...]) -> Any:
+    """Return the plan to train under: a plan file's, the tuned one, or exact techniques."""
+    from hotlap.attach.plan_choice import choose
+
+    return choose(
+        recipe,
+        plan,
+        cpu=host.cpu,
+        torch=host.torch or "",
+        by_hand=True,
+        techniques=techniques,
+    )
 
 
 def _say_what_begins(plan_line: str, task: Any, *, is_saved: bool) -> None:
@@ -244,6 +268,7 @@ COMMAND = Command(
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",
         "hotlap train recipe.py --run-dir runs/5 --devices 2 --restarts 3 --resume auto",
         "hotlap train recipe.py --run-dir runs/6 --continue old.pth   # its optimizer, too",
+        "hotlap train recipe.py --run-dir runs/7 --track tensorboard   # its records, too",
         "hotlap train recipe.py --estimate --device cuda --memory 80GiB",
         "hotlap train recipe.py --micro-batch auto --memory 2GiB",
     ),

@@ -220,6 +220,10 @@ class Cuda(Accelerator):
         """Wait for an event."""
         event.synchronize()
 
+    def has_passed(self, event: Any) -> bool:
+        """True if the device has passed an event; nothing is waited for."""
+        return bool(event.query())
+
     def hand_over(self, tensor: Any) -> None:
         """Say that the current stream uses a tensor that was made on another one.
 

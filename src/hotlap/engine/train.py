@@ -4,16 +4,17 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
 from hotlap.distributed.ranks import TIMEOUT_S, Ranks, detect_ranks
 from hotlap.distributed.reduce import joined
+from hotlap.engine.beginnings import check_beginnings, check_timeout
 from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
@@ -23,6 +24,7 @@ from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.export.stored_weights import weights_of
 from hotlap.engine.memory.shares import announce
+from hotlap.engine.recording import RunRecording
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error
 from hotlap.engine.state.beginning import Beginning, begin
@@ -35,6 +37,8 @@ from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
+from hotlap.track.recording import Request
+from hotlap.track.sampler import EVERY_S
 
 log = logging.getLogger("hotlap")
 
@@ -55,7 +59,11 @@ def train(
     techniques: tuple[str, ...] = (),
     rank_timeout_s: float = TIMEOUT_S,
     rank_overlap: bool = False,
+    track: Sequence[str] = (),
+    system_every_s: float = EVERY_S,
+    about: Mapping[str, Any] | None = None,
     progress: Callable[[EpochDone], None] = lambda _: None,
+    saved: Callable[[EpochDone, Path], None] = lambda _epoch, _folder: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainingReport:
@@ -69,8 +77,9 @@ def train(
         task: what is learned.
         plan: how it is executed; exact techniques only if None.
         device: as torch names it; the first accelerator if None, else the CPU.
-        run_dir: the run's folder, for its checkpoints. If None that of the run that is resumed;
-            a run that begins is then not saved.
+        run_dir: the run's folder, for its checkpoints and its records (`run.json` and
+            `metrics.jsonl`, see `hotlap.track`). If None that of the run that is resumed; of a run
+            that begins nothing is then saved or recorded.
         resume: go on from this folder `step-...` or this run's folder; `auto`: from `run_dir`, or
             begin there if nothing was saved yet.
         weights: begin with these: a run's folder, a folder `step-...`, or a file that people have,
@@ -89,7 +98,14 @@ def train(
         rank_timeout_s: seconds after which one of several ranks that waits for another one gives
             up, and the run ends. What they wait for one rank with, such as saving, must take less.
         rank_overlap: sum the gradients of several ranks while the backward pass still runs.
-        progress: called after every epoch; of several ranks, by the first one.
+        track: trackers that get the records too: `tensorboard`, `wandb`, `mlflow`, `trackio`, or
+            `module:NAME`. Each runs in a process of its own; needs `run_dir`.
+        system_every_s: seconds between two samples of system metrics in the records.
+        about: what `run.json` says of the task beside what is known of it.
+        progress: called after every epoch, before it is saved; of several ranks, by the first one.
+        saved: called after an epoch whose checkpoint was committed, with the epoch and the folder
+            of the step; of several ranks, by the first one. Not called for an epoch that is not
+            saved, or whose checkpoint could not be written.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
         stop: asked after every step, and while held-out samples are looked at; once it says True
@@ -108,35 +124,31 @@ def train(
     """
     begun = time.monotonic()
     folder = run_folder(run_dir) if run_dir is not None else None
-    for path in (weights, continue_from, None if resume == "auto" else resume):
-        if path is not None:
-            check_path(Path(path))
     every = Every.parse("1epoch" if save_every is None else save_every)
     check_keep(keep)
-    if not 0 < rank_timeout_s < 1e9:
-        raise UsageError(
-            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: seconds, more than 0."
-        )
-    if save_every is not None and folder is None and resume is None:
-        raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
-    _check_beginnings(resume, weights, continue_from, keys, epochs_done)
-    saved, passed = find(resume, folder) if resume is not None else (None, [])
+    check_timeout(rank_timeout_s)
+    if folder is None and resume is None:
+        _check_unsaved(save_every, track)
+    request = Request(about or {}, tuple(track), system_every_s)
+    check_beginnings(resume, weights, continue_from, keys, epochs_done)
+    checkpoint, passed = find(resume, folder) if resume is not None else (None, [])
     for why in passed:
         notice(f"skipped: {why}")
-    if resume is not None and saved is None:
+    if resume is not None and checkpoint is None:
         notice(f"no checkpoint in '{folder}' yet: starting a new run")
     foreign = None
-    if continue_from is not None and saved is None:
+    if continue_from is not None and checkpoint is None:
         foreign = read_run(Path(continue_from), keys, epochs_done)
-    if folder is None and saved is not None:
-        folder = run_of(saved.path)
+    if folder is None and checkpoint is not None:
+        folder = run_of(checkpoint.path)
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
     is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
     with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
         if reduce.rank:
-            progress = notice = _say_nothing
+            progress = saved = notice = _say_nothing
         saver = None if folder is None else Saver(folder, every, keep, notice, reduce)
+        recording = RunRecording(None if reduce.rank else folder, request, notice)
         chosen = EXACT_PLAN if plan is None else plan
         beginning = None
         try:
@@ -145,17 +157,20 @@ def train(
                 saver.open(makes=False)
             beginning = begin(
                 lambda: build(task, chosen, device=device, techniques=techniques, reduce=reduce),
-                saved,
+                checkpoint,
                 resume,
                 folder,
                 notice,
             )
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
-            run = _Run(beginning, saver, progress, notice, stop, begun)
-            return run.train(weights, foreign)
-        except RunError as error:
-            if reduce.world > 1:
+            run = _Run(beginning, saver, recording, progress, saved, notice, stop, begun)
+            report = run.train(weights, foreign)
+            recording.end(is_stopped=report.is_stopped)
+            return report
+        except BaseException as error:
+            recording.end(error=error)
+            if isinstance(error, RunError) and reduce.world > 1:
                 name_newest(error, folder)
             raise
         finally:
@@ -167,6 +182,14 @@ def train(
                     saver.close()
 
 
+def _check_unsaved(save_every: str | None, track: Sequence[str]) -> None:
+    """Refuse what needs a run's folder, where there is none."""
+    if save_every is not None:
+        raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
+    if track:
+        raise UsageError(f"tracker '{track[0]}' needs the run's folder. Pass --run-dir.")
+
+
 def _own_device(device: str | None, ranks: Ranks) -> str | None:
     """Return the device of one of several ranks: each has its own, where there are several."""
     if ranks.world > 1 and device in (None, "cuda") and device_of(device).kind == "cuda":
@@ -175,46 +198,12 @@ def _own_device(device: str | None, ranks: Ranks) -> str | None:
     return device
 
 
-def _say_nothing(_: object) -> None:
+def _say_nothing(*_: object) -> None:
     return None
 
 
 def _never() -> bool:
     return False
-
-
-def _check_beginnings(
-    resume: str | None,
-    weights: str | Path | None,
-    continue_from: str | Path | None,
-    keys: Mapping[str, str] | str | None,
-    epochs_done: int | None,
-) -> None:
-    """Refuse several beginnings of one run, and options of one that was not given."""
-    if weights is not None and resume not in (None, "auto"):
-        raise UsageError(
-            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
-            "resume='auto' the weights are used if nothing was saved yet."
-        )
-    if continue_from is not None and resume not in (None, "auto"):
-        raise UsageError(
-            f"resume={resume!r} and continue_from='{continue_from}' were both given. Pass one of "
-            "them; with resume='auto' the latter is used if nothing was saved yet."
-        )
-    if continue_from is not None and weights is not None:
-        raise UsageError(
-            f"weights='{weights}' and continue_from='{continue_from}' were both given. Pass one of "
-            "them: the latter loads weights, too."
-        )
-    for name, value in (("keys", keys), ("epochs_done", epochs_done)):
-        if value is not None and continue_from is None:
-            raise UsageError(
-                f"{name}={value!r} needs continue_from, the file that it is about. Pass --continue."
-            )
-    if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
-        raise UsageError(
-            f"epochs_done={epochs_done!r} is not valid. Expected: an integer of 0 or more."
-        )
 
 
 class _Run:
@@ -224,7 +213,9 @@ class _Run:
         self,
         beginning: Beginning,
         saver: Saver | None,
+        recording: RunRecording,
         progress: Callable[[EpochDone], None],
+        tell_saved: Callable[[EpochDone, Path], None],
         notice: Callable[[str], None],
         stop: Callable[[], bool],
         begun: float,
@@ -233,6 +224,7 @@ class _Run:
         self.position = beginning.position
         self.unfit = beginning.unfit
         self.saver, self.progress, self.notice = saver, progress, notice
+        self.tell_saved, self.recording = tell_saved, recording
         ranks = self.built.step.ranks
         if ranks is not None:
             # All of them stop after the same step, which they agree on while they take it.
@@ -290,6 +282,8 @@ class _Run:
         if saver is not None:
             saver.unfit |= self.unfit
             saver.prepare(saved)
+            if not is_finished:
+                self.recording.begin(built, None if saved is None else self.position.step)
         return is_finished
 
     def _take_steps(self) -> bool:
@@ -297,20 +291,24 @@ class _Run:
         built, saver, task = self.built, self.saver, self.built.task
         total = task.total_steps
         self.retries = Retries(built, self.notice)
-        cut = None if saver is None else saver.steps_left
+        cut, record_step = None if saver is None else saver.steps_left, self.recording.step
         for step in take_steps(built, self.position, self.retries, cut, lambda: self.clock.totals):
             self.position = step.after
             self.clock.add(step)
+            record_step(step)
             # Without a number of steps, the last epoch of a stream ends when the stream does.
             is_last = step.number == total or (
                 total is None and step.ends_epoch and step.epoch == task.epochs
             )
-            is_whole = not (step.ends_epoch or is_last) or self._end_epoch(step)
+            is_measured = (step.ends_epoch or is_last) and self._end_epoch(step)
+            is_whole = is_measured or not (step.ends_epoch or is_last)
             is_stopped = not is_whole or (not is_last and self.stop())
             if saver is not None and (
                 is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
             ):
-                saver.save(built, step.after, self.clock.to_json(), must=is_last or is_stopped)
+                must, clock = is_last or is_stopped, self.clock.to_json()
+                if saver.save(built, step.after, clock, must=must) and is_measured:
+                    self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
             if is_stopped:
                 return True
         return False
@@ -326,6 +324,7 @@ class _Run:
         if done is None:
             return False
         self.epochs.append(done)
+        self.recording.epoch(step, done)
         self.progress(done)
         check_learning(self.built, step, done)
         return True

@@ -115,7 +115,7 @@ class Recorder:
     def note_loss(self, loss: torch.Tensor) -> None:
         """Keep the loss of a backward, if it is one number."""
         if self.keeps_losses and loss.numel() == 1:
-            self._losses.append(_number_of(loss))
+            self._losses.append(number_of(loss))
 
     def losses(self) -> list[float]:
         """Return the losses so far. Waits for the device."""
@@ -237,7 +237,7 @@ class Recorder:
         )
 
 
-def _number_of(loss: torch.Tensor) -> torch.Tensor:
+def number_of(loss: torch.Tensor) -> torch.Tensor:
     """Return the loss without its graph, and without memory that is not its own.
 
     The storage of a mean, as `mse_loss` gives it, may be as large as what it is the mean of.

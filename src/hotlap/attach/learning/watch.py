@@ -154,7 +154,8 @@ class WatchLearning(Part):
             self._kept += _has_gradients(self._held[0].optimizer)
         self._has_stepped = False
 
-    def loss_scaled(self, scaled: Any) -> None:
+    def loss_scaled(self, scaled: Any, given: Any) -> None:
+        del given
         if isinstance(scaled, torch.Tensor):
             self._scaled.put(scaled, True)
 

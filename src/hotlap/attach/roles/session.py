@@ -64,6 +64,7 @@ class Session(Listener):
         """Let these parts hear what the script does."""
         self.parts = parts
         self.wants_phases = any(part.wants_phases for part in parts)
+        self.wants_losses = any(part.wants_losses for part in parts)
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
 
@@ -137,9 +138,9 @@ class Session(Listener):
         for part in self.parts:
             part.gradients_unscaled(optimizer, scaler)
 
-    def loss_scaled(self, scaled: Any) -> None:
+    def loss_scaled(self, scaled: Any, given: Any) -> None:
         for part in self.parts:
-            part.loss_scaled(scaled)
+            part.loss_scaled(scaled, given)
 
     def event_happens(self, kind: str) -> None:
         for part in self.parts:

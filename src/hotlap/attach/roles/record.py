@@ -1,0 +1,104 @@
+"""In the role `run`: records the losses of a script's steps, taken where backward starts."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotlap.attach.on_ranks import rank_in_group
+from hotlap.attach.roles.session import Part, Session
+from hotlap.attach.seams import known_optimizers
+from hotlap.device.accelerator import device_of
+from hotlap.errors import UsageError
+from hotlap.host.monitor import Monitor, open_gpus
+from hotlap.trace.recorder import number_of
+from hotlap.track.losses import DeferredLosses
+from hotlap.track.metrics_file import MetricsFile
+from hotlap.track.records import BEGAN
+from hotlap.track.run_file import seconds_since
+from hotlap.track.sampler import Sampler
+from hotlap.track.writer import Writer
+
+
+class RecordLosses(Part):
+    """Records a loss for each step of the first optimizer: the mean over the step's backwards.
+
+    Of several ranks the first one records. Begins with the first step: what never trains, such as
+    a launcher, records nothing.
+
+    Args:
+        session: what it is a part of. Its option `record` holds the run's folder, when it began,
+            and the seconds between two samples of system metrics.
+    """
+
+    wants_losses = True
+
+    def __init__(self, session: Session) -> None:
+        self._options = session.config.options["record"]
+        self._steps = 0
+        self._seen: list[torch.Tensor] = []
+        """Losses that were sent backward since the last step."""
+        self._scaled: tuple[Any, Any] | None = None
+        """What a `GradScaler` gave last, and what it was given."""
+        self._writer: Writer | None = None
+        self._sampler: Sampler | None = None
+        self._losses: DeferredLosses | None = None
+        self._problem: str | None = None
+        self._is_off = False
+
+    def loss_scaled(self, scaled: Any, given: Any) -> None:
+        self._scaled = scaled, given
+
+    def backward_begins(self, loss: Any) -> None:
+        if self._is_off:
+            return
+        scaled, self._scaled = self._scaled, None
+        if scaled is not None and scaled[0] is loss:
+            loss = scaled[1]
+        is_captured = loss.is_cuda and torch.cuda.is_current_stream_capturing()
+        # A gradient that is given for many numbers is no loss; a meta tensor has no number.
+        if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
+            self._seen.append(number_of(loss).reshape(()))
+
+    def step_done(self, optimizer: Any) -> None:
+        if self._is_off or optimizer is not known_optimizers()[0]:
+            return
+        self._steps += 1
+        seen, self._seen = self._seen, []
+        if not seen:
+            return
+        if self._losses is None:
+            self._begin(str(seen[0].device))
+        if self._losses is not None:
+            loss = seen[0] if len(seen) == 1 else torch.stack(seen).float().mean()
+            self._losses.add(self._steps, None, loss)
+
+    def report(self) -> dict[str, Any]:
+        if self._sampler is not None:
+            self._sampler.close()
+        if self._losses is not None and self._writer is not None:
+            self._losses.flush()
+            self._writer.close()
+        problems = [self._problem] if self._problem else []
+        if self._writer is not None:
+            problems += self._writer.problems
+        is_recorded = self._writer is not None
+        return {"recorded": {"steps": self._steps if is_recorded else 0, "problems": problems}}
+
+    def _begin(self, device: str) -> None:
+        if rank_in_group() not in (None, 0):
+            self._is_off = True
+            return
+        folder = Path(self._options["folder"])
+        try:
+            file = MetricsFile(folder)
+        except (UsageError, OSError) as error:
+            self._is_off, self._problem = True, f"nothing is recorded: {error}"
+            return
+        writer = self._writer = Writer(file, seconds_since(self._options["began"]))
+        writer.add(BEGAN, 0, None, {})
+        self._losses = DeferredLosses(device_of(device), writer.add_loss, writer.now)
+        gpus, why = open_gpus()
+        if why:
+            writer.problems.append(why)
+        self._sampler = Sampler(Monitor(None, gpus).sample, writer, self._options["every_s"])

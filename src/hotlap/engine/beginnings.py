@@ -1,0 +1,52 @@
+"""Which beginnings of a run go together: resumed, with weights, or taken over from a script."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hotlap.checkpoint.files import check_path
+from hotlap.errors import UsageError
+
+
+def check_timeout(rank_timeout_s: float) -> None:
+    """Refuse a time that no rank can wait."""
+    if not 0 < rank_timeout_s < 1e9:
+        raise UsageError(
+            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: seconds, more than 0."
+        )
+
+
+def check_beginnings(
+    resume: str | None,
+    weights: str | Path | None,
+    continue_from: str | Path | None,
+    keys: Mapping[str, str] | str | None,
+    epochs_done: int | None,
+) -> None:
+    """Refuse several beginnings of one run, and options of one that was not given."""
+    for path in (weights, continue_from, None if resume == "auto" else resume):
+        if path is not None:
+            check_path(Path(path))
+    if weights is not None and resume not in (None, "auto"):
+        raise UsageError(
+            f"resume={resume!r} and weights='{weights}' were both given. Pass one of them; with "
+            "resume='auto' the weights are used if nothing was saved yet."
+        )
+    if continue_from is not None and resume not in (None, "auto"):
+        raise UsageError(
+            f"resume={resume!r} and continue_from='{continue_from}' were both given. Pass one of "
+            "them; with resume='auto' the latter is used if nothing was saved yet."
+        )
+    if continue_from is not None and weights is not None:
+        raise UsageError(
+            f"weights='{weights}' and continue_from='{continue_from}' were both given. Pass one of "
+            "them: the latter loads weights, too."
+        )
+    for name, value in (("keys", keys), ("epochs_done", epochs_done)):
+        if value is not None and continue_from is None:
+            raise UsageError(
+                f"{name}={value!r} needs continue_from, the file that it is about. Pass --continue."
+            )
+    if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
+        raise UsageError(
+            f"epochs_done={epochs_done!r} is not valid. Expected: an integer of 0 or more."
+        )

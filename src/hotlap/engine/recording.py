@@ -1,0 +1,125 @@
+"""`RunRecording`: hands what a run of the engine does to its folder's records."""
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hotlap.checkpoint.codec import decode
+from hotlap.distributed.ranks import detect_ranks
+from hotlap.engine.build import BuiltRun
+from hotlap.engine.run import StepDone
+from hotlap.engine.state.same_task import fingerprint
+from hotlap.engine.training_report import EpochDone
+from hotlap.track.losses import DeferredLosses
+from hotlap.track.recording import Recording, Request
+from hotlap.track.records import EPOCH, EVALUATION
+from hotlap.track.run_file import FAILED, FINISHED, STOPPED
+
+
+class RunRecording:
+    """Records the losses of steps, epochs and evaluations; until it begins, nothing is written.
+
+    Args:
+        folder: the run's; None to record nothing.
+        request: what is to be recorded.
+        notice: called with what the user should know.
+    """
+
+    def __init__(
+        self, folder: Path | None, request: Request, notice: Callable[[str], None]
+    ) -> None:
+        self._folder, self._request, self._notice = folder, request, notice
+        self._recording: Recording | None = None
+        self._losses: DeferredLosses | None = None
+
+    def begin(self, built: BuiltRun, resumed_step: int | None) -> None:
+        """Begin to record.
+
+        Args:
+            built: the run.
+            resumed_step: the step that it resumes from, None if it begins.
+
+        Raises:
+            UsageError: the folder cannot be written into.
+            StorageError: `run.json` cannot be written.
+        """
+        if self._folder is None:
+            return
+        recording = self._recording = Recording(self._folder, self._request, self._notice)
+        recording.begin(describe_task(built), built.plan, resumed_step)
+        self._losses = DeferredLosses(built.hardware, recording.add_loss, recording.now)
+
+    def step(self, step: StepDone) -> None:
+        """Record a step's loss, as soon as it is known without waiting for it."""
+        if self._losses is not None:
+            self._losses.add(step.number, step.epoch, step.loss)
+
+    def epoch(self, step: StepDone, done: EpochDone) -> None:
+        """Record an epoch, and what evaluation gave.
+
+        Args:
+            step: the last one; the device was waited for.
+            done: the epoch.
+        """
+        if self._recording is None or self._losses is None:
+            return
+        self._losses.flush()
+        values = {
+            "loss": done.loss,
+            "seconds": done.seconds,
+            "samples_per_s": done.samples_per_s,
+            "skipped_steps": done.skipped_steps,
+            "peak_memory_bytes": done.peak_memory_bytes,
+            "peak_host_memory_bytes": done.peak_host_memory_bytes,
+        }
+        self._recording.add(EPOCH, step.number, done.epoch, values)
+        if done.held_out:
+            self._recording.add(EVALUATION, step.number, done.epoch, dict(done.held_out))
+        self._recording.look_after_trackers()
+
+    def end(self, *, is_stopped: bool = False, error: BaseException | None = None) -> None:
+        """End the record; a second call does nothing.
+
+        Args:
+            is_stopped: it was asked to stop, and something is left to do.
+            error: what it failed with.
+        """
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        if self._losses is not None:
+            # A device that has failed gives nothing any more.
+            with contextlib.suppress(RuntimeError):
+                self._losses.flush()
+        if error is not None:
+            words = f"{type(error).__name__}: {error}".partition("\n")[0]
+            recording.end(FAILED, words)
+        else:
+            recording.end(STOPPED if is_stopped else FINISHED)
+
+
+def describe_task(built: BuiltRun) -> Mapping[str, Any]:
+    """Return what `run.json` says of a task: what is learned, without the names of the weights."""
+    task, found = built.task, fingerprint(built)
+    weights, hyperparameters = found.pop("weights"), found.pop("hyperparameters")
+    schedule = found.pop("schedule's values").get("hotlap_values")
+    return {
+        "model": type(built.model).__qualname__,
+        "weight_tensors": len(weights),
+        "parameter_count": sum(parameter.numel() for parameter in built.model.parameters()),
+        "loss": getattr(task.loss, "__qualname__", type(task.loss).__name__),
+        "epochs": task.epochs,
+        "steps": task.total_steps,
+        "device": built.hardware.name,
+        "ranks": detect_ranks(os.environ).world,
+        **found,
+        # Which group holds which parameters takes pages.
+        "hyperparameters": {
+            name: value
+            for name, value in hyperparameters.items()
+            if not name.endswith(", parameters")
+        },
+        "schedule_values": decode(schedule),
+    }

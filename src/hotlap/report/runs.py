@@ -1,0 +1,84 @@
+"""The list of runs, and two of them side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hotlap.report.printable import printable
+from hotlap.track.comparing import PARTS, Comparison, summary
+from hotlap.track.runs import Run
+
+_ENDINGS = ("evaluation/loss", "epoch/loss", "step/loss")
+"""What is shown of a run in a list: the first of these that it has."""
+_LABELS = {
+    "task": "task (what is learned)",
+    "plan": "plan (how it is executed)",
+    "host": "host",
+    "versions": "versions",
+    "code": "code",
+}
+
+
+def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
+    """Print a line for each run.
+
+    Args:
+        console: where to.
+        runs: in the order in which they are shown.
+        root: the folder that they were found in.
+    """
+    table = Table("run", "state", "began", "steps", "time", "last loss", "of", box=None)
+    for run in runs:
+        row = summary(run)
+        name = run.folder.relative_to(root) if run.folder != root else run.folder
+        loss = next((row["last"][each] for each in _ENDINGS if each in row["last"]), None)
+        table.add_row(
+            printable(str(name)),
+            row["state"],
+            row["began"][:16].replace("T", " "),
+            f"{row['steps']:,}",
+            _as_time(row["seconds"]),
+            "" if loss is None else f"{loss:.6g}",
+            printable(Path(row["recipe"] or "").name),
+        )
+    console.print(table)
+
+
+def show_comparison(console: Console, compared: Comparison) -> None:
+    """Print what two runs differ in, and their last values."""
+    names = [printable(str(run.folder)) for run in (compared.first, compared.second)]
+    console.print(f"A: {names[0]}\nB: {names[1]}")
+    for part in PARTS:
+        rows = [each for each in compared.differences if each.part == part]
+        console.print()
+        if not rows:
+            console.print(f"{_LABELS[part]}: the same", style="bold")
+            continue
+        table = Table(_LABELS[part], "A", "B", box=None)
+        for row in rows:
+            table.add_row(printable(row.name), _shown(row.first), _shown(row.second))
+        console.print(table)
+    console.print()
+    table = Table("last value", "A", "B", "B - A", box=None)
+    for each in compared.values:
+        both = each.first is not None and each.second is not None
+        change = f"{(each.second or 0) - (each.first or 0):+.4g}" if both else ""
+        table.add_row(printable(each.name), _number(each.first), _number(each.second), change)
+    console.print(table)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else printable(str(value))
+
+
+def _as_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

@@ -1,0 +1,84 @@
+"""MLflow: the server of `MLFLOW_TRACKING_URI`, without it a database in the run's folder."""
+
+import importlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hotlap.host.probes import version
+from hotlap.track.tracker import TrackedRun, Tracker
+
+_ID = "run-id"
+_MOST = 1000
+"""Metrics of one request: MLflow takes no more."""
+_MOST_PARAMS = 100
+_LONGEST = 6000
+"""Characters of a parameter's value: MLflow takes no more."""
+_STATES = {"finished": "FINISHED", "stopped": "KILLED", "killed": "KILLED", "failed": "FAILED"}
+
+
+class MLflow(Tracker):
+    """Logs batches of metrics to a run of MLflow.
+
+    Args:
+        run: what is tracked. A resumed one goes on under the same id.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._tracked = run
+        self._id_file: Path = run.files / _ID
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        uri = _tracking_uri(run.files)
+        self._client = importlib.import_module("mlflow").MlflowClient(tracking_uri=uri)
+        self._entities = importlib.import_module("mlflow.entities")
+        self._id = ""
+        self._waiting: list[Any] = []
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        if self._tracked.resumed_step is not None and self._id_file.exists():
+            self._id = self._id_file.read_text().strip()
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        made = self._client.create_run(self._experiment(), run_name=self._tracked.name)
+        self._id = made.info.run_id
+        self._id_file.write_text(self._id)
+        params = [self._entities.Param(k, str(v)[:_LONGEST]) for k, v in config.items()]
+        for begin in range(0, len(params), _MOST_PARAMS):
+            self._client.log_batch(self._id, params=params[begin : begin + _MOST_PARAMS])
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        now, kind = int(time.time() * 1000), self._entities.Metric
+        self._waiting += [kind(name, value, now, step) for name, value in values.items()]
+        if len(self._waiting) >= _MOST:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what has not been sent."""
+        while self._waiting:
+            self._client.log_batch(self._id, metrics=self._waiting[:_MOST])
+            del self._waiting[:_MOST]
+
+    def end(self, state: str) -> None:
+        self.flush()
+        self._client.set_terminated(self._id, status=_STATES.get(state, "FAILED"))
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", self._tracked.project)
+        found = self._client.get_experiment_by_name(name)
+        return self._client.create_experiment(name) if found is None else found.experiment_id
+
+
+def _tracking_uri(files: Path) -> str:
+    given = os.environ.get("MLFLOW_TRACKING_URI")
+    if given:
+        return given
+    # The whole package, not mlflow-skinny, which refuses a database.
+    if version("mlflow") is not None:
+        return f"sqlite:///{(files / 'mlflow.db').resolve()}"
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+    return (files / "mlruns").resolve().as_uri()
+
+
+ADAPTER = MLflow

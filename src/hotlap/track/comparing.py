@@ -1,0 +1,90 @@
+"""`compare_runs`: what two runs differ in, and where their values ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotlap.track.run_file import RunInfo
+from hotlap.track.runs import Run
+from hotlap.track.tracker import flatten
+
+PARTS = ("task", "plan", "host", "versions", "code")
+"""Of `RunInfo`, in the order in which differences are told."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that two runs do not have alike."""
+
+    part: str
+    """One of `PARTS`."""
+    name: str
+    first: Any
+    """None where the first run has no such thing."""
+    second: Any
+
+
+@dataclass(frozen=True)
+class LastValues:
+    """Where one value ended in two runs."""
+
+    name: str
+    """As in `evaluation/accuracy`."""
+    first: float | None
+    """None where the first run has no such value."""
+    second: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    first: Run
+    second: Run
+    differences: tuple[Difference, ...]
+    values: tuple[LastValues, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `hotlap runs compare --json` prints it."""
+        return {
+            "runs": [summary(self.first), summary(self.second)],
+            "differences": list(self.differences),
+            "values": list(self.values),
+        }
+
+
+def compare_runs(first: Run, second: Run) -> Comparison:
+    """Return what two runs differ in, and their last values."""
+    infos = first.info or RunInfo(), second.info or RunInfo()
+    differences: list[Difference] = []
+    for part in PARTS:
+        mine, theirs = (flatten(getattr(info, part)) for info in infos)
+        for name in dict.fromkeys([*mine, *theirs]):
+            if mine.get(name) != theirs.get(name):
+                differences.append(Difference(part, name, mine.get(name), theirs.get(name)))
+    ends = first.last(), second.last()
+    values = [
+        LastValues(name, ends[0].get(name), ends[1].get(name))
+        for name in dict.fromkeys([*ends[0], *ends[1]])
+    ]
+    return Comparison(first, second, tuple(differences), tuple(values))
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return what a list of runs says of one, as plain data."""
+    info = run.info or RunInfo(state="unknown")
+    return {
+        "folder": str(run.folder),
+        "state": info.state,
+        "error": info.error,
+        "began": info.began,
+        "seconds": run.seconds,
+        "steps": run.steps,
+        "recipe": _subject_of(info.task),
+        "plan": sorted(info.plan),
+        "last": run.last(),
+    }
+
+
+def _subject_of(task: Mapping[str, Any]) -> str | None:
+    return next((task[name] for name in ("recipe", "script", "module") if name in task), None)

@@ -1,0 +1,109 @@
+"""`MetricsFile`: appends whole lines to a run's `metrics.jsonl`, which a crash leaves readable."""
+
+import os
+from pathlib import Path
+
+from hotlap.errors import UsageError
+from hotlap.track.records import Record
+
+METRICS = "metrics.jsonl"
+_CHUNK = 1 << 16
+_OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+
+
+class MetricsFile:
+    """The file of a run that this process records.
+
+    Args:
+        folder: the run's.
+
+    Attributes:
+        end: bytes of whole lines in it.
+
+    Raises:
+        UsageError: another process appends to it.
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / METRICS
+        self._descriptor = os.open(self.path, _OPEN, 0o666)
+        try:
+            self._lock()
+            self.end = _end_of_lines(self._descriptor)
+            # What a process that was killed had not written to its end.
+            os.ftruncate(self._descriptor, self.end)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def append(self, lines: str) -> None:
+        """Append whole lines.
+
+        Raises:
+            OSError: they could not be written; the file is as it was before.
+        """
+        content = memoryview(lines.encode())
+        try:
+            while content:
+                content = content[os.write(self._descriptor, content) :]
+        except OSError:
+            os.ftruncate(self._descriptor, self.end)
+            raise
+        self.end += len(lines.encode())
+
+    def close(self) -> None:
+        """Let other processes append."""
+        os.close(self._descriptor)
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:
+            # Windows: the lock of the checkpoints' folder has to do.
+            return
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"'{self.path}' is in use: another run records into it. Wait until it has ended, "
+                "or choose another folder."
+            ) from None
+        except OSError:
+            # A file system without locks.
+            return
+
+
+def _end_of_lines(descriptor: int) -> int:
+    """Return the offset after the last line break, 0 if there is none."""
+    end = os.fstat(descriptor).st_size
+    while end:
+        begin = max(0, end - _CHUNK)
+        found = os.pread(descriptor, end - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
+
+
+def read_records(path: Path, offset: int = 0) -> tuple[list[Record], int, int]:
+    """Return the records in a file's whole lines from an offset on.
+
+    Args:
+        path: the file; one that does not exist holds no record.
+        offset: of a line.
+
+    Returns:
+        The records, the offset after the last whole line, and the number of lines that hold no
+        record.
+    """
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            content = stream.read()
+    except FileNotFoundError:
+        return [], offset, 0
+    whole = content[: content.rfind(b"\n") + 1]
+    parsed = [Record.parse(line) for line in whole.splitlines()]
+    records = [each for each in parsed if each is not None]
+    return records, offset + len(whole), len(parsed) - len(records)

@@ -1,0 +1,99 @@
+"""Reads back what runs have left behind: `read_run` one of them, `find_runs` those in a folder."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hotlap.errors import MissingFile
+from hotlap.track.metrics_file import METRICS, read_records
+from hotlap.track.records import Record, valid_records
+from hotlap.track.run_file import RUN, RunInfo
+
+_DEPTH = 4
+"""Levels of folders that are searched for runs."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One value of a run over its steps."""
+
+    steps: tuple[int, ...]
+    times_s: tuple[float, ...]
+    """Seconds since the run began."""
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, as its folder tells it."""
+
+    folder: Path
+    info: RunInfo | None
+    """None where `run.json` is missing or not readable."""
+    records: tuple[Record, ...]
+    """Without those that a resume has superseded."""
+    unreadable: int = 0
+    """Lines of `metrics.jsonl` that hold no record."""
+
+    @cached_property
+    def curves(self) -> Mapping[str, Curve]:
+        """Kind and name of each value, as in `step/loss` or `evaluation/accuracy` -> its curve."""
+        found: dict[str, list[tuple[int, float, float]]] = {}
+        for record in self.records:
+            for name, value in record.values.items():
+                row = (record.step, record.time_s, value)
+                found.setdefault(f"{record.kind}/{name}", []).append(row)
+        return {name: Curve(*zip(*rows, strict=True)) for name, rows in found.items()}
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps, as far as they were recorded."""
+        return max((record.step for record in self.records), default=0)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the run's begin to its last record."""
+        return max((record.time_s for record in self.records), default=0.0)
+
+    def last(self) -> dict[str, float]:
+        """Return the last value of every curve."""
+        return {name: curve.values[-1] for name, curve in self.curves.items()}
+
+
+def read_run(folder: str | Path) -> Run:
+    """Return what a run's folder tells.
+
+    Raises:
+        MissingFile: it is no run's folder.
+        OSError: its files cannot be read.
+    """
+    folder = Path(folder)
+    if not is_run(folder):
+        raise MissingFile(
+            f"'{folder}' is not a run's folder: it has neither {RUN} nor {METRICS}. Expected: the "
+            "--run-dir of a `hotlap train` or `hotlap run`."
+        )
+    records, _, unreadable = read_records(folder / METRICS)
+    return Run(folder, RunInfo.read(folder), tuple(valid_records(records)), unreadable)
+
+
+def is_run(folder: Path) -> bool:
+    """True if a folder holds what a run leaves behind."""
+    return (folder / RUN).is_file() or (folder / METRICS).is_file()
+
+
+def find_runs(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Give the folders of runs in a folder, itself and some levels below, sorted by path."""
+    if is_run(folder):
+        yield folder
+        return
+    if depth == 0:
+        return
+    try:
+        inside = sorted(each for each in folder.iterdir() if each.is_dir())
+    except PermissionError:
+        return
+    for each in inside:
+        if not each.is_symlink() and not each.name.startswith("."):
+            yield from find_runs(each, depth - 1)

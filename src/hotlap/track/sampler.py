@@ -1,0 +1,60 @@
+"""`Sampler`: system metrics of a run, every few seconds, from a thread of its own."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from hotlap.errors import UsageError
+from hotlap.track.records import SYSTEM
+from hotlap.track.writer import Writer
+
+EVERY_S = 2.0
+_LEAST_S = 0.5
+_END_S = 2.0
+
+
+class Sampler:
+    """Records what `sample` returns, until it is closed.
+
+    Args:
+        sample: returns figures by name; called in the sampler's thread.
+        writer: takes the records.
+        every_s: seconds between two samples.
+    """
+
+    def __init__(
+        self, sample: Callable[[], Mapping[str, float]], writer: Writer, every_s: float = EVERY_S
+    ) -> None:
+        self._sample, self._writer, self._every_s = sample, writer, every_s
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="hotlap-system", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sample no more."""
+        self._ends.set()
+        self._thread.join(_END_S)
+
+    def _run(self) -> None:
+        writer = self._writer
+        while not self._ends.wait(self._every_s):
+            try:
+                figures = self._sample()
+            except Exception as error:
+                writer.problems.append(
+                    f"system metrics are not recorded any more: {type(error).__name__}: {error}"
+                )
+                return
+            writer.add(SYSTEM, writer.step, None, figures)
+
+
+def check_every(every_s: float) -> None:
+    """Refuse an interval that would cost the training time.
+
+    Raises:
+        UsageError: it is shorter than half a second.
+    """
+    if not every_s >= _LEAST_S:
+        raise UsageError(
+            f"an interval of {every_s:g} s between samples of system metrics is too short. "
+            f"Expected: {_LEAST_S:g} s or more."
+        )

@@ -1,0 +1,273 @@
+"""Trackers get what was recorded, and nothing that they do reaches the training."""
+
+import importlib.util
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotlap
+from hotlap.errors import UsageError
+from hotlap.track import followers
+from hotlap.track.follow import files_of
+from hotlap.track.recording import Recording, Request
+from hotlap.track.records import EVALUATION, STEP
+from hotlap.track.runs import read_run
+from hotlap.track.tracker import TRACKERS, check_trackers
+from tests.engine.test_resume import task
+
+OWN = "tests.track.trackers"
+LOSSES = [1 / 3, 2.5e-8, 12345.678]
+
+
+def needs(package: str) -> Any:
+    found = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not found, reason=f"needs the package {package}")
+
+
+def short(**options: Any) -> hotlap.Task:
+    return task(**{"schedule": None, **options})
+
+
+def calls(run_dir: Path) -> list[list[Any]]:
+    path = files_of(run_dir, f"{OWN}:Writes") / "calls.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def record_with(name: str, folder: Path, resumed_step: int | None = None, begin: int = 1) -> None:
+    """Record three steps and an evaluation, for one tracker."""
+    notices: list[str] = []
+    recording = Recording(folder, Request({"lr": 0.1}, (name,), 60.0), notices.append)
+    recording.begin({"batch_size": 8}, hotlap.Plan({"resident": {}}), resumed_step)
+    for step, loss in enumerate(LOSSES, begin):
+        recording.add(STEP, step, 1, {"loss": loss})
+    recording.add(EVALUATION, begin + 2, 1, {"accuracy": 0.75})
+    recording.end("finished")
+    assert not notices
+
+
+@pytest.fixture(autouse=True)
+def _at_the_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where the tests' own trackers are found.
+    monkeypatch.chdir(root)
+    for name in ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_tracker_gets_every_record_and_how_the_run_ended(tmp_path: Path) -> None:
+    hotlap.train(short(steps=10), run_dir=tmp_path, track=(f"{OWN}:Writes",))
+    first, *logged, last = calls(tmp_path)
+    assert first[:2] == ["begin", None] and first[2]["task.logical_batch"] == 8
+    assert first[2]["versions.torch"] and last == ["end", "finished"]
+    expected = [
+        ["log", each.step, {f"{each.kind}/{name}": value for name, value in each.values.items()}]
+        for each in read_run(tmp_path).records
+    ]
+    assert logged == expected and len(logged) >= 12
+
+
+def test_a_resumed_run_gives_its_tracker_only_what_is_new(tmp_path: Path) -> None:
+    hotlap.train(short(steps=4), run_dir=tmp_path)
+    hotlap.train(short(steps=6), run_dir=tmp_path, resume="auto", track=(f"{OWN}:Writes",))
+    first, *logged, _ = calls(tmp_path)
+    assert first[:2] == ["begin", 4] and [call[1] for call in logged] == [5, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Fails", "failed (ConnectionError: the server is down)"), ("Dies", "exit code 9")],
+)
+def test_a_tracker_that_fails_is_said_once(name: str, words: str, tmp_path: Path) -> None:
+    notices: list[str] = []
+    done = hotlap.train(
+        short(steps=30), run_dir=tmp_path, track=(f"{OWN}:{name}",), notice=notices.append
+    )
+    said = [notice for notice in notices if "tracker" in notice]
+    assert done.steps == 30 and len(said) == 1
+    assert words in said[0] and "training is not affected" in said[0]
+    assert read_run(tmp_path).curves["step/loss"].steps == tuple(range(1, 31))
+
+
+def test_a_tracker_that_hangs_is_said_once_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.track.recording.PATIENCE_S", 1.0)
+    monkeypatch.setattr(followers, "_STALLED_S", 0.01)
+    notices: list[str] = []
+    begun = time.monotonic()
+    done = hotlap.train(
+        short(steps=30), run_dir=tmp_path, track=(f"{OWN}:Hangs",), notice=notices.append
+    )
+    assert done.steps == 30 and time.monotonic() - begun < 20
+    said = [notice for notice in notices if "tracker" in notice]
+    assert len(said) == 1 and "training is not affected" in said[0]
+
+
+def test_a_tracker_hears_that_its_run_was_killed(tmp_path: Path) -> None:
+    code = f"""
+    import time
+    from pathlib import Path
+    import hotlap
+    from hotlap.track.recording import Recording, Request
+    recording = Recording(Path({str(tmp_path)!r}), Request(trackers=("{OWN}:Writes",)), print)
+    recording.begin({{}}, hotlap.Plan(), None)
+    recording.add("step", 1, 1, {{"loss": 0.5}})
+    time.sleep(60)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    until = time.monotonic() + 30
+    path = files_of(tmp_path, f"{OWN}:Writes") / "calls.jsonl"
+    while not (path.exists() and path.read_text().count("\n") == 2):
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while calls(tmp_path)[-1][0] != "end":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert calls(tmp_path)[-1] == ["end", "killed"]
+    info = read_run(tmp_path).info
+    assert info is not None and info.state == "killed"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["tensorbord"], "tracker 'tensorbord' is not known"),
+        (["nowhere_at_all:Tracker"], "the module 'nowhere_at_all' was not found"),
+        ([f"{OWN}:"], "Expected: module:NAME"),
+        ([f"{OWN}:Writes", f"{OWN}:Writes"], "was named twice"),
+    ],
+)
+def test_a_wrong_tracker_is_refused(names: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_trackers(names)
+    check_trackers([f"{OWN}:Writes"])
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_package_that_is_missing_is_named_with_its_install_command(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=f"pip install {TRACKERS[name].package}"):
+        check_trackers([name])
+
+
+@needs("tensorboard")
+@pytest.mark.slow
+def test_tensorboards_own_reader_gives_back_what_was_recorded(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    record_with("tensorboard", tmp_path)
+    # As of a run that was killed after step 3, and is resumed from step 1.
+    record_with("tensorboard", tmp_path, resumed_step=1, begin=2)
+    reader = EventAccumulator(str(tmp_path / "trackers/tensorboard"), {"scalars": 0})
+    reader.Reload()
+    rows = [(row.step, row.value) for row in reader.Scalars("step/loss")]
+    steps = [1, 2, 3, 4]
+    values = [np.float32(loss) for loss in (LOSSES[0], *LOSSES)]
+    assert rows == list(zip(steps, values, strict=True))
+    assert [(row.step, row.value) for row in reader.Scalars("evaluation/accuracy")] == [(4, 0.75)]
+    text = reader.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "| task.lr | 0.1 |" in text and "| task.batch_size | 8 |" in text
+
+
+@needs("wandb")
+@pytest.mark.slow
+def test_wandbs_file_gives_back_what_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    record_with("wandb", tmp_path)
+    (path,) = (tmp_path / "trackers/wandb").glob("wandb/offline-run-*/run-*.wandb")
+    found = list(wandb_history(path.read_bytes()))
+    assert [row["_step"] for row in found] == [1, 2, 3]
+    assert [row["step/loss"] for row in found] == LOSSES
+    assert found[-1]["evaluation/accuracy"] == 0.75
+
+
+def wandb_history(content: bytes) -> Iterator[dict[str, Any]]:
+    """Read what wandb has logged out of its file: records of protobuf in blocks of LevelDB's log.
+
+    wandb has no reader of its own in Python any more.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    block, head, offset, parts = 32768, 7, 7, []
+    while offset + head <= len(content):
+        left = block - offset % block
+        if left < head:
+            offset += left
+            continue
+        length, kind = struct.unpack_from("<HB", content, offset + 4)
+        parts.append(content[offset + head : offset + head + length])
+        offset += head + length
+        # 1: a whole record; 4: the last part of one; 2 and 3: parts before it.
+        if kind in (1, 4):
+            record = Record.FromString(b"".join(parts))
+            parts = []
+            if record.WhichOneof("record_type") == "history":
+                yield {
+                    "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                    for item in record.history.item
+                }
+
+
+@needs("mlflow")
+@pytest.mark.slow
+def test_mlflows_own_reader_gives_back_what_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    record_with("mlflow", tmp_path)
+    record_with("mlflow", tmp_path, resumed_step=3, begin=4)
+    from mlflow import MlflowClient
+
+    files = tmp_path / "trackers/mlflow"
+    database = files / "mlflow.db"
+    uri = f"sqlite:///{database}" if database.exists() else (files / "mlruns").as_uri()
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("hotlap")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED" and run.data.params["task.lr"] == "0.1"
+    history = client.get_metric_history(run.info.run_id, "step/loss")
+    rows = sorted((metric.step, metric.value) for metric in history)
+    assert rows == list(zip(range(1, 7), [*LOSSES, *LOSSES], strict=True))
+    (accuracy, _) = client.get_metric_history(run.info.run_id, "evaluation/accuracy")
+    assert (accuracy.step, accuracy.value) == (3, 0.75)
+
+
+@needs("trackio")
+@pytest.mark.slow
+def test_trackios_own_database_gives_back_what_was_recorded(tmp_path: Path) -> None:
+    import sqlite3
+
+    record_with("trackio", tmp_path)
+    (path,) = (tmp_path / "trackers/trackio").glob("*.db")
+    connection = sqlite3.connect(path)
+    rows = connection.execute("select step, metrics from metrics order by id").fetchall()
+    connection.close()
+    found = [(step, json.loads(text)) for step, text in rows]
+    losses = [(step, {"step/loss": loss}) for step, loss in enumerate(LOSSES, 1)]
+    assert found == [*losses, (3, {"evaluation/accuracy": 0.75})]
+
+
+def test_the_tracker_is_told_nothing_of_hotlaps_own_environment() -> None:
+    os.environ["HOTLAP_TRIAL"] = "{}"
+    try:
+        assert "HOTLAP_TRIAL" not in followers._environment()
+    finally:
+        del os.environ["HOTLAP_TRIAL"]

@@ -1,4 +1,4 @@
-"""Six scripts with one memory problem each, and their corrected versions, observed unedited."""
+"""Seven scripts with one memory problem each, and their corrected versions, observed unedited."""
 
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ for inputs, targets in loader:
 """
 ERROR = "    error = error + (outputs - targets).abs().mean()\n"
 KEEP = "    history.append(outputs)\n"
+JOIN = "    seen = torch.cat([seen, outputs.detach()])\n"
 NUMPY = "    seen.append(np.array(inputs.numpy()))\n"
 SPIKE = "        gaps = (outputs[:, None] - outputs[None]).abs().sum(-1)\n"
 SCORES = "    scores = outputs.detach().repeat(1, 6)\n    best = scores.amax().item()\n"
@@ -63,6 +64,13 @@ CASES = {
         KEEP,
         64 * 512 * 4,
         "history",
+    ),
+    "growing_tensor": (
+        SMALL + TAIL + "seen = torch.empty(0, 512)" + LOOP + JOIN,
+        SMALL + TAIL + "seen = torch.empty(0, 512)" + LOOP + JOIN.replace("seen, ", ""),
+        JOIN,
+        64 * 512 * 4,
+        "seen",
     ),
     "growing_host_list": (
         SMALL + TAIL + "seen = []" + LOOP + NUMPY,

@@ -137,6 +137,49 @@ def test_outputs_that_a_list_keeps_are_found_with_the_steps_in_which_it_grew() -
     assert "grew in 5 of 6 observed steps" in finding.evidence
 
 
+def replaced(sizes: list[int], *, is_kept: bool = True) -> Made:
+    """Return steps in which a line makes a storage of this size in place of the one before."""
+    made, before = Made(), None
+    for each in sizes:
+        made.mark("forward")
+        activations = made.make(64 * MIB, "activations", 5)
+        made.free(activations)
+        if before is not None and not is_kept:
+            made.free(before)
+        number = made.make(each, "temporaries", 9)
+        if before is not None and is_kept:
+            made.free(before)
+        before = number
+        made.end_step()
+    return made
+
+
+def test_a_tensor_that_is_replaced_by_itself_and_more_grows() -> None:
+    trace = replaced([n * MIB for n in range(1, 8)]).trace()
+    (finding,) = found(trace)
+    assert (finding.rule, finding.where, finding.holder) == ("growing_tensor", "a.py:9", "")
+    assert (finding.cost_bytes, finding.grows) == (MIB, True)
+    assert "1.0 MiB larger, in 5 observed steps in a row: 7.0 MiB" in finding.evidence
+    number = len(trace.blocks) - 1
+    held = replace(trace, holdings=(Holding("seen", "a.py:9", 7, 0, (number,), "the next pass"),))
+    assert [each.holder for each in found(held)] == ["seen"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_kept"),
+    [
+        ([MIB, 2 * MIB, 3 * MIB, 5 * MIB, 6 * MIB, 7 * MIB, 8 * MIB], True),
+        ([8 * MIB] * 7, True),
+        ([n * MIB for n in range(7, 0, -1)], True),
+        ([n * MIB for n in range(1, 8)], False),
+        ([n * MIB for n in range(1, 6)], True),
+    ],
+    ids=["not alike", "constant", "shrinks", "freed before", "few steps"],
+)
+def test_other_tensors_do_not_grow(sizes: list[int], is_kept: bool) -> None:
+    assert rules_of(replaced(sizes, is_kept=is_kept).trace()) == []
+
+
 def test_a_list_that_something_is_removed_from_may_be_bounded() -> None:
     made = steps(MIB)
     (finding,) = found(made.trace(growths=(growth(made, removed="b.py:31"),)))

@@ -55,7 +55,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_of_a_folder_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["runs", "runs"]) == 0
     _, first, second = capsys.readouterr().out.splitlines()
-    assert first.split() == "1 finished 2026-11-25 21:04 2 1:02:03 1.5 recipe.py".split()
+    assert " ".join(first.split()) == "1 finished 2026-11-25 21:04 2 1:02:03 1.5 recipe.py"
     assert "failed" in second and "nan" in second
     assert cli.main(["runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -101,7 +101,7 @@ def test_a_tracker_that_fails_is_said_once(name: str, words: str, tmp_path: Path
 def test_a_tracker_that_hangs_is_said_once_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotlap.track.recording.PATIENCE_S", 1.0)
+    monkeypatch.setattr(followers, "_BEGIN_S", 1.0)
     monkeypatch.setattr(followers, "_STALLED_S", 0.01)
     notices: list[str] = []
     begun = time.monotonic()
@@ -111,6 +111,18 @@ def test_a_tracker_that_hangs_is_said_once_and_ended(
     assert done.steps == 30 and time.monotonic() - begun < 20
     said = [notice for notice in notices if "tracker" in notice]
     assert len(said) == 1 and "training is not affected" in said[0]
+
+
+@pytest.mark.slow
+def test_a_tracker_that_is_slow_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "_PATIENCE_S", 2.5)
+    notices: list[str] = []
+    hotlap.train(short(steps=40), run_dir=tmp_path, track=(f"{OWN}:Slow",), notice=notices.append)
+    assert not notices
+    path = files_of(tmp_path, f"{OWN}:Slow") / "calls.jsonl"
+    assert path.read_text().splitlines()[-1] == '["end", "finished"]'
 
 
 def test_a_tracker_hears_that_its_run_was_killed(tmp_path: Path) -> None:

@@ -77,3 +77,11 @@ class Dies:
 
     def end(self, state: str) -> None:
         del state
+
+
+class Slow(Writes):
+    """Takes longer for its records than the run does."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        time.sleep(0.1)
+        super().log(step, values)

@@ -1,6 +1,5 @@
 """`RecordedScript`: the folder of a run of an unedited script, from the side that starts it."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from hotlap.errors import StorageError, UsageError
 from hotlap.plan import Plan
-from hotlap.track.followers import PATIENCE_S, FollowerProcess
+from hotlap.track.followers import FollowerProcess, end_all
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
 from hotlap.track.run_file import FAILED, FINISHED, RunInfo, now
@@ -89,9 +88,7 @@ class RecordedScript:
             self._info.write(self.folder)
         except OSError as full:
             self._problems.append(f"run.json could not be written to '{self.folder}': {full}")
-        until = time.monotonic() + PATIENCE_S
-        for follower in self._followers:
-            follower.end(state, until)
+        end_all(self._followers, state)
         self._problems += (recorded or {}).get("problems", [])
         path = self.folder / METRICS
         if exit_code == 0 and not (path.exists() and path.stat().st_size):

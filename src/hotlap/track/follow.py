@@ -8,6 +8,7 @@ import json
 import os
 import select
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,8 @@ from hotlap.track.run_file import KILLED, RunInfo
 from hotlap.track.tracker import TrackedRun, config_of, make_tracker, short_name
 
 _LOOK_S = 0.5
+_SIGN_S = 1.0
+"""Seconds after which a tracker that takes many records gives a sign."""
 BEGUN, TAKEN, ENDED, FAILED = "begun", "taken", "ended", "failed"
 """What is said: `taken` with the offset up to which the tracker has the records."""
 
@@ -47,6 +50,7 @@ class Follower:
         tell: Callable[..., None],
     ) -> None:
         self._folder, self._offset, self._tell = folder, offset, tell
+        self._told_at = time.monotonic()
         files = files_of(folder, name)
         run = TrackedRun(folder, files, folder.resolve().name, resumed_step)
         self._tracker = make_tracker(name, run)
@@ -55,7 +59,7 @@ class Follower:
         """Follow the run to its end."""
         info = RunInfo.read(self._folder) or RunInfo()
         self._tracker.begin(config_of(info))
-        self._tell(BEGUN)
+        self._say(BEGUN)
         state = None
         while state is None:
             if select.select([stream], [], [], _LOOK_S)[0]:
@@ -68,12 +72,18 @@ class Follower:
         records, offset, _ = read_records(self._folder / METRICS, self._offset)
         for record in records:
             self._log(record)
+            if time.monotonic() - self._told_at > _SIGN_S:
+                self._say(TAKEN, offset=self._offset)
         flush = getattr(self._tracker, "flush", None)
         if records and flush is not None:
             flush()
         if offset != self._offset:
             self._offset = offset
-            self._tell(TAKEN, offset=offset)
+            self._say(TAKEN, offset=offset)
+
+    def _say(self, kind: str, **more: Any) -> None:
+        self._told_at = time.monotonic()
+        self._tell(kind, **more)
 
     def _log(self, record: Record) -> None:
         if record.kind in MEASURED and record.values:

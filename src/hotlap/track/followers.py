@@ -7,14 +7,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hotlap.track import follow
 from hotlap.track.tracker import short_name
 
-PATIENCE_S = 15.0
-"""Seconds that the end of a run waits for a tracker that still takes records."""
+_PATIENCE_S = 15.0
+"""Seconds without a sign of a tracker after which the end of a run waits for it no longer."""
+_BEGIN_S = 60.0
+"""Seconds that a tracker may take to begin: MLflow makes its database in ten."""
+_MOST_S = 120.0
+"""Seconds that the end of a run waits at most."""
+_LOOK_S = 0.2
 _STALLED_S = 60.0
 """Seconds without a sign of a tracker that has records to take, after which that is said."""
 _LOG = "log.txt"
@@ -44,7 +49,8 @@ class FollowerProcess:
         files.mkdir(parents=True, exist_ok=True)
         self._log = files.with_name(f"{short_name(name)}-{_LOG}")
         self._heard_at, self._taken, self._is_over = time.monotonic(), offset, False
-        self._has_problem = False
+        self._has_problem = self._has_begun = False
+        self._started_at = self._heard_at
         step = "-" if resumed_step is None else str(resumed_step)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -72,24 +78,36 @@ class FollowerProcess:
         elif time.monotonic() - self._heard_at > _STALLED_S:
             self._tell(f"has taken no record for {_STALLED_S:.0f} s")
 
-    def end(self, state: str, until: float) -> None:
-        """Tell the tracker how the run has ended, and let it take the last records.
+    def tell_end(self, state: str) -> None:
+        """Tell the tracker how the run has ended.
 
         Args:
             state: see `RunInfo.state`.
-            until: when it is waited for no longer, on the monotonic clock.
         """
         with contextlib.suppress(OSError):
             assert self._process.stdin is not None
             self._process.stdin.write(f"{state}\n".encode())
             self._process.stdin.close()
-        try:
-            self._process.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self._tell("did not end with the run")
-            self._process.kill()
-            self._process.wait()
+
+    def wait(self) -> None:
+        """Let the tracker take the last records, as long as it gives signs of doing so."""
+        told_at = time.monotonic()
+        while self._is_running():
+            now = time.monotonic()
+            since = max(self._heard_at, told_at) + _PATIENCE_S
+            until = since if self._has_begun else max(told_at, self._started_at + _BEGIN_S)
+            if now > min(until, told_at + _MOST_S):
+                self._tell("did not end with the run")
+                self._process.kill()
+                self._process.wait()
         self._listener.join(1)
+
+    def _is_running(self) -> bool:
+        try:
+            self._process.wait(_LOOK_S)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -109,6 +127,7 @@ class FollowerProcess:
             said = json.loads(line)
         except ValueError:
             return False
+        self._has_begun = True
         if said["kind"] == follow.TAKEN:
             self._taken = said["offset"]
         elif said["kind"] == follow.FAILED:
@@ -123,6 +142,19 @@ class FollowerProcess:
             f"tracker {self.name} {what}; training is not affected, metrics.jsonl has all records, "
             f"and '{self._log}' has the tracker's own words"
         )
+
+
+def end_all(followers: Sequence[FollowerProcess], state: str) -> None:
+    """Tell trackers how their run has ended, and let them take the last records.
+
+    Args:
+        followers: of one run.
+        state: see `RunInfo.state`.
+    """
+    for follower in followers:
+        follower.tell_end(state)
+    for follower in followers:
+        follower.wait()
 
 
 def _environment() -> dict[str, str]:

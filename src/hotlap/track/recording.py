@@ -1,7 +1,6 @@
 """`Recording`: what a run writes into its folder beside checkpoints, and its trackers."""
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from hotlap.errors import StorageError, UsageError
 from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.plan import Plan
-from hotlap.track.followers import PATIENCE_S, FollowerProcess
+from hotlap.track.followers import FollowerProcess, end_all
 from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN, RESUMED
 from hotlap.track.run_file import RunInfo, now, seconds_since, this_process
@@ -146,9 +145,7 @@ class Recording:
             self._write_info()
         except StorageError as full:
             self._writer.problems.append(str(full))
-        until = time.monotonic() + PATIENCE_S
-        for follower in self._followers:
-            follower.end(state, until)
+        end_all(self._followers, state)
         self._followers.clear()
         self._tell_problems()
 

@@ -62,6 +62,18 @@ def test_a_script_that_cannot_be_measured_is_said_to_be_so_in_time(
     assert seconds < BUDGET_S + 10
 
 
+def test_a_hang_is_noticed_in_time_where_memory_is_observed(hotlap: Call, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        SCRIPT.format(steps=99, fault="if step == 3: time.sleep(600)")
+    )
+    began = time.monotonic()
+    options = ("--memory", "--budget", f"{BUDGET_S}s")
+    ended = hotlap("diagnose", *options, "train.py", timeout_s=100)
+    assert ended.returncode == 1
+    assert "did not respond" in ended.stderr and "train.py:9" in ended.stderr
+    assert time.monotonic() - began < BUDGET_S + 10
+
+
 @pytest.mark.parametrize(
     ("steps", "fault"),
     [

@@ -21,6 +21,7 @@ from hotlap.diagnosis.stragglers import notes_on_ranks, with_other_ranks
 from hotlap.diagnosis.time_plan import ROUNDS, TURN_S, Clock, RaceTime
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
+from hotlap.lab.first_steps import start_up_s
 from hotlap.lab.observing import Observation, watch, watch_lines
 from hotlap.lab.pairs import race
 from hotlap.lab.subject import plain
@@ -46,8 +47,6 @@ INTERVENTIONS = (
 )
 _TWINS = ("plain", "plain again")
 _WATCH_SHARE = 0.2
-_LEAST_START_UP_S = 30.0
-"""Importing torch takes as long on a slow disk, whatever the budget."""
 _NAMING_S = 1.0
 _NAMING_SHARE = 0.1
 _NOT_FATAL = ("ended_early", "timeout", "memory")
@@ -105,10 +104,10 @@ def diagnose(
     known_rules = registry_of_rules(rules)
     subject = _Subject(lab, Clock(budget_s), progress)
     seconds = budget_s * _WATCH_SHARE
-    start_up_s = max(budget_s, _LEAST_START_UP_S)
+    set_up_s = start_up_s(seconds, budget_s)
     progress(
         f"watching {subject.plain}: up to {seconds:.0f} s of its training, behind a start that "
-        f"may take {start_up_s:.0f} s"
+        f"may take {set_up_s:.0f} s"
     )
     naming_s = min(_NAMING_S, _NAMING_SHARE * budget_s)
     lab.techniques = (*lab.techniques, *INTERVENTIONS)
@@ -117,7 +116,7 @@ def diagnose(
         seconds=seconds,
         naming_s=naming_s,
         stays=lab.subject.step_owner == "script",
-        start_up_s=start_up_s,
+        start_up_s=set_up_s,
         within_s=budget_s,
         progress=progress,
     )

@@ -123,7 +123,9 @@ def find_memory(
     is_recipe = lab.subject.kind == "recipe"
     plan = (EXACT_PLAN if plan is None else plan) if is_recipe else Plan()
     progress("observing the memory of the first steps, each slowed down")
-    seen = watch_memory(lab, plan, seconds=seconds, snapshot=snapshot, progress=progress)
+    seen = watch_memory(
+        lab, plan, seconds=seconds, snapshot=snapshot, within_s=budget_s, progress=progress
+    )
     findings = [
         finding
         for finding in find_all(seen.trace)

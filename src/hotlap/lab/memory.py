@@ -15,7 +15,6 @@ from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace
 
 _SLOWEST = 5.0
 """How many times longer than its first step a step may be before the script is thought to hang."""
-_LEAST_SILENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,7 @@ def watch_memory(
     seconds: float,
     autocast: str = "",
     snapshot: Path | None = None,
+    within_s: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> MemoryObservation:
     """Observe the memory of the first steps, in a process of its own.
@@ -47,6 +47,8 @@ def watch_memory(
         autocast: what is done to autocast, see `hotlap.trial.autocast_gate`; nothing if empty.
         snapshot: where the history of the device's allocator is written; a note of the trace says
             why if it could not be.
+        within_s: seconds within which all should be over if steps are short; a minute and more for
+            the set-up, and a minute's pause between two steps, if None.
         progress: told how long it takes, where a step is long.
 
     Raises:
@@ -55,7 +57,9 @@ def watch_memory(
     options: dict[str, Any] = {"seconds": seconds, "autocast": autocast}
     if snapshot is not None:
         options["snapshot"] = True
-    return lab.retry_if_address_in_use(lambda: _watch(lab, plan, options, snapshot, progress))
+    return lab.retry_if_address_in_use(
+        lambda: _watch(lab, plan, options, snapshot, within_s, progress)
+    )
 
 
 def _watch(
@@ -63,17 +67,19 @@ def _watch(
     plan: Plan | None,
     options: Mapping[str, Any],
     snapshot: Path | None,
+    within_s: float | None,
     progress: Callable[[str], None],
 ) -> MemoryObservation:
     seconds = options["seconds"]
     folder = Path(tempfile.mkdtemp(prefix="memory-", dir=lab.exchange))
-    set_up_s = first_steps.start_up_s(seconds)
+    set_up_s = first_steps.start_up_s(seconds, within_s)
     trial = lab.start("memory", plan, folder=str(folder), **options)
 
     def silence_s(step_s: float) -> float:
         if step_s > seconds:
             progress(f"a step takes {step_s:.1f} s and cannot be interrupted")
-        return seconds + max(_LEAST_SILENCE_S, 10 * _SLOWEST * step_s)
+        pause_s = first_steps.pause_s(trial, seconds, within_s)
+        return seconds + max(pause_s, 10 * _SLOWEST * step_s)
 
     try:
         message = first_steps.report_of(trial, set_up_s, silence_s)

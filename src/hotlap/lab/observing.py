@@ -3,7 +3,6 @@
 import itertools
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +18,6 @@ from hotlap.trace.schema import HotLine, Trace
 
 _LEAST_TIMED = 2
 """Steps that a watch takes at least: the first one does not count."""
-_LEAST_SILENCE_S = 60.0
-_SHORTEST_S = 5.0
-"""What a pause between two steps may take at least, however little time is left."""
 _SLOWEST = 5.0
 """How many times longer than its first step a step may be before the script is thought to hang."""
 _EXIT_S = 0.2
@@ -153,11 +149,8 @@ def _observe(
                 f"a step takes {step_s:.1f} s and cannot be interrupted: watching takes about "
                 f"{_LEAST_TIMED * step_s:.0f} s"
             )
-        watched_s, extra_s = seconds + naming_s, _LEAST_SILENCE_S
-        if within_s is not None:
-            left_s = within_s - (time.monotonic() - trial.started)
-            extra_s = min(extra_s, max(_SHORTEST_S, left_s - watched_s))
-        return watched_s + max(extra_s, _SLOWEST * step_s)
+        watched_s = seconds + naming_s
+        return watched_s + max(first_steps.pause_s(trial, watched_s, within_s), _SLOWEST * step_s)
 
     try:
         message = first_steps.report_of(trial, start_up_s, silence_s)

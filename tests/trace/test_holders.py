@@ -116,6 +116,14 @@ CASES = {
 }
 
 
+QUICK = ("a closure", "slots", "a class")
+"""In the fast suite: each wants seconds in a process that holds many objects."""
+
+
+def slow_unless_quick(name: str) -> Any:
+    return name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+
+
 @pytest.fixture
 def growth_of(
     monkeypatch: pytest.MonkeyPatch,
@@ -147,7 +155,7 @@ def line_of(function: Any, text: str) -> int:
     return next(first + n for n, line in enumerate(lines) if text in line)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [slow_unless_quick(name) for name in CASES])
 def test_what_a_function_keeps_is_found_with_its_holder(name: str, growth_of: Any) -> None:
     make, holder = CASES[name]
     log = make()
@@ -158,7 +166,11 @@ def test_what_a_function_keeps_is_found_with_its_holder(name: str, growth_of: An
 
 @pytest.mark.parametrize(
     ("make", "text"),
-    [(make_closure, "kept.append"), (make_default, "kept.append"), (Slots, "kept.append")],
+    [
+        (make_closure, "kept.append"),
+        pytest.param(make_default, "kept.append", marks=pytest.mark.slow),
+        pytest.param(Slots, "kept.append", marks=pytest.mark.slow),
+    ],
 )
 def test_the_line_is_that_of_the_holders_own_code(make: Any, text: str, growth_of: Any) -> None:
     # Earlier lines of this file add to others of the same name.

@@ -29,7 +29,7 @@ CLEAN = """\
 import os, sys
 import torch
 assert not [name for name in os.environ if "HOTLAP" in name and name != "HOTLAP_DATA"]
-assert "hotlap" not in os.environ.get("PYTHONPATH", "")
+assert "attach/site" not in os.environ.get("PYTHONPATH", "")
 assert not [name for name in sys.path if name.endswith("site")]
 """
 
@@ -97,13 +97,24 @@ def test_a_command_without_training_is_said_to_be_one(
 
 @pytest.mark.slow
 def test_a_process_that_imports_torch_beside_a_living_one_is_left_alone(folder: Path) -> None:
+    (folder / "beside.py").write_text(
+        "import sys\nimport torch\nprint('beside', 'hotlap.attach.start' in sys.modules)\n"
+    )
+    (folder / "first.py").write_text(
+        "import runpy, sys\nimport torch\nopen('begun', 'w').close()\nsys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
     (folder / "both.sh").write_text(
-        f"{sys.executable} {TINY} --epochs 3 &\nsleep 0.5\n{sys.executable} {TINY} --epochs 1\nwait"
+        f"{sys.executable} first.py {TINY} --epochs 3 &\n"
+        "while ! [ -e begun ]; do sleep 0.1; done\n"
+        f"{sys.executable} beside.py\nwait\n"
     )
     command = Script(program="sh", args=("both.sh",), cwd=str(folder))
     with Lab(command) as lab:
         found = watch(lab, seconds=20, epochs=9)
+        output = lab.trials[-1].output
     assert found.trace.facts.planned_steps == 48
+    assert "beside False" in output
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """A script that gives no answer in time: the message says how long it had, and where it was."""
 
-import os
 import subprocess
 import sys
 import time
@@ -41,14 +40,19 @@ def test_only_the_process_that_is_meant_is_asked(tmp_path: Path) -> None:
     )
     (tmp_path / "waits.py").write_text(code)
     words = [sys.executable, "waits.py", str(stack)]
-    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+    other = subprocess.Popen(["sleep", "600"])
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
         assert process.stdout is not None
         process.stdout.readline()
-        assert ask_where([os.getpid(), process.pid], process.pid + 1, stack) == ""
+        assert ask_where([other.pid, process.pid], -1, stack) == ""
         assert ask_where([process.pid], process.pid, tmp_path / "absent") == ""
-        place = ask_where([os.getpid(), process.pid], process.pid, stack)
-        assert process.poll() is None
-        process.kill()
+        place = ask_where([other.pid, process.pid], process.pid, stack)
+        assert other.poll() is None and process.poll() is None
+    finally:
+        for each in (other, process):
+            each.kill()
+            each.communicate()
     # It may not have come to its last line.
     assert place in [f"{tmp_path}/waits.py:{line} (<module>)" for line in (4, 5)]
 

@@ -123,7 +123,7 @@ def test_diagnose_and_tune_take_a_command_behind_two_dashes(folder: Path, hotlap
     found = hotlap("diagnose", "--json", "--budget", "20s", *words, timeout_s=120)
     assert found.returncode == 0, found.stderr
     document = json.loads(found.stdout)
-    assert document["step"]["mean_ms"] > 0
+    assert document["step_ms"]["mean"] > 0
     tuned = hotlap("tune", "--budget", "20s", "--", sys.executable, str(TINY), timeout_s=120)
     assert tuned.returncode == 0, tuned.stderr
     assert os.path.basename(sys.executable) in tuned.stdout

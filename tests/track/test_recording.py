@@ -1,8 +1,6 @@
 """What a training leaves in its folder: what it was, and the losses of all its steps."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,16 +152,3 @@ def test_the_drivers_version_is_read_from_its_own_words(tmp_path: Path) -> None:
     )
     assert driver_version(words) == "550.54.15"
     assert driver_version(tmp_path / "absent") is None
-
-
-def test_the_record_imports_no_torch() -> None:
-    names = ["recording", "runs", "follow", "losses", "followers", "sampler"]
-    code = "import sys\n" + "".join(f"import hotlap.track.{name}\n" for name in names)
-    done = subprocess.run(
-        [sys.executable, "-c", code + "print('torch' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=dict(os.environ),
-    )
-    assert done.stdout.strip() == "False", done.stderr

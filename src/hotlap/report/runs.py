@@ -11,8 +11,8 @@ from hotlap.report.printable import printable
 from hotlap.track.comparing import PARTS, Comparison, TwoValues, summary
 from hotlap.track.runs import Run
 
-_ENDINGS = ("evaluation/loss", "epoch/loss", "step/loss")
-"""What is shown of a run in a list: the first of these that it has."""
+_ENDINGS = {"evaluation/loss": "held-out", "epoch/loss": "epoch", "step/loss": "step"}
+"""What is shown of a run in a list, the first of these that it has, and what it is called."""
 _BYTES = ("_bytes", "_bytes_per_s")
 _LABELS = {
     "task": "task (what is learned)",
@@ -32,9 +32,9 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
         root: the folder that they were found in.
     """
     table = Table(box=None)
-    table.add_column("run", overflow="fold")
-    for label in ("state", "began", "steps", "time", "last loss", "of"):
+    for label in ("run", "state", "began", "steps", "time", "last loss"):
         table.add_column(label, no_wrap=True)
+    table.add_column("of", overflow="fold")
     for run in runs:
         row = summary(run)
         name = run.folder.relative_to(root) if run.folder != root else run.folder
@@ -45,7 +45,7 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
             row["began"][:16].replace("T", " "),
             f"{row['steps']:,}",
             _as_time(row["seconds"]),
-            "" if loss is None else f"{row['last'][loss]:.6g} {loss.partition('/')[0]}",
+            "" if loss is None else f"{row['last'][loss]:.4g} {_ENDINGS[loss]}",
             printable(Path(row["recipe"] or "").name),
         )
     console.print(table)

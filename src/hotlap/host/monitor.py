@@ -19,7 +19,7 @@ MEANINGS = {
     "memory_bytes": "their resident memory; pages that they share count for each of them",
     "disk_read_bytes_per_s": "read by them from storage; what is in the page cache does not count",
     "disk_write_bytes_per_s": "written by them to storage",
-    "host_cpu_percent": "share of all cores that are busy, whoever uses them",
+    "host_cpu_percent": "share of all cores that are busy, with work of any process",
     "host_memory_percent": "share of the host's memory that is taken",
     "network_received_bytes_per_s": "of the whole host: the system counts it for no process",
     "network_sent_bytes_per_s": "of the whole host",

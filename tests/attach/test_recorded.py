@@ -1,6 +1,7 @@
 """`hotlap run --run-dir`: the losses of an unedited script, as it computed them."""
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -53,16 +54,18 @@ def losses(run: Run) -> dict[int, float]:
     return dict(zip(found.steps, found.values, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["", pytest.param("scaled", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["", "scaled"])
 @pytest.mark.usefixtures("script")
 def test_the_losses_are_those_that_the_script_computed(
     kind: str, hotlap: Start, tmp_path: Path, root: Path
 ) -> None:
     plain = hotlap("run", "train.py", kind) if kind else None
+    # Where the tests' own trackers are found.
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     done = hotlap(
-        "run", "--run-dir", "run", "--track", f"{OWN}:Writes", "train.py", kind,
-        PYTHONPATH=str(root),
-    )  # fmt: skip
+        "run", "--run-dir", "run", "--track", f"{OWN}:Writes", "train.py", kind, PYTHONPATH=path
+    )
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout.splitlines()[0])
     run = read_run(tmp_path / "run")
@@ -71,8 +74,8 @@ def test_the_losses_are_those_that_the_script_computed(
     assert info is not None and info.state == "finished"
     assert info.task == {"script": str(tmp_path / "train.py"), "arguments": kind}
     assert info.command[:2] == ("hotlap", "run") and info.plan
-    path = files_of(tmp_path / "run", f"{OWN}:Writes") / "calls.jsonl"
-    first, *logged, last = [json.loads(line) for line in path.read_text().splitlines()]
+    calls = files_of(tmp_path / "run", f"{OWN}:Writes") / "calls.jsonl"
+    first, *logged, last = [json.loads(line) for line in calls.read_text().splitlines()]
     assert first[0] == "begin" and last == ["end", "finished"]
     assert [(step, values["step/loss"]) for _, step, values in logged] == [*losses(run).items()]
     if plain is not None:
@@ -99,6 +102,18 @@ def test_a_script_that_fails_leaves_what_it_did(hotlap: Start, tmp_path: Path) -
     assert list(losses(run)) == [1, 2, 3, 4, 5]
     again = hotlap("run", "--run-dir", "run", "train.py")
     assert again.returncode == 2 and "already holds a run" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("script")
+def test_what_cannot_be_recorded_does_not_disturb_the_script(hotlap: Start, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        SCRIPT.replace("losses = []", "losses = []\nimport shutil; shutil.rmtree('run')")
+    )
+    done = hotlap("run", "--run-dir", "run", "train.py")
+    assert done.returncode == 0 and len(json.loads(done.stdout.splitlines()[0])) == 12
+    assert "after step 1 nothing is recorded: FileNotFoundError" in done.stderr
 
 
 @pytest.mark.slow

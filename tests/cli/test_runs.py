@@ -9,7 +9,7 @@ import pytest
 
 from hotlap import cli
 from hotlap.track.metrics_file import METRICS
-from hotlap.track.records import EPOCH, EVALUATION, STEP, Record
+from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record
 from hotlap.track.run_file import RunInfo
 
 CODE = {"commit": "a" * 40, "dirty": False}
@@ -31,6 +31,8 @@ def run(folder: Path, loss: float, **info: Any) -> None:
         Record(STEP, 1, 1, 1.0, {"loss": 2.0}),
         Record(STEP, 2, 1, 2.0, {"loss": loss}),
         Record(EPOCH, 2, 1, 2.5, {"loss": (2 + loss) / 2}),
+        Record(SYSTEM, 1, None, 1.5, {"cpu_percent": 50.0}),
+        Record(SYSTEM, 2, None, 2.5, {"cpu_percent": 100.0}),
         Record(EVALUATION, 2, 1, 3723.0, {"accuracy": 0.75}),
     ]
     (folder / METRICS).write_text("".join(record.line() for record in records))
@@ -55,7 +57,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runs_of_a_folder_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["runs", "runs"]) == 0
     _, first, second = capsys.readouterr().out.splitlines()
-    assert " ".join(first.split()) == "1 finished 2026-11-25 21:04 2 1:02:03 1.5 recipe.py"
+    assert " ".join(first.split()) == "1 finished 2026-11-25 21:04 2 1:02:03 1.5 epoch recipe.py"
     assert "failed" in second and "nan" in second
     assert cli.main(["runs", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -74,8 +76,14 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         {"part": "plan", "name": "autocast.dtype", "first": None, "second": "bf16"},
         {"part": "code", "name": "dirty", "first": False, "second": True},
     ]
-    accuracy = next(row for row in found["values"] if row["name"] == "evaluation/accuracy")
+    accuracy = found["values"][0]
     assert accuracy == {"name": "evaluation/accuracy", "first": 0.75, "second": 0.75}
+    assert [row["name"] for row in found["values"]] == [
+        "evaluation/accuracy",
+        "epoch/loss",
+        "step/loss",
+    ]
+    assert found["system"] == [{"name": "cpu_percent", "first": 75.0, "second": 75.0}]
     assert cli.main(["runs", "compare", "runs/1", "runs/2"]) == 0
     shown = capsys.readouterr().out
     assert "parameters.lr" in shown and "host: the same" in shown and "+0" in shown

@@ -213,3 +213,26 @@ def test_what_cannot_be_continued_is_refused(
     assert words in shown.err
     assert "Traceback" not in shown.err and "epoch 1" not in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.usefixtures("recipe")
+def test_a_run_records_the_recipes_parameters_and_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train", "recipe.py", "--run-dir", "run", "--lr", "0.5"]
+    monkeypatch.setattr(sys, "orig_argv", ["python", "/bin/hotlap", *words])
+    assert main(words) == 0
+    about = json.loads((tmp_path / "run/run.json").read_text())
+    assert about["task"]["parameters"] == {"lr": 0.5, "batch_size": 16, "epochs": 2}
+    assert about["task"]["recipe"] == str(tmp_path / "recipe.py")
+    assert about["command"] == ["hotlap", *words]
+    capsys.readouterr()
+    for wrong, said in (
+        (["--run-dir", "other", "--track", "tensorbord"], "tracker 'tensorbord' is not known"),
+        (["--track", "tensorboard"], "--track tensorboard needs the run's folder"),
+        (["--run-dir", "other", "--every", "0.1s"], "is too short"),
+        (["--run-dir", "other", "--devices", "2", "--track", "no.where:X"], "was not found"),
+    ):
+        assert main(["train", "recipe.py", *wrong]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

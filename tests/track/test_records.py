@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,30 @@ def test_a_full_disk_is_said_once_and_nothing_is_lost(
     assert len(writer.problems) == 1 and "No space left on device" in writer.problems[0]
     records, _, unreadable = read_records(tmp_path / METRICS)
     assert steps(records) == [1, 2, 3, 4, 5] and unreadable == 0
+
+
+def test_records_that_a_full_disk_never_took_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hotlap.track.metrics_file.os.write", fail)
+    writer = Writer(MetricsFile(tmp_path))
+    writer.add(STEP, 1, 1, {"loss": 0.5})
+    writer.close()
+    assert writer.problems[-1].startswith("1 records are lost")
+
+
+def test_a_value_that_is_no_number_is_said_and_the_others_are_recorded(tmp_path: Path) -> None:
+    writer = Writer(MetricsFile(tmp_path))
+    strange: Any = "high"
+    writer.add(STEP, 1, 1, {"loss": strange})
+    writer.add(STEP, 2, 1, {"loss": strange})
+    writer.add(STEP, 3, 1, {"loss": 0.5})
+    writer.close()
+    assert len(writer.problems) == 1 and "value of step 1" in writer.problems[0]
+    assert steps(read_records(tmp_path / METRICS)[0]) == [3]
 
 
 def test_a_run_whose_process_was_killed_says_so(tmp_path: Path) -> None:

@@ -202,11 +202,15 @@ def test_wandbs_file_gives_back_what_was_recorded(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     record_with("wandb", tmp_path)
-    (path,) = (tmp_path / "trackers/wandb").glob("wandb/offline-run-*/run-*.wandb")
-    found = list(wandb_history(path.read_bytes()))
-    assert [row["_step"] for row in found] == [1, 2, 3]
-    assert [row["step/loss"] for row in found] == LOSSES
-    assert found[-1]["evaluation/accuracy"] == 0.75
+    record_with("wandb", tmp_path, resumed_step=3, begin=4)
+    paths = sorted((tmp_path / "trackers/wandb").glob("wandb/offline-run-*/run-*.wandb"))
+    # Two processes, one run: `wandb sync` joins what has the same id.
+    assert len(paths) == 2 and len({path.name for path in paths}) == 1
+    for path, steps in zip(paths, ([1, 2, 3], [4, 5, 6]), strict=True):
+        found = list(wandb_history(path.read_bytes()))
+        assert [row["_step"] for row in found] == steps
+        assert [row["step/loss"] for row in found] == LOSSES
+        assert found[-1]["evaluation/accuracy"] == 0.75
 
 
 def wandb_history(content: bytes) -> Iterator[dict[str, Any]]:
@@ -268,13 +272,18 @@ def test_trackios_own_database_gives_back_what_was_recorded(tmp_path: Path) -> N
     import sqlite3
 
     record_with("trackio", tmp_path)
+    record_with("trackio", tmp_path, resumed_step=3, begin=4)
     (path,) = (tmp_path / "trackers/trackio").glob("*.db")
     connection = sqlite3.connect(path)
-    rows = connection.execute("select step, metrics from metrics order by id").fetchall()
+    query = "select step, metrics, run_name from metrics order by id"
+    rows = connection.execute(query).fetchall()
     connection.close()
-    found = [(step, json.loads(text)) for step, text in rows]
-    losses = [(step, {"step/loss": loss}) for step, loss in enumerate(LOSSES, 1)]
-    assert found == [*losses, (3, {"evaluation/accuracy": 0.75})]
+    assert len({name for *_, name in rows}) == 1
+    expected: list[Any] = []
+    for begin in (1, 4):
+        expected += [(step, {"step/loss": loss}) for step, loss in enumerate(LOSSES, begin)]
+        expected.append((begin + 2, {"evaluation/accuracy": 0.75}))
+    assert [(step, json.loads(text)) for step, text, _ in rows] == expected
 
 
 def test_the_tracker_is_told_nothing_of_hotlaps_own_environment() -> None:

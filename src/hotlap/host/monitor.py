@@ -16,10 +16,10 @@ CHILDREN_S = 10.0
 
 MEANINGS = {
     "cpu_percent": "CPU time of the process and its children; 100 is one core",
-    "memory_bytes": "resident memory of both; pages that they share count for each",
-    "disk_read_bytes_per_s": "read from storage by both; what the page cache holds is not read",
-    "disk_write_bytes_per_s": "written to storage by both",
-    "host_cpu_percent": "share of all cores that are busy, with anybody's work",
+    "memory_bytes": "their resident memory; pages that they share count for each of them",
+    "disk_read_bytes_per_s": "read by them from storage; what is in the page cache does not count",
+    "disk_write_bytes_per_s": "written by them to storage",
+    "host_cpu_percent": "share of all cores that are busy, with work of any process",
     "host_memory_percent": "share of the host's memory that is taken",
     "network_received_bytes_per_s": "of the whole host: the system counts it for no process",
     "network_sent_bytes_per_s": "of the whole host",

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.report.printable import printable
-from hotlap.track.comparing import PARTS, Comparison, summary
+from hotlap.track.comparing import PARTS, Comparison, TwoValues, summary
 from hotlap.track.runs import Run
 
-_ENDINGS = ("evaluation/loss", "epoch/loss", "step/loss")
-"""What is shown of a run in a list: the first of these that it has."""
+_ENDINGS = {"evaluation/loss": "held-out", "epoch/loss": "epoch", "step/loss": "step"}
+"""What is shown of a run in a list, the first of these that it has, and what it is called."""
+_BYTES = ("_bytes", "_bytes_per_s")
 _LABELS = {
     "task": "task (what is learned)",
     "plan": "plan (how it is executed)",
@@ -30,18 +31,21 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
         runs: in the order in which they are shown.
         root: the folder that they were found in.
     """
-    table = Table("run", "state", "began", "steps", "time", "last loss", "of", box=None)
+    table = Table(box=None)
+    for label in ("run", "state", "began", "steps", "time", "last loss"):
+        table.add_column(label, no_wrap=True)
+    table.add_column("of", overflow="fold")
     for run in runs:
         row = summary(run)
         name = run.folder.relative_to(root) if run.folder != root else run.folder
-        loss = next((row["last"][each] for each in _ENDINGS if each in row["last"]), None)
+        loss = next((each for each in _ENDINGS if each in row["last"]), None)
         table.add_row(
             printable(str(name)),
             row["state"],
             row["began"][:16].replace("T", " "),
             f"{row['steps']:,}",
             _as_time(row["seconds"]),
-            "" if loss is None else f"{loss:.6g}",
+            "" if loss is None else f"{row['last'][loss]:.4g} {_ENDINGS[loss]}",
             printable(Path(row["recipe"] or "").name),
         )
     console.print(table)
@@ -62,16 +66,32 @@ def show_comparison(console: Console, compared: Comparison) -> None:
             table.add_row(printable(row.name), _shown(row.first), _shown(row.second))
         console.print(table)
     console.print()
-    table = Table("last value", "A", "B", "B - A", box=None)
-    for each in compared.values:
+    console.print(_values("last value", compared.values))
+    if compared.system:
+        console.print()
+        console.print(_values("mean of a system metric", compared.system))
+
+
+def _values(label: str, rows: Sequence[TwoValues]) -> Table:
+    table = Table(label, "A", "B", "B - A", box=None)
+    for each in rows:
         both = each.first is not None and each.second is not None
         change = f"{(each.second or 0) - (each.first or 0):+.4g}" if both else ""
-        table.add_row(printable(each.name), _number(each.first), _number(each.second), change)
-    console.print(table)
+        if each.name.endswith(_BYTES) and both:
+            change = _in_mib((each.second or 0) - (each.first or 0), "+")
+        cells = (_number(each.name, value) for value in (each.first, each.second))
+        table.add_row(printable(each.name), *cells, change)
+    return table
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return _in_mib(value) if name.endswith(_BYTES) else f"{value:.6g}"
+
+
+def _in_mib(value: float, sign: str = "") -> str:
+    return f"{value / 2**20:{sign},.1f} MiB"
 
 
 def _shown(value: Any) -> str:

@@ -25,11 +25,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class LastValues:
-    """Where one value ended in two runs."""
+class TwoValues:
+    """One value of two runs."""
 
     name: str
-    """As in `evaluation/accuracy`."""
+    """As in `evaluation/accuracy`, or of a system metric."""
     first: float | None
     """None where the first run has no such value."""
     second: float | None
@@ -42,7 +42,10 @@ class Comparison:
     first: Run
     second: Run
     differences: tuple[Difference, ...]
-    values: tuple[LastValues, ...]
+    values: tuple[TwoValues, ...]
+    """The last ones."""
+    system: tuple[TwoValues, ...]
+    """The means of system metrics."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `hotlap runs compare --json` prints it."""
@@ -50,6 +53,7 @@ class Comparison:
             "runs": [summary(self.first), summary(self.second)],
             "differences": list(self.differences),
             "values": list(self.values),
+            "system": list(self.system),
         }
 
 
@@ -62,12 +66,18 @@ def compare_runs(first: Run, second: Run) -> Comparison:
         for name in dict.fromkeys([*mine, *theirs]):
             if mine.get(name) != theirs.get(name):
                 differences.append(Difference(part, name, mine.get(name), theirs.get(name)))
-    ends = first.last(), second.last()
-    values = [
-        LastValues(name, ends[0].get(name), ends[1].get(name))
-        for name in dict.fromkeys([*ends[0], *ends[1]])
-    ]
-    return Comparison(first, second, tuple(differences), tuple(values))
+    return Comparison(
+        first,
+        second,
+        tuple(differences),
+        _side_by_side(first.last(), second.last()),
+        _side_by_side(first.system_means(), second.system_means()),
+    )
+
+
+def _side_by_side(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[TwoValues, ...]:
+    names = dict.fromkeys([*first, *second])
+    return tuple(TwoValues(name, first.get(name), second.get(name)) for name in names)
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import StorageError, UsageError
-from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.plan import Plan
 from hotlap.track.followers import FollowerProcess, end_all
 from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN, RESUMED
 from hotlap.track.run_file import RunInfo, now, seconds_since, this_process
-from hotlap.track.sampler import EVERY_S, Sampler, check_every
+from hotlap.track.sampler import EVERY_S, Sampler, check_every, start_sampler
 from hotlap.track.surroundings import code_in, command_line, host_here, source_folder, versions_here
 from hotlap.track.tracker import check_trackers
 from hotlap.track.writer import Writer
@@ -65,16 +64,13 @@ class Recording:
         self._sampler: Sampler | None = None
         self._followers: list[FollowerProcess] = []
 
-    def begin(
-        self, task: Mapping[str, Any], plan: Plan, resumed_step: int | None, pid: int | None = None
-    ) -> None:
+    def begin(self, task: Mapping[str, Any], plan: Plan, resumed_step: int | None) -> None:
         """Write what the run is, and begin to record.
 
         Args:
             task: what is learned.
             plan: how it is executed.
             resumed_step: the step that it resumes from, None if it begins.
-            pid: the process whose figures are sampled, with its children; this one if None.
 
         Raises:
             StorageError: `run.json` cannot be written.
@@ -98,10 +94,7 @@ class Recording:
                 writer.problems.append(f"tracker {name} could not be started: {error}")
             else:
                 self._followers.append(follower)
-        gpus, why = open_gpus()
-        if why:
-            writer.problems.append(why)
-        self._sampler = Sampler(Monitor(pid, gpus).sample, writer, self._request.every_s)
+        self._sampler = start_sampler(writer, self._request.every_s)
 
     def add(self, kind: str, step: int, epoch: int | None, values: Mapping[str, float]) -> None:
         """Record values; see `Writer.add`."""

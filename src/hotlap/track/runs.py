@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hotlap.errors import MissingFile
 from hotlap.track.metrics_file import METRICS, read_records
-from hotlap.track.records import Record, valid_records
+from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record, valid_records
 from hotlap.track.run_file import RUN, RunInfo
 
 _DEPTH = 4
@@ -57,8 +57,22 @@ class Run:
         return max((record.time_s for record in self.records), default=0.0)
 
     def last(self) -> dict[str, float]:
-        """Return the last value of every curve."""
-        return {name: curve.values[-1] for name, curve in self.curves.items()}
+        """Return the last value of every curve but system metrics: evaluations come first."""
+        kinds = (EVALUATION, EPOCH, STEP)
+        return {
+            name: curve.values[-1]
+            for kind in kinds
+            for name, curve in self.curves.items()
+            if name.startswith(f"{kind}/")
+        }
+
+    def system_means(self) -> dict[str, float]:
+        """Return the mean of each system metric, by its name."""
+        return {
+            name.removeprefix(f"{SYSTEM}/"): sum(curve.values) / len(curve.values)
+            for name, curve in self.curves.items()
+            if name.startswith(f"{SYSTEM}/")
+        }
 
 
 def read_run(folder: str | Path) -> Run:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from hotlap.errors import UsageError
+from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.track.records import SYSTEM
 from hotlap.track.writer import Writer
 
@@ -45,6 +46,28 @@ class Sampler:
                 )
                 return
             writer.add(SYSTEM, writer.step, None, figures)
+
+
+def start_sampler(writer: Writer, every_s: float, pid: int | None = None) -> Sampler | None:
+    """Start to record the figures of a process, its children, the host and its GPUs.
+
+    Args:
+        writer: takes the records, and what the user should know.
+        every_s: seconds between two samples.
+        pid: of the process, this one if None.
+
+    Returns:
+        None if nothing can be sampled here, which is no reason to end a run.
+    """
+    try:
+        gpus, why = open_gpus()
+        monitor = Monitor(pid, gpus)
+    except Exception as error:
+        writer.problems.append(f"system metrics are not recorded: {type(error).__name__}: {error}")
+        return None
+    if why:
+        writer.problems.append(why)
+    return Sampler(monitor.sample, writer, every_s)
 
 
 def check_every(every_s: float) -> None:

@@ -16,8 +16,8 @@ _MOST_WAITING = 1_000_000
 _CLOSE_S = 10.0
 """Seconds that the end of a run waits for a disk that does not answer."""
 
-_Row = tuple[str, int, int | None, float, Mapping[str, float]]
-"""The fields of a `Record`."""
+_Row = tuple[str, int, int | None, float, Mapping[str, float] | float]
+"""The fields of a `Record`; a loss alone stands for its values."""
 
 
 class Writer:
@@ -40,7 +40,7 @@ class Writer:
         self._waiting: collections.deque[_Row] = collections.deque(maxlen=_MOST_WAITING)
         self._wakes = threading.Event()
         self._ends = False
-        self._is_full = False
+        self._is_full = self._has_strange = False
         self._thread = threading.Thread(target=self._run, name="hotlap-records", daemon=True)
         self._thread.start()
 
@@ -61,7 +61,8 @@ class Writer:
     def add_loss(self, step: int, epoch: int | None, seconds: float, loss: float) -> None:
         """Take the loss of a step, as `add` does, and as soon as possible."""
         self.step = step
-        self._waiting.append((STEP, step, epoch, seconds, {"loss": loss}))
+        # A tuple of numbers is nothing for the garbage collector, a dict is.
+        self._waiting.append((STEP, step, epoch, seconds, loss))
 
     def now(self) -> float:
         """Return the seconds since the run began."""
@@ -80,6 +81,11 @@ class Writer:
                 f"{_CLOSE_S:.0f} s"
             )
             return
+        if self._waiting:
+            self.problems.append(
+                f"{len(self._waiting)} records are lost: until the run ended, they could not be "
+                f"written to '{self.file.path}'"
+            )
         self.file.close()
 
     def _run(self) -> None:
@@ -89,6 +95,21 @@ class Writer:
         # What came while it wrote.
         self._write()
 
+    def _line(self, row: _Row) -> str | None:
+        try:
+            kind, step, epoch, seconds, values = row
+            if not isinstance(values, Mapping):
+                values = {"loss": values}
+            return Record(kind, step, epoch, seconds, values).line()
+        except (TypeError, ValueError) as error:
+            if not self._has_strange:
+                self.problems.append(
+                    f"a value of step {row[1]} could not be recorded, and neither can others like "
+                    f"it: {error}"
+                )
+            self._has_strange = True
+            return None
+
     def _write(self) -> None:
         rows = []
         with contextlib.suppress(IndexError):
@@ -96,8 +117,9 @@ class Writer:
                 rows.append(self._waiting.popleft())
         if not rows:
             return
+        lines = [line for row in rows if (line := self._line(row)) is not None]
         try:
-            self.file.append("".join(Record(*row).line() for row in rows))
+            self.file.append("".join(lines))
         except OSError as error:
             self._waiting.extendleft(reversed(rows))
             if not self._is_full:

@@ -1,5 +1,6 @@
 """In the role `run`: records the losses of a script's steps, taken where backward starts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,12 @@ from hotlap.attach.on_ranks import rank_in_group
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.device.accelerator import device_of
-from hotlap.errors import UsageError
-from hotlap.host.monitor import Monitor, open_gpus
 from hotlap.trace.recorder import number_of
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN
 from hotlap.track.run_file import seconds_since
-from hotlap.track.sampler import Sampler
+from hotlap.track.sampler import Sampler, start_sampler
 from hotlap.track.writer import Writer
 
 
@@ -50,8 +49,36 @@ class RecordLosses(Part):
         self._scaled = scaled, given
 
     def backward_begins(self, loss: Any) -> None:
+        self._do(lambda: self._see(loss))
+
+    def step_done(self, optimizer: Any) -> None:
+        if optimizer is known_optimizers()[0]:
+            self._steps += 1
+            self._do(self._record)
+
+    def report(self) -> dict[str, Any]:
+        # Also of what has stopped in the middle: what it has taken is written.
+        self._is_off = False
+        self._do(self._end)
+        problems = [self._problem] if self._problem else []
+        if self._writer is not None:
+            problems += self._writer.problems
+        return {"recorded": {"problems": problems}}
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do a part of the recording; what goes wrong with it is no matter of the script."""
         if self._is_off:
             return
+        try:
+            work()
+        except Exception as error:
+            self._is_off = True
+            words = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._problem = (
+                self._problem or f"after step {self._steps} nothing is recorded: {words}"
+            )
+
+    def _see(self, loss: Any) -> None:
         scaled, self._scaled = self._scaled, None
         if scaled is not None and scaled[0] is loss:
             loss = scaled[1]
@@ -60,10 +87,7 @@ class RecordLosses(Part):
         if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
             self._seen.append(number_of(loss).reshape(()))
 
-    def step_done(self, optimizer: Any) -> None:
-        if self._is_off or optimizer is not known_optimizers()[0]:
-            return
-        self._steps += 1
+    def _record(self) -> None:
         seen, self._seen = self._seen, []
         if not seen:
             return
@@ -73,32 +97,19 @@ class RecordLosses(Part):
             loss = seen[0] if len(seen) == 1 else torch.stack(seen).float().mean()
             self._losses.add(self._steps, None, loss)
 
-    def report(self) -> dict[str, Any]:
+    def _end(self) -> None:
         if self._sampler is not None:
             self._sampler.close()
         if self._losses is not None and self._writer is not None:
             self._losses.flush()
             self._writer.close()
-        problems = [self._problem] if self._problem else []
-        if self._writer is not None:
-            problems += self._writer.problems
-        is_recorded = self._writer is not None
-        return {"recorded": {"steps": self._steps if is_recorded else 0, "problems": problems}}
 
     def _begin(self, device: str) -> None:
         if rank_in_group() not in (None, 0):
             self._is_off = True
             return
-        folder = Path(self._options["folder"])
-        try:
-            file = MetricsFile(folder)
-        except (UsageError, OSError) as error:
-            self._is_off, self._problem = True, f"nothing is recorded: {error}"
-            return
+        file = MetricsFile(Path(self._options["folder"]))
         writer = self._writer = Writer(file, seconds_since(self._options["began"]))
         writer.add(BEGAN, 0, None, {})
         self._losses = DeferredLosses(device_of(device), writer.add_loss, writer.now)
-        gpus, why = open_gpus()
-        if why:
-            writer.problems.append(why)
-        self._sampler = Sampler(Monitor(None, gpus).sample, writer, self._options["every_s"])
+        self._sampler = start_sampler(writer, self._options["every_s"])

@@ -154,3 +154,38 @@ def test_one_call_begins_with_weights_and_goes_on_without_them(tmp_path: Path) -
     assert state(tmp_path / "run") == state(tmp_path / "whole")
     hotlap.train(short(steps=9), run_dir=tmp_path / "without")
     assert state(tmp_path / "run") != state(tmp_path / "without")
+
+
+def test_an_epochs_checkpoint_is_on_disk_when_saved_is_called(tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    hotlap.train(
+        short(steps=17),
+        run_dir=tmp_path,
+        save_every="2epochs",
+        progress=lambda epoch: calls.append(("done", epoch.epoch, numbers(tmp_path))),
+        saved=lambda epoch, folder: calls.append(("saved", epoch.epoch, read(folder).step)),
+    )
+    assert calls == [
+        ("done", 1, []),
+        ("done", 2, []),
+        ("saved", 2, 14),
+        ("done", 3, [14]),
+        ("saved", 3, 17),
+    ]
+
+
+def test_an_epoch_that_could_not_be_saved_is_not_reported_as_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail_once(root: Path, step: int, *args: Any, **options: Any) -> Path:
+        if step == 7:
+            raise StorageError("the disk is full.")
+        return commit(root, step, *args, **options)
+
+    monkeypatch.setattr("hotlap.engine.state.saving.commit", fail_once)
+    epochs: list[int] = []
+    hotlap.train(
+        short(steps=14), run_dir=tmp_path, saved=lambda epoch, _: epochs.append(epoch.epoch)
+    )
+    assert epochs == [2]

@@ -56,6 +56,7 @@ def train(
     rank_timeout_s: float = TIMEOUT_S,
     rank_overlap: bool = False,
     progress: Callable[[EpochDone], None] = lambda _: None,
+    saved: Callable[[EpochDone, Path], None] = lambda _epoch, _folder: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
 ) -> TrainingReport:
@@ -89,7 +90,10 @@ def train(
         rank_timeout_s: seconds after which one of several ranks that waits for another one gives
             up, and the run ends. What they wait for one rank with, such as saving, must take less.
         rank_overlap: sum the gradients of several ranks while the backward pass still runs.
-        progress: called after every epoch; of several ranks, by the first one.
+        progress: called after every epoch, before it is saved; of several ranks, by the first one.
+        saved: called after an epoch whose checkpoint was committed, with the epoch and the folder
+            of the step; of several ranks, by the first one. Not called for an epoch that is not
+            saved, or whose checkpoint could not be written.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
         stop: asked after every step, and while held-out samples are looked at; once it says True
@@ -120,22 +124,22 @@ def train(
     if save_every is not None and folder is None and resume is None:
         raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
     _check_beginnings(resume, weights, continue_from, keys, epochs_done)
-    saved, passed = find(resume, folder) if resume is not None else (None, [])
+    checkpoint, passed = find(resume, folder) if resume is not None else (None, [])
     for why in passed:
         notice(f"skipped: {why}")
-    if resume is not None and saved is None:
+    if resume is not None and checkpoint is None:
         notice(f"no checkpoint in '{folder}' yet: starting a new run")
     foreign = None
-    if continue_from is not None and saved is None:
+    if continue_from is not None and checkpoint is None:
         foreign = read_run(Path(continue_from), keys, epochs_done)
-    if folder is None and saved is not None:
-        folder = run_of(saved.path)
+    if folder is None and checkpoint is not None:
+        folder = run_of(checkpoint.path)
     ranks = detect_ranks(os.environ)
     device = _own_device(device, ranks)
     is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
     with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
         if reduce.rank:
-            progress = notice = _say_nothing
+            progress = saved = notice = _say_nothing
         saver = None if folder is None else Saver(folder, every, keep, notice, reduce)
         chosen = EXACT_PLAN if plan is None else plan
         beginning = None
@@ -145,14 +149,14 @@ def train(
                 saver.open(makes=False)
             beginning = begin(
                 lambda: build(task, chosen, device=device, techniques=techniques, reduce=reduce),
-                saved,
+                checkpoint,
                 resume,
                 folder,
                 notice,
             )
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
-            run = _Run(beginning, saver, progress, notice, stop, begun)
+            run = _Run(beginning, saver, progress, saved, notice, stop, begun)
             return run.train(weights, foreign)
         except RunError as error:
             if reduce.world > 1:
@@ -175,7 +179,7 @@ def _own_device(device: str | None, ranks: Ranks) -> str | None:
     return device
 
 
-def _say_nothing(_: object) -> None:
+def _say_nothing(*_: object) -> None:
     return None
 
 
@@ -225,6 +229,7 @@ class _Run:
         beginning: Beginning,
         saver: Saver | None,
         progress: Callable[[EpochDone], None],
+        tell_saved: Callable[[EpochDone, Path], None],
         notice: Callable[[str], None],
         stop: Callable[[], bool],
         begun: float,
@@ -233,6 +238,7 @@ class _Run:
         self.position = beginning.position
         self.unfit = beginning.unfit
         self.saver, self.progress, self.notice = saver, progress, notice
+        self.tell_saved = tell_saved
         ranks = self.built.step.ranks
         if ranks is not None:
             # All of them stop after the same step, which they agree on while they take it.
@@ -305,12 +311,15 @@ class _Run:
             is_last = step.number == total or (
                 total is None and step.ends_epoch and step.epoch == task.epochs
             )
-            is_whole = not (step.ends_epoch or is_last) or self._end_epoch(step)
+            is_measured = (step.ends_epoch or is_last) and self._end_epoch(step)
+            is_whole = is_measured or not (step.ends_epoch or is_last)
             is_stopped = not is_whole or (not is_last and self.stop())
             if saver is not None and (
                 is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
             ):
-                saver.save(built, step.after, self.clock.to_json(), must=is_last or is_stopped)
+                must, clock = is_last or is_stopped, self.clock.to_json()
+                if saver.save(built, step.after, clock, must=must) and is_measured:
+                    self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
             if is_stopped:
                 return True
         return False

@@ -150,8 +150,8 @@ class Saver:
 
     def save(
         self, built: BuiltRun, position: Position, clock: dict[str, Any], *, must: bool
-    ) -> None:
-        """Save the run, and return once the step is durable.
+    ) -> bool:
+        """Save the run, and return once the step is durable: True, or False if it could not be.
 
         Args:
             built: the run.
@@ -175,7 +175,10 @@ class Saver:
             if must:
                 raise
             self.notice(f"{error} Training continues, and the next save is tried")
+            self._interval.restart()
+            return False
         self._interval.restart()
+        return True
 
     def save_alone(self, built: BuiltRun, position: Position, clock: dict[str, Any]) -> None:
         """Save the run from this rank, while other ranks may be elsewhere.

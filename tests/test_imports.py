@@ -28,6 +28,8 @@ WITHOUT_TORCH = (
     "hotlap.lab.proving",
     "hotlap.rules",
     "hotlap.techniques",
+    "hotlap.search.space",
+    "hotlap.search.study",
     "hotlap.report",
     "hotlap.cli",
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hotlap.host.facts import Host
     from hotlap.kernels.cross_entropy import chunked_cross_entropy
     from hotlap.plan import Plan
+    from hotlap.search.space import Choice, Derived, IntRange, LogUniform, PowerOfTwo, Uniform
     from hotlap.sequences.lengths import buckets
     from hotlap.sequences.padding import pad
     from hotlap.task import Task
@@ -25,12 +26,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Choice",
+    "Derived",
     "Host",
     "HotlapError",
+    "IntRange",
+    "LogUniform",
     "Plan",
     "PlanError",
+    "PowerOfTwo",
     "RunError",
     "Task",
+    "Uniform",
     "UsageError",
     "__version__",
     "buckets",
@@ -48,9 +55,15 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Choice": "hotlap.search.space",
+    "Derived": "hotlap.search.space",
     "Host": "hotlap.host.facts",
+    "IntRange": "hotlap.search.space",
+    "LogUniform": "hotlap.search.space",
     "Plan": "hotlap.plan",
+    "PowerOfTwo": "hotlap.search.space",
     "Task": "hotlap.task",
+    "Uniform": "hotlap.search.space",
     "buckets": "hotlap.sequences.lengths",
     "chunked_cross_entropy": "hotlap.kernels.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",

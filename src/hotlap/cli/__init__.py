@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "check": "Does a plan still apply to a script, hold and gain? For continuous integration.",
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
+    "search": "Find better hyperparameters of a recipe, and stop trials early that promise little.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",

@@ -1,0 +1,163 @@
+"""`hotlap search`: look for better hyperparameters."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from hotlap.cli.command import Command
+from hotlap.cli.options import JsonFlag
+from hotlap.cli.script import detect_host, recipe_of
+from hotlap.cli.starting import say
+from hotlap.cli.target import Target
+
+
+def search(
+    *,
+    target: Target,
+    method: Annotated[
+        str, Parameter(help="asha, hyperband, random, grid or tpe (which needs optuna).")
+    ] = "asha",
+    trials: Annotated[
+        int | None, Parameter(help="Configurations to try; 24, or all points of a grid.")
+    ] = None,
+    space: tuple[str, ...] = (),
+    objective: str = "loss",
+    max_steps: Annotated[
+        int | None, Parameter(help="Optimizer steps of a whole trial; the task's if not given.")
+    ] = None,
+    grace: Annotated[
+        int | None,
+        Parameter(help="Steps before a trial may be stopped; max-steps / reduction^2 by default."),
+    ] = None,
+    reduction: Annotated[
+        int, Parameter(help="One of this many trials continues from a rung to the next one.")
+    ] = 3,
+    workers: Annotated[int, Parameter(help="Trials at a time; they divide the cores.")] = 1,
+    seed: Annotated[int, Parameter(help="Of what is drawn; trials have the task's seed.")] = 0,
+    seeds: Annotated[
+        int, Parameter(help="Other seeds that the best configurations are repeated with.")
+    ] = 3,
+    points: Annotated[
+        int, Parameter(help="With --method grid: values of each continuous parameter.")
+    ] = 3,
+    memory: Annotated[
+        str | None, Parameter(help="Trials that hold more are no candidates, as in 2GiB.")
+    ] = None,
+    plan: Annotated[
+        str, Parameter(help="A plan file, or `auto` for the tuned one: that of all trials.")
+    ] = "auto",
+    device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
+    run_dir: Annotated[
+        str | None, Parameter(help="Folder of the search; NAME.search if not given.")
+    ] = None,
+    again: Annotated[
+        bool, Parameter(help="Delete what the folder holds of a search, and search again.")
+    ] = False,
+    columns: str | None = None,
+    json: JsonFlag = False,
+) -> int:
+    """Look for better hyperparameters of a recipe.
+
+    What is searched stands in the recipe, as in `lr: Annotated[float, hotlap.LogUniform(1e-4,
+    1e-1)] = 1e-3`, or in --space. Arguments after the recipe are fixed. Trial 0 is the recipe's own
+    configuration. Each trial is trained in a process of its own, with checkpoints, under the tuned
+    plan if there is one. With asha and hyperband most trials are stopped early, and one that turns
+    out good continues from its checkpoint.
+
+    The best configurations and the recipe's own are repeated with other seeds, and a difference
+    within the noise of seeds is reported as `same`. The same command continues a search that was
+    interrupted, and prints the result of one that has ended.
+
+    Parameters
+    ----------
+    space
+        What a parameter may be, as in 'lr=loguniform(1e-5,1e-2)'; also uniform, intrange,
+        poweroftwo and choice(a,b). May be given several times.
+    objective
+        What is compared: loss, or max:NAME or min:NAME of a metric of the task; also seconds and
+        memory.
+    columns
+        Columns of the table, as in trial,value,lr: trial, state, step, value, seconds, memory,
+        parameters, seeds, and each parameter.
+    """
+    from hotlap.report import jsonout
+    from hotlap.report import searching as text
+    from hotlap.report.terminal import page_console
+    from hotlap.search.asking import Request, ask, describe
+    from hotlap.search.folder import delete, folder_of
+    from hotlap.search.local import LocalWorkers
+    from hotlap.search.result import SearchResult
+    from hotlap.search.study import Study
+    from hotlap.tuning.fitting import memory_given
+
+    path = recipe_of(target)
+    request = Request(
+        recipe=path,
+        args=target.args,
+        method=method,
+        trials=trials,
+        max_steps=max_steps,
+        grace=grace,
+        reduction=reduction,
+        workers=workers,
+        seed=seed,
+        seeds=seeds,
+        objective=objective,
+        space=space,
+        points=points,
+        memory_bytes=memory_given(memory),
+        plan=plan,
+        device=device,
+    )
+    asked = ask(request, detect_host())
+    shown = text.columns_given(columns, tuple(asked.spec.space))
+    folder = folder_of(path, run_dir)
+    if again:
+        delete(folder)
+    for line in (*asked.notes, describe(asked.spec)):
+        say(line)
+    with Study(folder, asked.spec, asked.space).opened() as study, _shown(study, shown) as told:
+        state = study.run(LocalWorkers(workers), told)
+    result = SearchResult(state)
+    if json:
+        jsonout.write({**result.to_json(), "run_dir": str(folder)})
+    else:
+        text.page(result, shown, page_console())
+    return 0 if result.best is not None else 1
+
+
+@contextmanager
+def _shown(study: Any, columns: tuple[str, ...]) -> Iterator[Any]:
+    """Show a search while it runs: a table in a terminal, else lines."""
+    from rich.live import Live
+
+    from hotlap.report import searching as text
+    from hotlap.report.terminal import progress_console
+
+    remaining = text.Remaining(study.state)
+    console = progress_console()
+    try:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, transient=True) as live:
+                yield lambda state, _: live.update(
+                    text.live_table(state, columns, remaining.seconds(state)), refresh=True
+                )
+        else:
+            yield lambda state, job: say(text.outcome_line(state, job))
+    except (KeyboardInterrupt, SystemExit):
+        say(f"stopped; the same command continues the search in '{study.folder}'")
+        raise
+
+
+COMMAND = Command(
+    name="search",
+    function=search,
+    takes_script=True,
+    examples=(
+        "hotlap search recipe.py --trials 24 --workers 2 --objective max:accuracy",
+        "hotlap search recipe.py --space 'lr=loguniform(1e-5,1e-2)' --space 'width=choice(64,128)'",
+        "hotlap search recipe.py --method tpe --trials 30 --epochs 5   # --epochs is the recipe's",
+    ),
+)

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.script import detect_host, recipe_of
+from hotlap.cli.script import recipe_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 
@@ -82,6 +82,7 @@ def search(
         Columns of the table, as in trial,value,lr: trial, state, step, value, seconds, memory,
         parameters, seeds, and each parameter.
     """
+    from hotlap.host.facts import Host
     from hotlap.report import jsonout
     from hotlap.report import searching as text
     from hotlap.report.terminal import page_console
@@ -111,7 +112,7 @@ def search(
         plan=plan,
         device=device,
     )
-    asked = ask(request, detect_host())
+    asked = ask(request, Host.detect())
     shown = text.columns_given(columns, tuple(asked.spec.space))
     folder = folder_of(path, run_dir)
     if again:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from hotlap.errors import UnknownName, UsageError, unknown_name
 from hotlap.recipe import Recipe
@@ -226,6 +226,13 @@ def _check_type(
             f"parameter `{name}` of '{recipe.path}' is an int, and {space} gives fractions. Use "
             "IntRange, PowerOfTwo or Choice."
         )
+    if get_origin(inner) is Literal:
+        strange = [v for v in space.grid(2) if v not in get_args(inner)]
+        if strange:
+            raise UsageError(
+                f"parameter `{name}` of '{recipe.path}' cannot be {strange[0]!r}, which {space} "
+                f"gives. Use Choice of some of {', '.join(map(repr, get_args(inner)))}."
+            )
     if inner in (str, bool) and not isinstance(space, Choice):
         raise UsageError(
             f"parameter `{name}` of '{recipe.path}' is a {inner.__name__}, and {space} gives "

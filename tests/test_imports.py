@@ -29,6 +29,8 @@ WITHOUT_TORCH = (
     "hotlap.rules",
     "hotlap.techniques",
     "hotlap.search.space",
+    "hotlap.search.asking",
+    "hotlap.search.local",
     "hotlap.search.study",
     "hotlap.report",
     "hotlap.cli",

@@ -214,6 +214,9 @@ def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the recipe's file was changed"):
         search(tmp_path, spec_of(trials=3, digest="other"), Workers(1))
     assert (tmp_path / JOURNAL).read_bytes() == before
+    # Workers, and with them the threads of each trial, may be others.
+    state = search(tmp_path, spec_of(trials=3, threads=7), Workers(2))
+    assert state.spec.threads == 1
 
 
 def test_two_searches_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -281,3 +284,15 @@ def test_nothing_is_decided_while_the_last_trials_run() -> None:
     state = SearchState(spec)
     state.apply({"kind": "job", **Job(0, 0)._asdict(), "values": {"lr": 0.1}})
     assert next_job(state) is None
+
+
+def test_a_trial_that_failed_is_one_of_those_compared() -> None:
+    state = SearchState(spec_of())
+    for number in range(3):
+        job = Job(number, 0)
+        state.apply({"kind": "job", **job._asdict(), "values": {"lr": 0.1}})
+        outcome = Outcome(job, "done", value=float(number)) if number < 2 else Outcome(job, "nan")
+        assert next_job(state) != Job(0, 1)
+        state.apply({"kind": "result", **outcome.to_json()})
+    # Three were compared, of which one continues.
+    assert next_job(state) == Job(0, 1)

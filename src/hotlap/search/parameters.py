@@ -196,7 +196,8 @@ def _parse(text: str, recipe: Recipe) -> tuple[str, Distribution]:
     try:
         return name, kind(*values)
     except UsageError as error:
-        raise UsageError(f"--space '{text}': {error}") from error
+        error.args = (f"--space '{text}': {error}",)
+        raise
 
 
 def _literal(text: str) -> Any:

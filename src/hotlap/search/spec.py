@@ -87,9 +87,11 @@ class SearchSpec:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return what `to_json` wrote."""
         names = {each.name for each in fields(cls)}
-        values = {key: value for key, value in data.items() if key in names}
-        values |= {"objective": Objective.parse(data["objective"])}
-        return cls(**values | {key: tuple(values[key]) for key in ("args", "rungs")})
+        values: dict[str, Any] = {key: value for key, value in data.items() if key in names}
+        values["objective"] = Objective.parse(data["objective"])
+        for key in ("args", "rungs"):
+            values[key] = tuple(values[key])
+        return cls(**values)
 
     def difference(self, other: "SearchSpec") -> str | None:
         """Return in words what another search was asked otherwise, None if nothing."""

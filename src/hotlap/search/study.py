@@ -6,6 +6,7 @@ FOLDER/trials/0007/    run folder of trial 7: checkpoints, measures, log
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ class Study:
             ) from error
         try:
             if records:
-                check_same(records, self.spec, self.folder)
+                self.spec = continued(records, self.spec, self.folder)
             else:
                 self._write({"kind": "search", **self.spec.to_json()})
             self.state = replay(self.spec, records)
@@ -133,19 +134,25 @@ def decision(state: SearchState, space: Space) -> dict[str, Any] | None:
     return record
 
 
-def check_same(records: list[dict[str, Any]], spec: SearchSpec, folder: Path) -> None:
-    """Raise UsageError if a journal is of another search."""
+def continued(records: list[dict[str, Any]], spec: SearchSpec, folder: Path) -> SearchSpec:
+    """Return the search of a journal, which goes on with the threads that it began with.
+
+    Raises:
+        UsageError: it is another search.
+    """
     first = records[0]
     if first["kind"] != "search":
         raise UsageError(
             f"'{folder / JOURNAL}' does not begin with what was asked. Use another --run-dir."
         )
-    different = spec.difference(SearchSpec.from_json(first))
+    begun = SearchSpec.from_json(first)
+    different = replace(spec, threads=begun.threads).difference(begun)
     if different is not None:
         raise UsageError(
             f"'{folder}' holds another search: {different}. Use the same command to continue it, "
             "another --run-dir, or --again to delete it and search again."
         )
+    return begun
 
 
 def read_study(folder: Path) -> SearchState:

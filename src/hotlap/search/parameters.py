@@ -69,9 +69,9 @@ class Space:
 
     @property
     def defaults(self) -> dict[str, Value] | None:
-        """The recipe's own values of what is searched; None if one has no default."""
+        """The recipe's own values of what is searched; None if one has none that can be given."""
         names = [*self.distributions, *self.derived]
-        if any(self.others.get(name) is None for name in names):
+        if not all(isinstance(self.others.get(name), Value) for name in names):
             return None
         return {name: self.others[name] for name in names}
 

@@ -1,5 +1,6 @@
 """`SearchSpec`: what was asked of a search; the first line of its journal. No torch."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
@@ -95,15 +96,13 @@ class SearchSpec:
 
     def difference(self, other: "SearchSpec") -> str | None:
         """Return in words what another search was asked otherwise, None if nothing."""
-        mine, theirs = self.to_json(), other.to_json()
+        # As they are read back: tuples become lists.
+        mine, theirs = (json.loads(json.dumps(each.to_json())) for each in (self, other))
         for key in mine:
-            before, now = (
-                list(each) if isinstance(each, tuple) else each for each in (theirs[key], mine[key])
-            )
-            if before != now:
+            if theirs[key] != mine[key]:
                 if key == "digest":
                     return "the recipe's file was changed"
-                return f"{key} was {before}, now it is {now}"
+                return f"{key} was {theirs[key]}, now it is {mine[key]}"
         return None
 
 

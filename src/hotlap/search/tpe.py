@@ -32,7 +32,7 @@ def load_optuna() -> Any:
     except ModuleNotFoundError as error:
         raise UsageError(
             "--method tpe needs the package optuna, which is not installed. Install it with `pip "
-            "install optuna`, or use --method asha, hyperband, random or grid."
+            "install optuna` (the extra `search`), or use --method asha, hyperband, random or grid."
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hotlap.host.facts import Host
     from hotlap.kernels.cross_entropy import chunked_cross_entropy
     from hotlap.plan import Plan
+    from hotlap.search.range_test import find_learning_rate
     from hotlap.search.space import Choice, Derived, IntRange, LogUniform, PowerOfTwo, Uniform
     from hotlap.sequences.lengths import buckets
     from hotlap.sequences.padding import pad
@@ -46,6 +47,7 @@ __all__ = [
     "diagnose_memory",
     "estimate",
     "export",
+    "find_learning_rate",
     "find_micro_batch",
     "pad",
     "schedules",
@@ -70,6 +72,7 @@ _WHERE = {
     "diagnose_memory": "hotlap.diagnosis.memory",
     "estimate": "hotlap.engine.memory.estimate",
     "export": "hotlap.engine.export.exporting",
+    "find_learning_rate": "hotlap.search.range_test",
     "find_micro_batch": "hotlap.tuning.micro_batches.call",
     "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",

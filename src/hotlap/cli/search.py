@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.script import recipe_of
+from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 
@@ -56,6 +56,10 @@ def search(
         bool, Parameter(help="Delete what the folder holds of a search, and search again.")
     ] = False,
     columns: str | None = None,
+    range_test: Annotated[
+        bool,
+        Parameter(help="Only find a learning rate to begin with, by steps at rising rates."),
+    ] = False,
     json: JsonFlag = False,
 ) -> int:
     """Look for better hyperparameters of a recipe.
@@ -94,6 +98,8 @@ def search(
     from hotlap.tuning.fitting import memory_given
 
     path = recipe_of(target)
+    if range_test:
+        return _range_test(target, plan, device, json)
     request = Request(
         recipe=path,
         args=target.args,
@@ -129,6 +135,33 @@ def search(
     return 0 if result.best is not None else 1
 
 
+def _range_test(target: Target, plan: str, device: str | None, json: bool) -> int:
+    """Run a learning-rate range test, and print what it found."""
+    from hotlap.attach.plan_choice import choose
+    from hotlap.host.facts import Host
+    from hotlap.lab.subject import RecipeRun
+    from hotlap.report import jsonout
+    from hotlap.report.terminal import page_console
+    from hotlap.search.range_test import find_learning_rate, space_text
+
+    host = Host.detect()
+    run = RecipeRun(path=recipe_of(target), args=target.args, device=device)
+    chosen = choose(run, plan, cpu=host.cpu, torch=host.torch or "", by_hand=True)
+    say(chosen.line)
+    with task_of(target) as task:
+        found = find_learning_rate(task, chosen.plan, device=device)
+    if json:
+        jsonout.write(found.to_json())
+    elif found.rate is None:
+        page_console().print(f"No learning rate was found: {found.reason}.")
+    else:
+        page_console().print(
+            f"A learning rate to begin with: {found.rate:g} ({found.reason}).\n"
+            f"To search around it: --space '{space_text(found.to_json())}'"
+        )
+    return 0 if found.rate is not None else 1
+
+
 @contextmanager
 def _shown(study: Any, columns: tuple[str, ...]) -> Iterator[Any]:
     """Show a search while it runs: a table in a terminal, else lines."""
@@ -159,6 +192,7 @@ COMMAND = Command(
     examples=(
         "hotlap search recipe.py --trials 24 --workers 2 --objective max:accuracy",
         "hotlap search recipe.py --space 'lr=loguniform(1e-5,1e-2)' --space 'width=choice(64,128)'",
+        "hotlap search recipe.py --range-test   # a learning rate to begin with",
         "hotlap search recipe.py --method tpe --trials 30 --epochs 5   # --epochs is the recipe's",
     ),
 )

@@ -252,11 +252,29 @@ def test_rungs_begin_at_grace_and_end_at_the_whole_run() -> None:
 
 
 def test_a_gain_within_the_noise_of_seeds_is_the_same() -> None:
-    assert Comparison.of([0.1, -0.05, 0.02]).verdict == "same"
-    assert Comparison.of([1.0, 1.1, 0.9]).verdict == "better"
-    assert Comparison.of([-1.0, -1.1, -0.9]).verdict == "worse"
-    # One large gain among three is no proof.
-    assert Comparison.of([3.0, 0.1, 0.1]).verdict == "same"
+    def verdict(best: list[float], own: list[float]) -> str:
+        return Comparison.of(best, own, Objective("accuracy", is_maximized=True)).verdict
+
+    assert verdict([0.9, 0.91, 0.92], [0.8, 0.81, 0.2]) == "better"
+    assert verdict([0.8, 0.81, 0.2], [0.9, 0.91, 0.92]) == "worse"
+    # One seed among them that is as good is no proof, however large the mean gain is.
+    assert verdict([0.9, 0.91, 0.92], [0.1, 0.1, 0.905]) == "same"
+    assert verdict([0.9, 0.9, 0.9], [0.9, 0.9, 0.9]) == "same"
+    found = Comparison.of([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    assert (found.verdict, found.gain, found.chance) == ("better", 3.0, 1 / 20)
+    # Two pairs of 16 the other way round: 4 of the 70 orders have as many wins, or more.
+    assert Comparison.of([1.0, 2.0, 3.0, 6.0], [4.0, 5.0, 7.0, 8.0]).chance == 4 / 70
+
+
+def test_equal_configurations_are_rarely_called_different() -> None:
+    generator = random.Random(0)
+
+    def seeds() -> list[float]:
+        return [generator.gauss(0, 1) for _ in range(3)]
+
+    called = [Comparison.of(seeds(), seeds()).verdict for _ in range(2000)]
+    assert 0.03 < called.count("better") / 2000 < 0.07
+    assert 0.03 < called.count("worse") / 2000 < 0.07
 
 
 def test_the_verdict_of_a_search_is_over_other_seeds_than_its_own(tmp_path: Path) -> None:

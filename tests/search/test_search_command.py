@@ -69,7 +69,7 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=uniform(0,1)", "--method", "grid", "--points", "0"], "--points 0"),
         (["--space", "lr=uniform(0,1)", "--objective", "accuracy"], "max:accuracy"),
         (["--space", "lr=uniform(0,1)", "--objective", "max:acc"], "'acc' is not known"),
-        (["--space", "lr=uniform(0,1)", "--seeds", "1"], "--seeds 1"),
+        (["--space", "lr=uniform(0,1)", "--seeds", "2"], "--seeds 2"),
         (["--space", "lr=uniform(0,1)", "--workers", "0"], "--workers 0"),
         (["--space", "lr=uniform(0,1)", "--trials", "0"], "--trials 0"),
         (["--space", "lr=uniform(0,1)", "--columns", "vlaue"], "Did you mean 'value'"),

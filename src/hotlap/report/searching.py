@@ -200,11 +200,13 @@ def _comparison_text(result: Any) -> str:
         if state.trials[0].failed:
             return f"The recipe's own values failed: {printable(state.trials[0].last.error)}"
         return "It was not compared with the recipe's own values over other seeds."
-    interval = f"{found.low:+.4g} to {found.high:+.4g}"
-    figures = f"by {found.gain:+.4g} (95 % interval {interval}, {found.seeds} seeds)"
+    figures = (
+        f"by {found.gain:+.4g} in the mean of {len(found.own)} seeds; its own: "
+        f"{_mean_text(found.own)}; equal ones differ so in {100 * found.chance:.0f} % of cases"
+    )
     if found.verdict == "same":
         return (
-            f"Same as the recipe's own values, as far as {found.seeds} seeds show: it differs "
-            f"{figures}. More --seeds would show a smaller gain."
+            f"Same as the recipe's own values, within the noise of seeds: it differs {figures}. "
+            "More --seeds would show a smaller gain."
         )
     return f"It is {found.verdict} than the recipe's own values {figures}."

@@ -14,6 +14,7 @@ from hotlap.plan import Plan
 from hotlap.recipe import Recipe, as_command_line, load
 from hotlap.search.parameters import Space, read_space, words_of
 from hotlap.search.propose import grid
+from hotlap.search.result import LEAST_SEEDS
 from hotlap.search.spec import STOPS_EARLY, Objective, SearchSpec, check_method, rungs_of
 
 _TRIALS = 24
@@ -101,10 +102,10 @@ def _check(request: Request) -> None:
             raise UsageError(
                 f"--{name} {getattr(request, name)} is not valid. Expected: {least} or more."
             )
-    if request.seeds == 1:
+    if 0 < request.seeds < LEAST_SEEDS:
         raise UsageError(
-            "--seeds 1 is not valid: one seed says nothing of the noise. Expected: 2 or more, or 0 "
-            "to repeat nothing."
+            f"--seeds {request.seeds} is not valid: so few show no difference beyond their noise. "
+            f"Expected: {LEAST_SEEDS} or more, or 0 to repeat nothing."
         )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials {request.trials} is not valid. Expected: 1 or more.")

@@ -4,16 +4,19 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from functools import cache
+from statistics import fmean
 from typing import Any
 
 from hotlap.search.decide import finalists, repeated
 from hotlap.search.parameters import words_of
+from hotlap.search.spec import Objective
 from hotlap.search.state import DONE, SearchState, TrialState
 
-_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Student's t for 95 %, two-sided, with 1 to 10 degrees of freedom."""
-_NORMAL = 1.96
+_LEVEL = 0.05
+"""Chance that two equal configurations are called different, each way."""
+LEAST_SEEDS = 3
+"""With fewer, equal configurations differ as much by chance too often: with two in 1 of 6 cases."""
 
 
 @dataclass(frozen=True)
@@ -23,21 +26,51 @@ class Comparison:
     verdict: str
     """`better`, `same` or `worse`."""
     gain: float
-    """Mean of the differences by seed; positive where the best one is better."""
-    low: float
-    high: float
-    """Ends of its 95 % interval."""
-    seeds: int
+    """Difference of the means; positive where the best one is better."""
+    chance: float
+    """Chance that equal configurations differ so much, in this direction."""
+    best: tuple[float, ...]
+    """The objective with each seed."""
+    own: tuple[float, ...]
 
     @classmethod
-    def of(cls, gains: Sequence[float]) -> "Comparison":
-        """Return the comparison for one gain for each seed, of two or more."""
-        mean, count = fmean(gains), len(gains)
-        t = _T[count - 2] if count - 2 < len(_T) else _NORMAL
-        margin = t * stdev(gains) / math.sqrt(count)
-        low, high = mean - margin, mean + margin
-        verdict = "better" if low > 0 else ("worse" if high < 0 else "same")
-        return cls(verdict, mean, low, high, count)
+    def of(
+        cls, best: Sequence[float], own: Sequence[float], objective: Objective | None = None
+    ) -> "Comparison":
+        """Return the comparison, by the exact test of Mann and Whitney.
+
+        It asks only which seeds are better than which: few seeds do not show how the objective is
+        distributed, and a rate that is too large fails with some seeds.
+
+        Args:
+            best: the objective of the best configuration, by seed.
+            own: of the recipe's own.
+            objective: which way is better.
+        """
+        rank = (objective or Objective()).rank
+        gain = rank(fmean(own)) - rank(fmean(best))
+        higher, lower = (best, own) if gain > 0 else (own, best)
+        wins = sum(rank(a) < rank(b) for a in higher for b in lower)
+        chance = _chance(wins, len(higher), len(lower))
+        verdict = "same" if chance > _LEVEL else ("better" if gain > 0 else "worse")
+        return cls(verdict, gain, chance, tuple(best), tuple(own))
+
+
+def _chance(wins: int, a: int, b: int) -> float:
+    """Return the chance of as many wins, or more, among all pairs of two groups that are alike."""
+
+    @cache
+    def count(wins: int, a: int, b: int) -> int:
+        """Return in how many orders of both groups there are exactly so many wins."""
+        if wins < 0:
+            return 0
+        if not a or not b:
+            return int(wins == 0)
+        # The last one of all is of the first group, and wins against all of the second; or not.
+        return count(wins - b, a - 1, b) + count(wins, a, b - 1)
+
+    orders = sum(count(each, a, b) for each in range(wins, a * b + 1))
+    return orders / math.comb(a + b, a)
 
 
 @dataclass(frozen=True)
@@ -72,14 +105,17 @@ class SearchResult:
         best, own = self.best, self.state.trials[0] if self.state.trials else None
         if best is None or own is None or self.state.spec.defaults is None or best is own:
             return None
-        rank = self.state.spec.objective.rank
-        gains = []
+        pairs = []
         for seed in range(1, self.state.spec.seeds + 1):
             pair = best.repeats.get(seed), own.repeats.get(seed)
-            values = [each.value for each in pair if each is not None and each.state == DONE]
+            values = [each.value for each in pair if each is not None and each.value is not None]
             if len(values) == len(pair):
-                gains.append(rank(values[1] or 0.0) - rank(values[0] or 0.0))
-        return Comparison.of(gains) if len(gains) > 1 else None
+                pairs.append(values)
+        if len(pairs) < LEAST_SEEDS:
+            return None
+        return Comparison.of(
+            [each for each, _ in pairs], [each for _, each in pairs], self.state.spec.objective
+        )
 
     @property
     def full_steps(self) -> int:

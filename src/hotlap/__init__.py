@@ -83,8 +83,8 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return importlib.import_module("hotlap.schedules")
+    if name in ("ray", "schedules"):
+        return importlib.import_module(f"hotlap.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'hotlap' has no attribute '{name}'")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,7 +1,8 @@
 """`hotlap search`: look for better hyperparameters."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -49,6 +50,15 @@ def search(
         str, Parameter(help="A plan file, or `auto` for the tuned one: that of all trials.")
     ] = "auto",
     device: Annotated[str | None, Parameter(help="As torch names it, such as `cpu`.")] = None,
+    engine: Annotated[
+        str, Parameter(help="`local`: processes of this machine; `ray`: tasks of a Ray cluster.")
+    ] = "local",
+    address: Annotated[
+        str, Parameter(help="With --engine ray: HOST:PORT of the cluster, `auto`, or `local`.")
+    ] = "auto",
+    resources: Annotated[
+        str | None, Parameter(help="With --engine ray: of each trial, as in cpu=2,gpu=0.5.")
+    ] = None,
     run_dir: Annotated[
         str | None, Parameter(help="Folder of the search; NAME.search if not given.")
     ] = None,
@@ -91,8 +101,8 @@ def search(
     from hotlap.report import searching as text
     from hotlap.report.terminal import page_console
     from hotlap.search.asking import Request, ask, describe
+    from hotlap.search.executors import executor_of, threads_of
     from hotlap.search.folder import delete, folder_of
-    from hotlap.search.local import LocalWorkers
     from hotlap.search.result import SearchResult
     from hotlap.search.study import Study
     from hotlap.tuning.fitting import memory_given
@@ -117,16 +127,21 @@ def search(
         memory_bytes=memory_given(memory),
         plan=plan,
         device=device,
+        threads=threads_of(engine, resources),
     )
     asked = ask(request, Host.detect())
     shown = text.columns_given(columns, tuple(asked.spec.space))
     folder = folder_of(path, run_dir)
-    if again:
-        delete(folder)
     for line in (*asked.notes, describe(asked.spec)):
         say(line)
-    with Study(folder, asked.spec, asked.space).opened() as study, _shown(study, shown) as told:
-        state = study.run(LocalWorkers(workers), told)
+    # Ray prints what happens to its machines on standard output.
+    with redirect_stdout(sys.stderr):
+        executor = executor_of(engine, workers, address, resources)
+        if again:
+            delete(folder)
+        study = Study(folder, asked.spec, asked.space)
+        with study.opened(), _shown(study, shown) as told:
+            state = study.run(executor, told)
     result = SearchResult(state)
     if json:
         jsonout.write({**result.to_json(), "run_dir": str(folder)})

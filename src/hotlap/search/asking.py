@@ -42,6 +42,8 @@ class Request:
     memory_bytes: int | None = None
     plan: str = "auto"
     device: str | None = None
+    threads: int | None = None
+    """Of each trial; the cores, divided by the workers, if None."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def ask(request: Request, host: Host) -> Asked:
         memory_bytes=request.memory_bytes,
         plan=plan.techniques,
         device=request.device,
-        threads=max(1, host.cores // request.workers),
+        threads=request.threads or max(1, host.cores // request.workers),
         digest=_digest(recipe),
     )
     return Asked(spec, space, (line, *notes))

@@ -89,6 +89,7 @@ class LocalWorkers:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=order.cwd,
                 start_new_session=True,
             )
         self._running[slot] = _Running(job, order, process, before)

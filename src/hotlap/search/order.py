@@ -40,6 +40,8 @@ class Order:
     threads: int
     slot: int = 0
     """Number of the worker, from 0."""
+    cwd: str | None = None
+    """Working folder of the process; that of its parent if None."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

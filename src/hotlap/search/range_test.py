@@ -15,6 +15,7 @@ import torch
 
 from hotlap import rng
 from hotlap.checkpoint.read import Checkpoint
+from hotlap.checkpoint.shards import Piece, join
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import steps_of
@@ -121,7 +122,10 @@ def _copy(built: BuiltRun) -> Checkpoint:
     """Return the state of a run, which what it trains does not change."""
     tensors, state = capture(built, Position())
     copied = {
-        part: {name: each.detach().clone() for name, each in named.items()}
+        part: {
+            name: (join([each]) if isinstance(each, Piece) else each).detach().clone()
+            for name, each in named.items()
+        }
         for part, named in tensors.items()
     }
     return Checkpoint(Path("before the range test"), 0, copied, state)

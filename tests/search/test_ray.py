@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 from hotlap import cli
 from hotlap.search.executors import parse_resources
 from hotlap.search.journal import read
+from hotlap.search.on_ray import RayWorkers
+from hotlap.search.order import Order
+from hotlap.search.state import Job, Outcome
 from hotlap.search.study import JOURNAL, read_study
 
 RECIPE = Path(__file__).with_name("searched_recipe.py")
@@ -38,6 +42,61 @@ def test_without_ray_it_says_how_to_install_it(
     assert cli.main(["search", str(RECIPE), "--engine", "ray", "--run-dir", "s"]) == 2
     assert "pip install 'ray[tune]'" in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
+
+
+class Lost(Exception):
+    """What Ray raises of a task whose machine was lost."""
+
+
+class Scripted:
+    """Ray's functions that are used, with a script of which tasks are lost."""
+
+    exceptions = SimpleNamespace(RayError=Lost)
+
+    def __init__(self, lost: int) -> None:
+        self.lost, self.submitted, self.cancelled = lost, 0, 0
+
+    def remote(self, **_: Any) -> Any:
+        return lambda _: SimpleNamespace(remote=self._submit)
+
+    def _submit(self, job: Job, order: Order) -> Any:
+        assert not (Path(order.folder) / "ckpt" / "LOCK").exists()
+        self.submitted += 1
+        return self.submitted, job, order
+
+    def wait(self, references: list[Any], **_: Any) -> Any:
+        return references[:1], references[1:]
+
+    def get(self, reference: Any) -> dict[str, Any]:
+        number, job, order = reference
+        # The process on the lost machine had the trial's folder.
+        root = Path(order.folder) / "ckpt"
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "LOCK").touch()
+        if number <= self.lost:
+            raise Lost("the node died")
+        return Outcome(job, "done", step=order.until, value=1.0).to_json()
+
+    def cancel(self, _: Any, *, force: bool) -> None:
+        self.cancelled += force
+
+    def shutdown(self) -> None: ...
+
+
+@pytest.mark.parametrize(("lost", "state"), [(0, "done"), (2, "done"), (3, "crash")])
+def test_a_lost_task_is_submitted_again_a_few_times(lost: int, state: str, tmp_path: Path) -> None:
+    ray = Scripted(lost)
+    workers = RayWorkers(ray, 1, {"cpu": 1, "gpu": 0}, str(tmp_path))
+    folder = str(tmp_path / "0000")
+    order = Order("recipe.py", (), folder, 10, 0, "loss", {}, None, 1)
+    workers.start(Job(0, 0), order)
+    assert workers.free == 0
+    (outcome,) = workers.wait()
+    assert outcome.state == state and ray.submitted == min(lost + 1, 3)
+    assert workers.free == 1 and workers.wait() == []
+    workers.start(Job(1, 0), order)
+    workers.close()
+    assert ray.cancelled == 1
 
 
 @pytest.fixture

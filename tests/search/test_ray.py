@@ -54,21 +54,22 @@ class Scripted:
     exceptions = SimpleNamespace(RayError=Lost)
 
     def __init__(self, lost: int) -> None:
-        self.lost, self.submitted, self.cancelled = lost, 0, 0
+        self.lost, self.cancelled = lost, 0
+        self.submitted: list[tuple[Job, Order]] = []
 
     def remote(self, **_: Any) -> Any:
         return lambda _: SimpleNamespace(remote=self._submit)
 
-    def _submit(self, job: Job, order: Order) -> Any:
+    def _submit(self, job: Job, order: Order) -> int:
         assert not (Path(order.folder) / "ckpt" / "LOCK").exists()
-        self.submitted += 1
-        return self.submitted, job, order
+        self.submitted.append((job, order))
+        return len(self.submitted)
 
     def wait(self, references: list[Any], **_: Any) -> Any:
         return references[:1], references[1:]
 
-    def get(self, reference: Any) -> dict[str, Any]:
-        number, job, order = reference
+    def get(self, number: int) -> dict[str, Any]:
+        job, order = self.submitted[number - 1]
         # The process on the lost machine had the trial's folder.
         root = Path(order.folder) / "ckpt"
         root.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ def test_a_lost_task_is_submitted_again_a_few_times(lost: int, state: str, tmp_p
     workers.start(Job(0, 0), order)
     assert workers.free == 0
     (outcome,) = workers.wait()
-    assert outcome.state == state and ray.submitted == min(lost + 1, 3)
+    assert outcome.state == state and len(ray.submitted) == min(lost + 1, 3)
     assert workers.free == 1 and workers.wait() == []
     workers.start(Job(1, 0), order)
     workers.close()

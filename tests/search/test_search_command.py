@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 from hotlap import cli
 from hotlap.checkpoint.owner import is_alive
 from hotlap.search.journal import read
+from hotlap.search.local import LocalWorkers
+from hotlap.search.order import Order
+from hotlap.search.state import Job
 from hotlap.search.study import JOURNAL, read_study
 
 RECIPE = Path(__file__).with_name("searched_recipe.py")
@@ -187,6 +191,29 @@ def test_a_search_that_is_killed_at_random_ends_as_one_that_is_not(here: Path) -
     ]
     assert jobs[0] == jobs[1]
     assert not alive(here)
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_asked_to_end_goes_on_and_none_outlives_its_workers(here: Path) -> None:
+    words = ("--lr", "0.5", "--wait-s", "0.02")
+    order = Order("recipe.py", words, str(here / "0"), 24, 0, "loss", {}, "cpu", 1)
+    workers = LocalWorkers(1)
+    workers.start(Job(0, 0), order)
+    until = time.monotonic() + 60
+    while not list((here / "0").glob("measured-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    (pid,) = alive(here)
+    os.kill(pid, signal.SIGTERM)
+    (outcome,) = workers.wait()
+    assert outcome.state == "done" and outcome.step == 24
+    assert "resuming from" in (here / "0" / "log.txt").read_text()
+    # Closed while a trial runs: it saves where it stands, and is gone.
+    workers.start(Job(1, 0), replace(order, folder=str(here / "1")))
+    while not list((here / "1").glob("measured-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    workers.close()
+    assert not alive(here) and workers.free == 1
+    assert len(list((here / "1" / "ckpt").glob("step-*"))) == 1
 
 
 @pytest.mark.slow

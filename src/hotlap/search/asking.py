@@ -167,9 +167,8 @@ def _plan(request: Request, host: Host) -> tuple[Plan, str]:
     if request.workers > 1 and "threads" in chosen.plan.techniques:
         # It was tuned for one process that has all cores.
         rest = {k: v for k, v in chosen.plan.techniques.items() if k != "threads"}
-        return Plan(
-            rest
-        ), f"{chosen.line}; without threads, as {request.workers} workers share cores"
+        why = f"without threads, as {request.workers} workers share cores"
+        return Plan(rest), f"{chosen.line}; {why}"
     return chosen.plan, chosen.line
 
 

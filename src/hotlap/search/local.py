@@ -17,7 +17,7 @@ from hotlap.errors import UsageError
 from hotlap.failures import recognize_output
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.lab.last_words import exit_in_words, last_words
-from hotlap.search.order import EXIT_FULL, LOG, Order, full_disk, read_outcome
+from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, LOG, Order, full_disk, read_outcome
 from hotlap.search.state import Job, Outcome
 
 _POLL_S = 0.05
@@ -55,6 +55,13 @@ class _Running:
     order: Order
     process: "subprocess.Popen[bytes]"
     kills_before: int
+
+    def close(self) -> None:
+        """Close the pipe of a process that has ended."""
+        if self.process.stdin is not None:
+            # What it did not read is of no use.
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
 
 
 class LocalWorkers:
@@ -113,14 +120,20 @@ class LocalWorkers:
                 for slot, each in sorted(self._running.items())
                 if each.process.poll() is not None
             ]
-            if ended:
-                return [self._outcome(self._running.pop(slot)) for slot in ended]
+            outcomes = []
+            for each in map(self._running.pop, ended):
+                each.close()
+                if each.process.returncode == EXIT_STOPPED:
+                    # Somebody asked the trial to end, and not the search.
+                    self.start(each.job, each.order)
+                else:
+                    outcomes.append(self._outcome(each))
+            if outcomes:
+                return outcomes
             time.sleep(_POLL_S)
         return []
 
     def _outcome(self, ended: _Running) -> Outcome:
-        assert ended.process.stdin is not None
-        ended.process.stdin.close()
         code = ended.process.returncode
         if code == EXIT_FULL:
             raise full_disk(f"'{ended.order.folder}' could not be written")
@@ -150,6 +163,7 @@ class LocalWorkers:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(each.process.pid, signal.SIGKILL)
             each.process.wait()
+            each.close()
         self._running.clear()
 
 

@@ -17,8 +17,9 @@ _OUTCOME = "outcome.json"
 LOG = "log.txt"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What a full disk says."""
-EXIT_FULL = 74
-"""Exit code of a process that could not write the outcome of its job."""
+EXIT_FULL, EXIT_STOPPED = 74, 75
+"""Exit codes of a process that could not write the outcome of its job, and of one that was asked to
+end (SIGTERM) and has saved where it stands."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.errors import DoesNotFit, StorageError
 from hotlap.plan import Plan
 from hotlap.recipe import as_command_line, load
-from hotlap.search.order import EXIT_FULL, FULL, Order, outcome_path, write_json
+from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
 
 _MEASURED = "measured-{}.json"
 
@@ -165,7 +165,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # a log on a full disk
         sys.stdout.flush()
     # Threads and children of the recipe have nothing left to do.
-    os._exit(0)
+    os._exit(EXIT_STOPPED if outcome is None else 0)
 
 
 if __name__ == "__main__":

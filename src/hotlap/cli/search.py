@@ -146,7 +146,7 @@ def search(
     if json:
         jsonout.write({**result.to_json(), "run_dir": str(folder)})
     else:
-        text.page(result, shown, page_console())
+        text.page(result, shown, page_console(), folder)
     return 0 if result.best is not None else 1
 
 

@@ -4,8 +4,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
 from hotlap.errors import UnknownName, unknown_name
 from hotlap.report.printable import printable
@@ -92,7 +93,7 @@ def _steps_expected(state: Any) -> int:
     return round(total + 3 * spec.seeds * spec.rungs[-1])
 
 
-def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Table:
+def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Group:
     """Return the table that is shown while a search runs: the best trials, then those running."""
     left = "" if left_s is None else f", about {_duration(left_s)} left"
     ended = sum(trial.last is not None for trial in state.trials)
@@ -100,13 +101,11 @@ def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Tabl
         f"{ended} of {state.spec.trials} trials, {len(state.open)} running, "
         f"{state.steps:,} steps{left}"
     )
-    return _table(state, columns, title)
+    return Group(Text(title), _table(state, columns))
 
 
-def _table(state: Any, columns: Sequence[str], title: str | None = None) -> Table:
-    table = Table(
-        *(printable(each) for each in columns), box=None, title=title, title_justify="left"
-    )
+def _table(state: Any, columns: Sequence[str]) -> Table:
+    table = Table(*(printable(each) for each in columns), box=None)
     running = {job.trial for job in state.open}
     rank = state.spec.objective.rank
     valued = [trial for trial in state.trials if trial.last is not None and not trial.failed]
@@ -149,12 +148,12 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def page(result: Any, columns: Sequence[str], console: Console) -> None:
-    """Print what a search found."""
+def page(result: Any, columns: Sequence[str], console: Console, folder: Any) -> None:
+    """Print what a search found, which is kept in a folder."""
     state, best = result.state, result.best
     if best is None:
         console.print("No trial was trained to the end, so there is no best configuration.")
-        _print_failures(result, console)
+        _print_failures(result, console, folder)
         return
     console.print(_table(state, columns))
     console.print()
@@ -164,7 +163,7 @@ def page(result: Any, columns: Sequence[str], console: Console) -> None:
         f"{result.stopped_early} of {len(state.trials)} trials were stopped early"
         + (f"; {result.repeat_steps:,} more steps for other seeds" if result.repeat_steps else "")
     )
-    _print_failures(result, console)
+    _print_failures(result, console, folder)
     name = state.spec.objective.name
     seeds = result.values_of(best)
     over = f"; over {len(seeds)} other seeds {_mean_text(seeds)}" if seeds else ""
@@ -176,12 +175,14 @@ def page(result: Any, columns: Sequence[str], console: Console) -> None:
     console.print(f"  {printable(result.command(best))}", soft_wrap=True)
 
 
-def _print_failures(result: Any, console: Console) -> None:
+def _print_failures(result: Any, console: Console, folder: Any) -> None:
     for state, count in result.failures.items():
         first = next(t for t in result.state.trials if t.failed and t.last.state == state)
+        trials = "1 trial" if count == 1 else f"{count} trials"
+        log = f"{folder}/trials/{first.number:04}/log.txt"
         console.print(
-            f"{count} trials ended with {state}, as trial {first.number}: "
-            f"{printable(first.last.error)}"
+            f"{trials} ended with {state}; trial {first.number}: {printable(first.last.error)} "
+            f"({printable(log)})"
         )
 
 

@@ -6,7 +6,7 @@ WORKERS ?= 2
 TORCH ?= own
 EXTRAS ?= demo,dev
 # What `make test-all` has besides; its own environment, so that `make test` stays the small one.
-EXTRAS_ALL ?= $(EXTRAS),export,bench,integrations
+EXTRAS_ALL ?= $(EXTRAS),export,bench,integrations,search
 BIN := .venv/bin
 
 # $(1) is the environment's folder, $(2) the extras, $(3) the files of pins.

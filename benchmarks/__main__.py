@@ -24,6 +24,7 @@ NAMES = {
     "memory": "what a step is predicted to hold and what it holds, and what each remedy does",
     "sharding": "bytes of each of several ranks that share a model, predicted and measured",
     "micro_batch": "the largest micro-batch that fits and the fastest one, against a grid",
+    "search": "successive halving against random search of the same configurations, over seeds",
     "gpu": "on a GPU: its tests, an MLP, GPT-2 124M, ceilings and each technique, in parts",
     "ranks": "two ranks on this machine: hotlap's own against plain torch DDP, by hand",
     "flat": "one flat buffer for all parameters against many tensors, Adam",

@@ -33,6 +33,10 @@ WITHOUT_TORCH = (
     "hotlap.lab.proving",
     "hotlap.rules",
     "hotlap.techniques",
+    "hotlap.search.space",
+    "hotlap.search.asking",
+    "hotlap.search.local",
+    "hotlap.search.study",
     "hotlap.report",
     "hotlap.cli",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 LAYERS = (
     ("cli",),
-    ("demo",),
+    ("demo", "ray"),
     ("report",),
     ("diagnosis", "tuning", "search"),
     ("lab",),

@@ -4,7 +4,7 @@ hotlap train recipe.py --model mlp --epochs 3
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from data import find
@@ -30,7 +30,7 @@ def task(
     *,
     model: Literal["mlp", "cnn"] = "mlp",
     epochs: int = 3,
-    lr: float = 1e-3,
+    lr: Annotated[float, hotlap.LogUniform(1e-4, 1e-1)] = 1e-3,
     batch_size: int = 64,
     accumulate: int = 1,
     seed: int = 0,

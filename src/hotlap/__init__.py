@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hotlap.host.facts import Host
     from hotlap.kernels.cross_entropy import chunked_cross_entropy
     from hotlap.plan import Plan
+    from hotlap.search.range_test import find_learning_rate
+    from hotlap.search.space import Choice, Derived, IntRange, LogUniform, PowerOfTwo, Uniform
     from hotlap.sequences.lengths import buckets
     from hotlap.sequences.padding import pad
     from hotlap.task import Task
@@ -25,12 +27,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Choice",
+    "Derived",
     "Host",
     "HotlapError",
+    "IntRange",
+    "LogUniform",
     "Plan",
     "PlanError",
+    "PowerOfTwo",
     "RunError",
     "Task",
+    "Uniform",
     "UsageError",
     "__version__",
     "buckets",
@@ -39,6 +47,7 @@ __all__ = [
     "diagnose_memory",
     "estimate",
     "export",
+    "find_learning_rate",
     "find_micro_batch",
     "pad",
     "schedules",
@@ -48,15 +57,22 @@ __all__ = [
 ]
 
 _WHERE = {
+    "Choice": "hotlap.search.space",
+    "Derived": "hotlap.search.space",
     "Host": "hotlap.host.facts",
+    "IntRange": "hotlap.search.space",
+    "LogUniform": "hotlap.search.space",
     "Plan": "hotlap.plan",
+    "PowerOfTwo": "hotlap.search.space",
     "Task": "hotlap.task",
+    "Uniform": "hotlap.search.space",
     "buckets": "hotlap.sequences.lengths",
     "chunked_cross_entropy": "hotlap.kernels.cross_entropy",
     "diagnose": "hotlap.diagnosis.call",
     "diagnose_memory": "hotlap.diagnosis.memory",
     "estimate": "hotlap.engine.memory.estimate",
     "export": "hotlap.engine.export.exporting",
+    "find_learning_rate": "hotlap.search.range_test",
     "find_micro_batch": "hotlap.tuning.micro_batches.call",
     "pad": "hotlap.sequences.padding",
     "steps": "hotlap.engine.run",
@@ -67,8 +83,8 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return importlib.import_module("hotlap.schedules")
+    if name in ("ray", "schedules"):
+        return importlib.import_module(f"hotlap.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module 'hotlap' has no attribute '{name}'")
     return getattr(importlib.import_module(_WHERE[name]), name)

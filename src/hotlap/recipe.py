@@ -1,6 +1,7 @@
 """Loads a recipe, a file with `task(...) -> hotlap.Task`, and turns its parameters into options."""
 
 import ast
+import functools
 import importlib.util
 import inspect
 import math
@@ -35,9 +36,9 @@ class Recipe:
         Raises:
             UsageError: an argument is not the recipe's, has a wrong value, or the task is wrong.
         """
-        function, bound = self._bind(arguments)
+        bound = self._bind(arguments, self.function)
         try:
-            made = function(*bound.args, **bound.kwargs)
+            made = self.function(*bound.args, **bound.kwargs)
         except SystemExit as error:
             raise UsageError(_exit_message(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
@@ -46,29 +47,44 @@ class Recipe:
             )
         return made
 
-    def values(self, arguments: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the value of each parameter for arguments as `task` takes them.
+    def values(self, arguments: Sequence[str] = ()) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Return the names of what is given, and the value of each parameter that has one.
 
         Raises:
             UsageError: an argument is not the recipe's, or has a wrong value.
         """
-        _, bound = self._bind(arguments)
-        bound.apply_defaults()
-        return dict(bound.arguments)
+        signature = inspect.signature(self.function)
+        parameters = signature.parameters.values()
+        required = [each.name for each in parameters if each.default is each.empty]
 
-    def _bind(self, arguments: Sequence[str]) -> tuple[Callable[..., Any], Any]:
-        """Return what is to be called, and the arguments that it is called with."""
+        @functools.wraps(self.function)
+        def stand_in(*_: Any, **__: Any) -> None:
+            return None
+
+        # What has no default may be given later.
+        optional = [
+            each.replace(default=None) if each.name in required else each for each in parameters
+        ]
+        vars(stand_in)["__signature__"] = signature.replace(parameters=optional)
+        bound = self._bind(arguments, stand_in)
+        given = tuple(bound.arguments)
+        bound.apply_defaults()
+        missing = {*required} - {*given}
+        return given, {k: v for k, v in bound.arguments.items() if k not in missing}
+
+    def _bind(
+        self, arguments: Sequence[str], function: Callable[..., Any]
+    ) -> inspect.BoundArguments:
+        """Return what a command line binds the parameters of a function like the recipe's to."""
         from cyclopts import App, CycloptsError, UnknownOptionError
 
         self._check_whole_numbers(arguments)
         app = App(
             name=self.path.name, help_flags=[], version_flags=[], result_action="return_value"
         )
-        app.default(self.function)
+        app.default(function)
         try:
-            function, bound, _ = app.parse_args(
-                list(arguments), exit_on_error=False, print_error=False
-            )
+            _, bound, _ = app.parse_args(list(arguments), exit_on_error=False, print_error=False)
         except UnknownOptionError as error:
             given = error.token.keyword or error.token.value
             message = unknown_name(given, self._options(), f"{self.path}: option")
@@ -78,7 +94,7 @@ class Recipe:
             raise UsageError(
                 f"{self.path}: {str(error).rstrip('.')}. Expected options: {allowed or 'none'}."
             ) from error
-        return function, bound
+        return bound
 
     def _options(self) -> list[str]:
         return [f"--{name.replace('_', '-')}" for name in self.parameters()]

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
     "runs": "List past runs, and compare two: what differs, and where they ended.",
+    "search": "Find better hyperparameters of a recipe, and stop trials early that promise little.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",

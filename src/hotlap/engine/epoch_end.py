@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.checks.evaluation_guard import is_disturbed
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.run import StepDone, waits_for_measure
+from hotlap.engine.state.content import Position
 from hotlap.engine.state.saving import Saver
 from hotlap.engine.training_report import EpochDone
 from hotlap.errors import RunError, StorageError, UsageError
@@ -26,6 +28,20 @@ def check_learning(built: BuiltRun, step: StepDone, epoch: EpochDone) -> None:
             "in any step. Check the initial weights, the data and the learning rate; if loss() "
             "returns (sum, count), the count must not be 0."
         )
+
+
+def ends_at(task: Task, position: Position, where: Path) -> bool:
+    """True if nothing is left to train; raise if the run has gone beyond the task."""
+    if task.total_steps is None:
+        done, total, unit = position.epoch, task.epochs or 0, "epochs"
+    else:
+        done, total, unit = position.step, task.total_steps, "steps"
+    if done > total:
+        raise UsageError(
+            f"'{where}' was saved after {done} {unit}, and the task has only {total}. Increase the "
+            f"task's {unit}, or use an earlier checkpoint."
+        )
+    return done == total
 
 
 def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:

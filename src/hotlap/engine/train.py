@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.continuing.continuing import continue_run
-from hotlap.engine.epoch_end import check_learning, measure_epoch
+from hotlap.engine.epoch_end import check_learning, ends_at, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.export.stored_weights import weights_of
@@ -28,7 +29,7 @@ from hotlap.engine.recording import RunRecording
 from hotlap.engine.retries import Retries
 from hotlap.engine.run import StepDone, explain_error
 from hotlap.engine.state.beginning import Beginning, begin
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.content import capture
 from hotlap.engine.state.interval import Every
 from hotlap.engine.state.saving import Saver, check_keep, find, name_newest, run_folder, run_of
 from hotlap.engine.state.weights import load_weights
@@ -66,6 +67,7 @@ def train(
     saved: Callable[[EpochDone, Path], None] = lambda _epoch, _folder: None,
     notice: Callable[[str], None] = log.info,
     stop: Callable[[], bool] = lambda: False,
+    until: int | None = None,
 ) -> TrainingReport:
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
@@ -111,6 +113,8 @@ def train(
         stop: asked after every step, and while held-out samples are looked at; once it says True
             the run is saved where it stands, and returned. Signal handlers are the caller's: here
             none is set.
+        until: pause after this step of the run: it is evaluated and saved there, as at the end of
+            an epoch, and returned as stopped. With `resume="auto"` a later call goes on from it.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -164,7 +168,7 @@ def train(
             )
             # Nobody is still reading what the first rank may delete.
             reduce.wait()
-            run = _Run(beginning, saver, recording, progress, saved, notice, stop, begun)
+            run = _Run(beginning, saver, recording, progress, saved, notice, stop, begun, until)
             report = run.train(weights, foreign)
             recording.end(is_stopped=report.is_stopped)
             return report
@@ -219,12 +223,13 @@ class _Run:
         notice: Callable[[str], None],
         stop: Callable[[], bool],
         begun: float,
+        until: int | None = None,
     ) -> None:
         self.built, self.saved = beginning.built, beginning.saved
         self.position = beginning.position
         self.unfit = beginning.unfit
         self.saver, self.progress, self.notice = saver, progress, notice
-        self.tell_saved, self.recording = tell_saved, recording
+        self.tell_saved, self.recording, self.until = tell_saved, recording, until
         ranks = self.built.step.ranks
         if ranks is not None:
             # All of them stop after the same step, which they agree on while they take it.
@@ -242,7 +247,8 @@ class _Run:
         kept = None if self.saved is None else self.saved.state["clock"]
         self.clock = EpochClock(self.built.hardware, kept)
         if not is_finished:
-            return self._make_report(is_stopped=self.stop() or self._take_steps())
+            is_there = self.until is not None and self.position.step >= self.until
+            return self._make_report(is_stopped=is_there or self.stop() or self._take_steps())
         held_out = {}
         if self.built.held_out is not None:
             try:
@@ -264,7 +270,7 @@ class _Run:
         if foreign is not None:
             source = foreign.path
             self.position = continue_run(built, foreign, self.notice)
-        is_finished = source is not None and _is_finished(built.task, self.position, source)
+        is_finished = source is not None and ends_at(built.task, self.position, source)
         if saved is not None:
             end = ", the end of the run" if is_finished else ""
             self.notice(f"resuming from '{saved.path}', step {self.position.step}{end}")
@@ -291,8 +297,10 @@ class _Run:
         built, saver, task = self.built, self.saver, self.built.task
         total = task.total_steps
         self.retries = Retries(built, self.notice)
-        cut, record_step = None if saver is None else saver.steps_left, self.recording.step
-        for step in take_steps(built, self.position, self.retries, cut, lambda: self.clock.totals):
+        record_step = self.recording.step
+        for step in take_steps(
+            built, self.position, self.retries, self._steps_left, lambda: self.clock.totals
+        ):
             self.position = step.after
             self.clock.add(step)
             record_step(step)
@@ -300,9 +308,11 @@ class _Run:
             is_last = step.number == total or (
                 total is None and step.ends_epoch and step.epoch == task.epochs
             )
-            is_measured = (step.ends_epoch or is_last) and self._end_epoch(step)
-            is_whole = is_measured or not (step.ends_epoch or is_last)
-            is_stopped = not is_whole or (not is_last and self.stop())
+            pauses = step.number == self.until
+            measures = step.ends_epoch or is_last or pauses
+            is_measured = measures and self._end_epoch(step)
+            is_whole = is_measured or not measures
+            is_stopped = not is_whole or (not is_last and (pauses or self.stop()))
             if saver is not None and (
                 is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
             ):
@@ -312,6 +322,11 @@ class _Run:
             if is_stopped:
                 return True
         return False
+
+    def _steps_left(self, number: int) -> int:
+        """Return how many steps one launch may take after so many."""
+        left = sys.maxsize if self.saver is None else self.saver.steps_left(number)
+        return left if self.until is None else min(left, self.until - number)
 
     def _end_epoch(self, step: StepDone) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
@@ -356,20 +371,6 @@ class _Run:
             # While all ranks are here: one that failed could not be waited for.
             built.sharding.gather()
         return report
-
-
-def _is_finished(task: Task, position: Position, where: Path) -> bool:
-    """True if nothing is left to train; raise if the run has gone beyond the task."""
-    if task.total_steps is None:
-        done, total, unit = position.epoch, task.epochs or 0, "epochs"
-    else:
-        done, total, unit = position.step, task.total_steps, "steps"
-    if done > total:
-        raise UsageError(
-            f"'{where}' was saved after {done} {unit}, and the task has only {total}. Increase the "
-            f"task's {unit}, or use an earlier checkpoint."
-        )
-    return done == total
 
 
 def _try_measures(built: BuiltRun) -> None:

@@ -1,0 +1,213 @@
+"""What `hotlap search` shows: a table while it runs, and what it found."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from hotlap.errors import UnknownName, unknown_name
+from hotlap.report.printable import printable
+
+COLUMNS = ("trial", "state", "step", "value", "seconds", "memory", "parameters", "seeds")
+DEFAULT_COLUMNS = ("trial", "state", "step", "value", "parameters")
+_ROWS = 12
+
+
+def columns_given(text: str | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that `--columns` names.
+
+    Args:
+        text: names with commas between them; None for the usual ones.
+        names: of the parameters, each of which may be a column of its own.
+
+    Raises:
+        UnknownName: there is no such column.
+    """
+    if text is None:
+        return DEFAULT_COLUMNS
+    columns = tuple(each.strip() for each in text.split(",") if each.strip())
+    for column in columns:
+        if column not in (*COLUMNS, *names):
+            raise UnknownName(unknown_name(column, (*COLUMNS, *names), "--columns: column"))
+    return columns or DEFAULT_COLUMNS
+
+
+def value_text(value: Any) -> str:
+    """Return a value in few characters."""
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+
+
+def parameters_text(values: Any) -> str:
+    """Return the values of a trial in one line."""
+    return " ".join(f"{printable(name)}={value_text(value)}" for name, value in values.items())
+
+
+def outcome_line(state: Any, job: Any) -> str:
+    """Return the line on the end of a job, for logs."""
+    trial = state.trials[job.trial]
+    outcome = trial.repeats.get(job.repeat) if job.repeat else trial.outcomes.get(job.rung)
+    what = f"trial {job.trial}" + (f", seed +{job.repeat}" if job.repeat else "")
+    if outcome is None:
+        return f"{what}: to step {state.spec.rungs[job.rung]:,}, {parameters_text(trial.values)}"
+    if outcome.value is None:
+        return f"{what}: {outcome.state}: {printable(outcome.error)}"
+    return (
+        f"{what}: {state.spec.objective.name} {value_text(outcome.value)} at step "
+        f"{outcome.step:,}, {parameters_text(trial.values)}"
+    )
+
+
+class Remaining:
+    """Estimates the seconds that a search still takes."""
+
+    def __init__(self, state: Any) -> None:
+        self._begun = time.monotonic()
+        self._done = _steps_done(state)
+
+    def seconds(self, state: Any) -> float | None:
+        """Return the estimate, None before the first steps were taken."""
+        done = _steps_done(state)
+        if done <= self._done:
+            return None
+        passed = time.monotonic() - self._begun
+        left = max(0, _steps_expected(state) - done)
+        return left * passed / (done - self._done)
+
+
+def _steps_done(state: Any) -> int:
+    repeats = sum(each.step for trial in state.trials for each in trial.repeats.values())
+    return state.steps + repeats
+
+
+def _steps_expected(state: Any) -> int:
+    """Return the steps of the whole search, as halving would take them."""
+    spec, before, total = state.spec, 0, 0.0
+    for number, rung in enumerate(spec.rungs):
+        total += max(1.0, spec.trials / spec.reduction**number) * (rung - before)
+        before = rung
+    # Asynchronous promotions are more than those of a whole rung would be.
+    total = max(total, state.steps + 0.5 * (spec.trials - len(state.trials)) * spec.rungs[0])
+    return round(total + 3 * spec.seeds * spec.rungs[-1])
+
+
+def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Group:
+    """Return the table that is shown while a search runs: the best trials, then those running."""
+    left = "" if left_s is None else f", about {_duration(left_s)} left"
+    ended = sum(trial.last is not None for trial in state.trials)
+    title = (
+        f"{ended} of {state.spec.trials} trials, {len(state.open)} running, "
+        f"{state.steps:,} steps{left}"
+    )
+    return Group(Text(title), _table(state, columns))
+
+
+def _table(state: Any, columns: Sequence[str]) -> Table:
+    table = Table(*(printable(each) for each in columns), box=None)
+    running = {job.trial for job in state.open}
+    rank = state.spec.objective.rank
+    valued = [trial for trial in state.trials if trial.last is not None and not trial.failed]
+    valued.sort(key=lambda t: (-t.last.job.rung, rank(t.last.value), t.number))
+    rest = [trial for trial in state.trials if trial.number in running and trial not in valued]
+    for trial in (valued[:_ROWS] + rest)[: _ROWS + len(rest)]:
+        table.add_row(*(_cell(state, trial, each, running) for each in columns))
+    return table
+
+
+def _cell(state: Any, trial: Any, column: str, running: set[int]) -> str:
+    last = trial.last
+    if column in trial.values:
+        return value_text(trial.values[column])
+    if column == "trial":
+        is_own = trial.number == 0 and state.spec.defaults is not None
+        return f"{trial.number} (recipe's own)" if is_own else str(trial.number)
+    if column == "parameters":
+        return parameters_text(trial.values)
+    if column == "state":
+        at_end = last is not None and last.step >= state.spec.rungs[-1]
+        ended = "" if last is None else ("whole" if at_end or last.is_over else "stopped")
+        return "running" if trial.number in running else ended
+    if column == "seeds":
+        return " ".join(value_text(o.value) for _, o in sorted(trial.repeats.items()))
+    if last is None:
+        return ""
+    shown = {
+        "step": f"{last.step:,}",
+        "value": value_text(last.value),
+        "seconds": f"{last.seconds:.1f}",
+        "memory": f"{last.memory_bytes / 2**20:,.0f} MiB",
+    }
+    return shown[column]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def page(result: Any, columns: Sequence[str], console: Console, folder: Any) -> None:
+    """Print what a search found, which is kept in a folder."""
+    state, best = result.state, result.best
+    if best is None:
+        console.print("No trial was trained to the end, so there is no best configuration.")
+        _print_failures(result, console, folder)
+        return
+    console.print(_table(state, columns))
+    console.print()
+    share = 100 * state.steps / max(1, result.full_steps)
+    console.print(
+        f"{state.steps:,} steps, {share:.0f} % of those of the same trials without stopping; "
+        f"{result.stopped_early} of {len(state.trials)} trials were stopped early"
+        + (f"; {result.repeat_steps:,} more steps for other seeds" if result.repeat_steps else "")
+    )
+    _print_failures(result, console, folder)
+    name = state.spec.objective.name
+    seeds = result.values_of(best)
+    over = f"; over {len(seeds)} other seeds {_mean_text(seeds)}" if seeds else ""
+    console.print(
+        f"best: trial {best.number}, {printable(name)} {value_text(best.last.value)}{over}"
+    )
+    console.print(_comparison_text(result))
+    console.print("\nTo train it:")
+    console.print(f"  {printable(result.command(best))}", soft_wrap=True)
+
+
+def _print_failures(result: Any, console: Console, folder: Any) -> None:
+    for state, count in result.failures.items():
+        first = next(t for t in result.state.trials if t.failed and t.last.state == state)
+        trials = "1 trial" if count == 1 else f"{count} trials"
+        log = f"{folder}/trials/{first.number:04}/log.txt"
+        console.print(
+            f"{trials} ended with {state}; trial {first.number}: {printable(first.last.error)} "
+            f"({printable(log)})"
+        )
+
+
+def _mean_text(values: Sequence[float]) -> str:
+    mean = sum(values) / len(values)
+    return f"{value_text(mean)} ({value_text(min(values))} to {value_text(max(values))})"
+
+
+def _comparison_text(result: Any) -> str:
+    found, state = result.comparison, result.state
+    if state.spec.defaults is None:
+        return "The recipe has no values of its own to compare with."
+    if result.best is state.trials[0]:
+        return "The recipe's own values are the best ones that were found."
+    if found is None:
+        if state.trials[0].failed:
+            return f"The recipe's own values failed: {printable(state.trials[0].last.error)}"
+        return "It was not compared with the recipe's own values over other seeds."
+    figures = (
+        f"by {found.gain:+.4g} in the mean of {len(found.own)} seeds; its own: "
+        f"{_mean_text(found.own)}; equal ones differ so in {100 * found.chance:.0f} % of cases"
+    )
+    if found.verdict == "same":
+        return (
+            f"Same as the recipe's own values, within the noise of seeds: it differs {figures}. "
+            "More --seeds would show a smaller gain."
+        )
+    return f"It is {found.verdict} than the recipe's own values {figures}."

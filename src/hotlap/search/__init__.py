@@ -1,0 +1,1 @@
+"""Looks for better hyperparameters: the task moves, the plan stays."""

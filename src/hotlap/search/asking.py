@@ -1,0 +1,184 @@
+"""Makes a `SearchSpec` of what was asked, and refuses what cannot be searched before it starts."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotlap.attach.plan_choice import choose
+from hotlap.errors import UsageError, unknown_name
+from hotlap.host.facts import Host
+from hotlap.lab.subject import RecipeRun
+from hotlap.plan import Plan
+from hotlap.recipe import Recipe, as_command_line, load
+from hotlap.search.parameters import Space, read_space, words_of
+from hotlap.search.propose import grid
+from hotlap.search.result import LEAST_SEEDS
+from hotlap.search.spec import STOPS_EARLY, Objective, SearchSpec, check_method, rungs_of
+
+_TRIALS = 24
+_BUILT_IN = ("loss", "seconds", "memory")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a search is asked for; None for what follows from the recipe or the method."""
+
+    recipe: str
+    args: tuple[str, ...] = ()
+    method: str = "asha"
+    trials: int | None = None
+    max_steps: int | None = None
+    grace: int | None = None
+    reduction: int = 3
+    workers: int = 1
+    seed: int = 0
+    seeds: int = 3
+    objective: str = "loss"
+    space: tuple[str, ...] = ()
+    """`NAME=KIND(VALUES)`."""
+    points: int = 3
+    memory_bytes: int | None = None
+    plan: str = "auto"
+    device: str | None = None
+    threads: int | None = None
+    """Of each trial; the cores, divided by the workers, if None."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A search that can be made."""
+
+    spec: SearchSpec
+    space: Space
+    notes: tuple[str, ...]
+    """What the user should know of it, in words."""
+
+
+def ask(request: Request, host: Host) -> Asked:
+    """Return the search that was asked for.
+
+    Raises:
+        UsageError: it cannot be made; the message says why.
+    """
+    _check(request)
+    objective = Objective.parse(request.objective)
+    with as_command_line(request.recipe, request.args):
+        recipe = load(request.recipe)
+        space = read_space(recipe, request.args, request.space)
+        task = recipe.task([*request.args, *_first_words(space)])
+    trials = _trials(request, space)
+    notes = list(_check_objective(objective, task))
+    plan, line = _plan(request, host)
+    spec = SearchSpec(
+        recipe=request.recipe,
+        args=request.args,
+        space=space.to_json(),
+        defaults=space.defaults,
+        rungs=rungs_of(request.method, _max_steps(request, task), request.grace, request.reduction),
+        method=request.method,
+        trials=trials,
+        reduction=request.reduction,
+        objective=objective,
+        seed=request.seed,
+        seeds=request.seeds,
+        points=request.points,
+        memory_bytes=request.memory_bytes,
+        plan=plan.techniques,
+        device=request.device,
+        threads=request.threads or max(1, host.cores // request.workers),
+        digest=_digest(recipe),
+    )
+    return Asked(spec, space, (line, *notes))
+
+
+def _check(request: Request) -> None:
+    check_method(request.method)
+    if request.method == "tpe":
+        from hotlap.search.tpe import load_optuna
+
+        load_optuna()
+    for name, least in (("workers", 1), ("seeds", 0), ("points", 1), ("seed", 0)):
+        if getattr(request, name) < least:
+            raise UsageError(
+                f"--{name} {getattr(request, name)} is not valid. Expected: {least} or more."
+            )
+    if 0 < request.seeds < LEAST_SEEDS:
+        raise UsageError(
+            f"--seeds {request.seeds} is not valid: so few show no difference beyond their noise. "
+            f"Expected: {LEAST_SEEDS} or more, or 0 to repeat nothing."
+        )
+    if request.trials is not None and request.trials < 1:
+        raise UsageError(f"--trials {request.trials} is not valid. Expected: 1 or more.")
+
+
+def _first_words(space: Space) -> Sequence[str]:
+    """Return what the recipe needs to make a task, where it has no defaults."""
+    if space.defaults is not None:
+        return ()
+    middle = {name: each.draw(0.5) for name, each in space.distributions.items()}
+    return words_of(space.complete(middle))
+
+
+def _trials(request: Request, space: Space) -> int:
+    """Return the number of trials; all points of a grid, unless fewer were asked for."""
+    if request.method != "grid":
+        return _TRIALS if request.trials is None else request.trials
+    count = len(grid(space.distributions, request.points)) + (space.defaults is not None)
+    return count if request.trials is None else min(request.trials, count)
+
+
+def _max_steps(request: Request, task: Any) -> int:
+    total = task.total_steps
+    if request.max_steps is None:
+        if total is None:
+            raise UsageError(
+                "the recipe's task is a stream that does not say how many steps it has. Pass "
+                "--max-steps, the steps of a whole trial."
+            )
+        return total
+    if total is not None and request.max_steps > total:
+        raise UsageError(
+            f"--max-steps {request.max_steps} is more than the {total} steps of the recipe's task. "
+            "Pass a smaller number, or make the task longer with the recipe's own arguments, such "
+            "as --epochs."
+        )
+    return request.max_steps
+
+
+def _check_objective(objective: Objective, task: Any) -> list[str]:
+    """Refuse an objective that the task does not measure, as far as it says what it measures."""
+    known = {*_BUILT_IN, *task.metrics}
+    if task.evaluate is None and objective.name not in known:
+        raise UsageError(unknown_name(objective.name, known, "--objective: measure"))
+    if task.held_out is None and objective.name == "loss":
+        return [
+            "the task has no held_out samples: trials are compared by their training loss, which "
+            "does not show overfitting"
+        ]
+    return []
+
+
+def _plan(request: Request, host: Host) -> tuple[Plan, str]:
+    """Return the plan of all trials, and the line that says which one it is."""
+    run = RecipeRun(path=request.recipe, args=request.args, device=request.device)
+    chosen = choose(run, request.plan, cpu=host.cpu, torch=host.torch or "", by_hand=True)
+    if request.workers > 1 and "threads" in chosen.plan.techniques:
+        # It was tuned for one process that has all cores.
+        rest = {k: v for k, v in chosen.plan.techniques.items() if k != "threads"}
+        why = f"without threads, as {request.workers} workers share cores"
+        return Plan(rest), f"{chosen.line}; {why}"
+    return chosen.plan, chosen.line
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(Path(recipe.path).read_bytes()).hexdigest()
+
+
+def describe(spec: SearchSpec) -> str:
+    """Return the search in one line."""
+    names = ", ".join(spec.space)
+    rungs = " -> ".join(f"{rung:,}" for rung in spec.rungs)
+    stops = f"compared after {rungs} steps" if spec.method in STOPS_EARLY else f"{rungs} steps each"
+    return f"{spec.trials} trials of {names} by {spec.method}, {stops}, objective {spec.objective}"

@@ -1,0 +1,241 @@
+"""`Space`: the parameters of a recipe that a search moves, from its annotations and `--space`."""
+
+import ast
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from hotlap.errors import UnknownName, UsageError, unknown_name
+from hotlap.recipe import Recipe
+from hotlap.search.space import KINDS, Choice, Derived, Distribution, Value
+
+_SPACE = re.compile(r"(?P<name>[\w-]+)=(?P<kind>\w+)\((?P<values>.*)\)", re.DOTALL)
+_EXAMPLES = (
+    "`lr: Annotated[float, hotlap.LogUniform(1e-4, 1e-1)] = 1e-3` in the recipe, or "
+    "--space 'lr=loguniform(1e-4,1e-1)'"
+)
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched, and what the other parameters are."""
+
+    distributions: Mapping[str, Distribution]
+    derived: Mapping[str, Derived]
+    others: Mapping[str, Any]
+    """Name -> value of all of the recipe's parameters, as given or by default."""
+
+    @cached_property
+    def _order(self) -> tuple[str, ...]:
+        """Derived parameters, each after those that it follows from."""
+        order: list[str] = []
+
+        def visit(name: str, trail: tuple[str, ...]) -> None:
+            if name in trail:
+                circle = " -> ".join((*trail, name))
+                raise UsageError(
+                    f"Derived parameters follow from each other: {circle}. Remove one of them."
+                )
+            if name not in order and name in self.derived:
+                for needed in self.derived[name].needs:
+                    visit(needed, (*trail, name))
+                order.append(name)
+
+        for name in self.derived:
+            visit(name, ())
+        return tuple(order)
+
+    def complete(self, drawn: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the values that were drawn, and those that follow from them.
+
+        Raises:
+            UsageError: a derived value cannot be given on a command line.
+        """
+        values: dict[str, Any] = {**drawn}
+        for name in self._order:
+            source = self.derived[name]
+            known = {**self.others, **values}
+            value = source.function(**{each: known[each] for each in source.needs})
+            if not isinstance(value, Value):
+                raise UsageError(
+                    f"Derived parameter `{name}` became {value!r} ({type(value).__name__}). "
+                    "Expected: a number, text or bool, which a command line can give."
+                )
+            values[name] = value
+        return values
+
+    @property
+    def defaults(self) -> dict[str, Value] | None:
+        """The recipe's own values of what is searched; None if one has none that can be given."""
+        names = [*self.distributions, *self.derived]
+        if not all(isinstance(self.others.get(name), Value) for name in names):
+            return None
+        return {name: self.others[name] for name in names}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is searched as plain data."""
+        return {name: each.to_json() for name, each in self.distributions.items()} | {
+            name: {"kind": "derived", "from": list(each.needs)}
+            for name, each in self.derived.items()
+        }
+
+
+def words_of(values: Mapping[str, Value]) -> list[str]:
+    """Return values as a recipe's command line gives them: `--lr 0.001 --no-augment`."""
+    words: list[str] = []
+    for name, value in values.items():
+        option = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        elif str(value).startswith("-") or not str(value):
+            words.append(f"--{option}={value}")
+        else:
+            words += [f"--{option}", str(value)]
+    return words
+
+
+def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = ()) -> Space:
+    """Return what is searched of a recipe.
+
+    Args:
+        recipe: whose parameters are annotated.
+        arguments: of the recipe; a parameter that is given there is fixed.
+        given: `NAME=KIND(VALUES)` of `--space`, in place of annotations.
+
+    Raises:
+        UsageError: a space is wrong, or there is none.
+        UnknownName: a parameter or a kind of distribution does not exist.
+    """
+    names = recipe.parameters()
+    hints = _annotations(recipe)
+    found: dict[str, Any] = {}
+    for name in names:
+        spaces = [m for m in _metadata(hints.get(name)) if isinstance(m, Distribution | Derived)]
+        if len(spaces) > 1:
+            raise UsageError(
+                f"parameter `{name}` of '{recipe.path}' has {len(spaces)} spaces. Expected: one; "
+                "remove the others."
+            )
+        if spaces:
+            found[name] = spaces[0]
+    overridden = dict(_parse(text, recipe) for text in given)
+    fixed, others = recipe.values(arguments)
+    for name in fixed:
+        if name in overridden:
+            raise UsageError(
+                f"--{name.replace('_', '-')} was given to the recipe, and --space for it as well. "
+                "Remove one of them."
+            )
+        found.pop(name, None)
+    found |= overridden
+    for name, space in found.items():
+        _check_type(recipe, name, hints.get(name), space, names)
+    distributions = {n: space for n, space in found.items() if isinstance(space, Distribution)}
+    derived = {n: space for n, space in found.items() if isinstance(space, Derived)}
+    if not distributions:
+        raise UsageError(_nothing(recipe, names, fixed))
+    made = Space(distributions, derived, others)
+    needed = {n for each in derived.values() for n in each.needs}
+    missing = sorted(n for n in needed if n not in found and n not in others)
+    if missing:
+        raise UsageError(
+            f"a derived parameter of '{recipe.path}' follows from `{missing[0]}`, which has no "
+            f"value. Pass --{missing[0].replace('_', '-')}, or give it a default."
+        )
+    made.complete({n: each.draw(0.5) for n, each in distributions.items()})
+    return made
+
+
+def _nothing(recipe: Recipe, names: Sequence[str], fixed: Sequence[str]) -> str:
+    have = f"parameters {', '.join(names)}" if names else "no parameters"
+    given = f" ({', '.join(fixed)} given on the command line)" if fixed else ""
+    return (
+        f"no parameter of '{recipe.path}' has a search space: task() has {have}{given}. Expected: "
+        f"{_EXAMPLES}."
+    )
+
+
+def _annotations(recipe: Recipe) -> dict[str, Any]:
+    try:
+        return get_type_hints(recipe.function, include_extras=True)
+    except NameError as error:
+        raise UsageError(
+            f"an annotation of task() in '{recipe.path}' cannot be resolved: {error}. Import the "
+            "type, or remove the annotation."
+        ) from error
+
+
+def _metadata(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _parse(text: str, recipe: Recipe) -> tuple[str, Distribution]:
+    """Return the name and the distribution of one `--space`."""
+    match = _SPACE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(
+            f"--space '{text}' is not valid. Expected: NAME=KIND(VALUES), as in "
+            "'lr=loguniform(1e-5,1e-2)' or 'model=choice(mlp,cnn)'."
+        )
+    name = match["name"].replace("-", "_")
+    if name not in recipe.parameters():
+        raise UnknownName(
+            unknown_name(name, recipe.parameters(), f"--space '{text}': parameter of task()")
+        )
+    if match["kind"].lower() not in KINDS:
+        raise UnknownName(unknown_name(match["kind"], KINDS, f"--space '{text}': distribution"))
+    values = [_literal(each.strip()) for each in match["values"].split(",") if each.strip()]
+    kind = KINDS[match["kind"].lower()]
+    if kind is not Choice and len(values) != 2:
+        raise UsageError(
+            f"--space '{text}' has {len(values)} values. Expected: two, the ends of the range."
+        )
+    try:
+        return name, kind(*values)
+    except UsageError as error:
+        error.args = (f"--space '{text}': {error}",)
+        raise
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _check_type(
+    recipe: Recipe, name: str, hint: Any, space: Distribution | Derived, names: Sequence[str]
+) -> None:
+    """Refuse a space whose values the parameter does not take."""
+    if isinstance(space, Derived):
+        for needed in space.needs:
+            if needed not in names:
+                raise UnknownName(
+                    unknown_name(needed, names, f"parameter `{name}` follows from: parameter")
+                )
+        return
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    if inner is None:
+        default = inspect.signature(recipe.function).parameters[name].default
+        inner = type(default) if default is not inspect.Parameter.empty else None
+    if inner is int and space.kind in ("uniform", "loguniform"):
+        raise UsageError(
+            f"parameter `{name}` of '{recipe.path}' is an int, and {space} gives fractions. Use "
+            "IntRange, PowerOfTwo or Choice."
+        )
+    if get_origin(inner) is Literal:
+        strange = [v for v in space.grid(2) if v not in get_args(inner)]
+        if strange:
+            raise UsageError(
+                f"parameter `{name}` of '{recipe.path}' cannot be {strange[0]!r}, which {space} "
+                f"gives. Use Choice of some of {', '.join(map(repr, get_args(inner)))}."
+            )
+    if inner in (str, bool) and not isinstance(space, Choice):
+        raise UsageError(
+            f"parameter `{name}` of '{recipe.path}' is a {inner.__name__}, and {space} gives "
+            "numbers. Use Choice."
+        )

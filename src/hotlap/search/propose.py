@@ -1,0 +1,67 @@
+"""Which values a new trial gets: a pure function of the search and of what happened. No torch."""
+
+import itertools
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from hotlap.errors import UsageError
+from hotlap.search.parameters import Space
+from hotlap.search.space import Distribution, Value, from_json
+from hotlap.search.state import SearchState
+
+_ATTEMPTS = 100
+"""Draws until one is new; a space with few values has been tried then."""
+
+
+def propose(space: Space, state: SearchState) -> dict[str, Value]:
+    """Return the values of the next trial, derived ones included.
+
+    Trial 0 is the recipe's own configuration, where all of its parameters have defaults.
+    """
+    spec = state.spec
+    number = len(state.trials)
+    if number == 0 and spec.defaults is not None:
+        return dict(spec.defaults)
+    if spec.method == "grid":
+        points = grid(space.distributions, spec.points)
+        return space.complete(points[number - (spec.defaults is not None)])
+    if spec.method == "tpe":
+        from hotlap.search.tpe import suggest
+
+        return space.complete(suggest(space.distributions, state))
+    return space.complete(draw(space.distributions, state))
+
+
+def draw(distributions: Mapping[str, Distribution], state: SearchState) -> dict[str, Value]:
+    """Return values that were drawn at random; others than those of earlier trials, if possible."""
+    number = len(state.trials)
+    tried = [{name: trial.values[name] for name in distributions} for trial in state.trials]
+    drawn: dict[str, Value] = {}
+    for attempt in range(_ATTEMPTS):
+        # Each parameter has numbers of its own: another parameter does not change them.
+        drawn = {
+            name: each.draw(random.Random(f"{state.spec.seed} {number} {attempt} {name}").random())
+            for name, each in distributions.items()
+        }
+        if drawn not in tried:
+            break
+    return drawn
+
+
+def grid(distributions: Mapping[str, Distribution], points: int) -> list[dict[str, Value]]:
+    """Return all points of a grid.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    axes = [[(name, value) for value in each.grid(points)] for name, each in distributions.items()]
+    found = [dict(values) for values in itertools.product(*axes)]
+    if not found:
+        raise UsageError(f"a grid of {points} points is empty. Expected: --points 1 or more.")
+    return found
+
+
+def distributions_of(space: Mapping[str, Any]) -> dict[str, Distribution]:
+    """Return the distributions of a space that is plain data."""
+    return {name: from_json(each) for name, each in space.items() if each["kind"] != "derived"}

@@ -1,0 +1,236 @@
+"""Learning-rate range test: some steps at rates that rise from tiny to far too large.
+
+As in Smith, "Cyclical Learning Rates for Training Neural Networks" (2017): the largest rate at
+which the loss still falls is found in one short run, which is then undone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from hotlap import rng
+from hotlap.checkpoint.read import Checkpoint
+from hotlap.checkpoint.shards import Piece, join
+from hotlap.engine.build import BuiltRun, build
+from hotlap.engine.retries import Retries
+from hotlap.engine.run import steps_of
+from hotlap.engine.state.content import Position, capture, restore
+from hotlap.errors import UsageError
+from hotlap.plan import Plan
+from hotlap.task import Task
+from hotlap.techniques import EXACT_PLAN
+
+LOWEST, HIGHEST, STEPS = 1e-6, 10.0, 100
+_LEAST_STEPS = 20
+_SMOOTHING = 0.9
+"""Share of the past in the running mean of the loss."""
+_DIVERGED = 4.0
+"""A loss this many times its least value, and all that follows, is not looked at."""
+_FLAT = 0.1
+"""Share of the steps, the first ones, in which rates are too small to change the loss."""
+_NOISES = 2.0
+"""Standard deviations of these losses that a fall must exceed."""
+_MARGIN = 10.0
+"""By which the proposed rate lies below the one with the least loss: there, training is about to
+diverge."""
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """What a range test found."""
+
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    """Training loss of the step at each rate."""
+    rate: float | None
+    """A rate to begin with, of the optimizer's first group; None if there is no answer."""
+    largest: float | None
+    """The rate with the least loss, near which training diverges."""
+    reason: str
+    """Why there is no answer, or how it was found."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        space = None if self.rate is None else [self.rate / _MARGIN, self.largest]
+        return {
+            "rate": self.rate,
+            "largest": self.largest,
+            "range": space,
+            "reason": self.reason,
+            "rates": list(self.rates),
+            "losses": list(self.losses),
+        }
+
+
+def find_learning_rate(
+    task: Task,
+    plan: Plan | None = None,
+    *,
+    device: str | None = None,
+    lowest: float = LOWEST,
+    highest: float = HIGHEST,
+    steps: int = STEPS,
+) -> RangeTest:
+    """Take some steps at rising learning rates, and undo them.
+
+    Weights, buffers, the optimizer's state and all RNG states are put back: a training that follows
+    is, bit for bit, the one that would have been without the test. Schedules are not stepped. If
+    the optimizer has several groups, their rates keep their ratios.
+
+    Args:
+        task: what is learned.
+        plan: how it is executed; exact techniques only if None.
+        device: as torch names it; the first accelerator if None, else the CPU.
+        lowest: first rate, of the optimizer's first group.
+        highest: last rate, if the loss does not diverge before.
+        steps: at most; no more than the task has.
+
+    Raises:
+        UsageError: the rates are no range, or there are too few steps.
+    """
+    if not 0 < lowest < highest < math.inf:
+        raise UsageError(
+            f"lowest={lowest!r} and highest={highest!r} are no range of learning rates. Expected: "
+            "0 < lowest < highest."
+        )
+    steps = steps if task.total_steps is None else min(steps, task.total_steps)
+    if steps < _LEAST_STEPS:
+        raise UsageError(
+            f"a range test of {steps} steps shows nothing. Expected: {_LEAST_STEPS} or more; use "
+            "more steps, or a longer task."
+        )
+    before = rng.rng_states()
+    built = build(task, EXACT_PLAN if plan is None else plan, device=device)
+    try:
+        saved = _copy(built)
+        try:
+            rates, losses = _rise(built, lowest, highest, steps)
+        finally:
+            restore(built, saved)
+    finally:
+        built.end()
+        rng.set_rng_states(before)
+    return judge(rates, losses)
+
+
+def _copy(built: BuiltRun) -> Checkpoint:
+    """Return the state of a run, which what it trains does not change."""
+    tensors, state = capture(built, Position())
+    copied = {
+        part: {
+            name: (join([each]) if isinstance(each, Piece) else each).detach().clone()
+            for name, each in named.items()
+        }
+        for part, named in tensors.items()
+    }
+    return Checkpoint(Path("before the range test"), 0, copied, state)
+
+
+def _rise(
+    built: BuiltRun, lowest: float, highest: float, steps: int
+) -> tuple[list[float], list[float]]:
+    """Take steps at rising rates until the loss diverges; return rates and losses."""
+    groups = built.optimizer.param_groups
+    if any("lr" not in group for group in groups):
+        raise UsageError(
+            f"the optimizer {type(built.optimizer).__name__} has no `lr` in its param_groups. Use "
+            "an optimizer with a learning rate."
+        )
+    first = float(groups[0]["lr"]) or 1.0
+    shares = [float(group["lr"]) / first for group in groups]
+    scheduler, built.scheduler = built.scheduler, None
+    taken = steps_of(built, retries=Retries(built, lambda _: None))
+    rates: list[float] = []
+    losses: list[float] = []
+    try:
+        for number in range(steps):
+            rate = lowest * (highest / lowest) ** (number / (steps - 1))
+            for group, share in zip(groups, shares, strict=True):
+                _set_rate(group, rate * share)
+            step = next(taken, None)
+            if step is None:
+                break
+            rates.append(rate)
+            losses.append(float(step.loss))
+            if not math.isfinite(losses[-1]) or losses[-1] > _DIVERGED * max(losses[0], 1e-12):
+                break
+    finally:
+        taken.close()  # pyright: ignore[reportAttributeAccessIssue]
+        built.scheduler = scheduler
+    return rates, losses
+
+
+def _set_rate(group: dict[str, Any], rate: float) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def judge(rates: Sequence[float], losses: Sequence[float]) -> RangeTest:
+    """Return what the losses at rising rates say.
+
+    Args:
+        rates: rising.
+        losses: of the step at each of them; the last may be infinite or NaN.
+    """
+
+    def found(rate: float | None, largest: float | None, reason: str) -> RangeTest:
+        return RangeTest(tuple(rates), tuple(losses), rate, largest, reason)
+
+    smooth = _smoothed([loss for loss in losses if math.isfinite(loss)])
+    flat = list(losses[: max(5, int(_FLAT * len(losses)))])
+    if len(smooth) < _LEAST_STEPS // 2 or not all(map(math.isfinite, flat)):
+        return found(
+            None,
+            None,
+            f"the loss was not finite after {len(smooth)} steps, at a rate of "
+            f"{rates[len(smooth) - 1 if smooth else 0]:.1e}: begin with smaller rates, or check "
+            "the loss",
+        )
+    noise, start = stdev(flat), fmean(flat)
+    least = min(range(len(smooth)), key=lambda n: smooth[n])
+    if start - smooth[least] <= _NOISES * noise:
+        return found(
+            None,
+            None,
+            f"the loss fell by {start - smooth[least]:.3g} at most, and at tiny rates it varies by "
+            f"{noise:.3g} from step to step: use larger batches, more steps, or higher rates",
+        )
+    if least >= len(smooth) - 2 and all(map(math.isfinite, losses)):
+        return found(
+            None,
+            None,
+            f"the loss still fell at the highest rate, {rates[-1]:.1e}: use higher rates",
+        )
+    largest = _rounded(rates[least])
+    return found(
+        _rounded(largest / _MARGIN),
+        largest,
+        f"the loss was least at {largest:g}, and rose beyond; a tenth of that is a rate to begin "
+        "with",
+    )
+
+
+def _smoothed(losses: Sequence[float]) -> list[float]:
+    """Return running means, without the bias of their beginning."""
+    mean, smooth = 0.0, []
+    for number, loss in enumerate(losses, 1):
+        mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+        smooth.append(mean / (1 - _SMOOTHING**number))
+    return smooth
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.2g}")
+
+
+def space_text(found: Mapping[str, Any], name: str = "lr") -> str:
+    """Return the `--space` around what was found."""
+    low, high = found["range"]
+    return f"{name}=loguniform({low:g},{high:g})"

@@ -1,0 +1,172 @@
+"""The process of one job: trains a trial from where it stands to a rung, and writes the outcome.
+
+`python -m hotlap.search.rung` reads its order as one line of JSON from standard input. Its end is
+the end of the process that gave the order: this process and its children end with it.
+"""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hotlap.device.out_of_memory import is_out_of_memory
+from hotlap.engine.train import train
+from hotlap.engine.training_report import EpochDone, TrainingReport
+from hotlap.errors import DoesNotFit, StorageError
+from hotlap.plan import Plan
+from hotlap.recipe import as_command_line, load
+from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
+
+_MEASURED = "measured-{}.json"
+
+
+class _Job:
+    """One job, while it is done."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.folder = order, Path(order.folder)
+        self.is_asked_to_stop = False
+        self.last: EpochDone | None = None
+        self._seconds = self._seconds_before()
+
+    def _seconds_before(self) -> float:
+        """Return the seconds of training up to the rung before this one."""
+        found = []
+        for path in self.folder.glob(_MEASURED.format("*")):
+            until = int(path.stem.partition("-")[2])
+            if until < self.order.until:
+                found.append(json.loads(path.read_text())["seconds"])
+        return max(found, default=0.0)
+
+    def do(self) -> dict[str, Any] | None:
+        """Train, and return the outcome; None if this process was asked to end before."""
+        try:
+            report = self._train()
+        except Exception as error:
+            with contextlib.suppress(OSError):  # a log on a full disk
+                traceback.print_exc()
+            return {"state": self._state_of(error), "error": f"{type(error).__name__}: {error}"}
+        if report.is_stopped and report.steps < self.order.until:
+            return None
+        return self._outcome(report)
+
+    def _train(self) -> TrainingReport:
+        order = self.order
+        with as_command_line(order.recipe, order.words):
+            task = load(order.recipe).task(order.words)
+            return train(
+                replace(task, seed=task.seed + order.repeat),
+                Plan(order.plan),
+                device=_device_of(order),
+                run_dir=self.folder,
+                resume="auto",
+                keep=1,
+                progress=self._measure,
+                notice=lambda words: print(f"hotlap: {words}", flush=True),  # noqa: T201
+                stop=lambda: self.is_asked_to_stop,
+                until=order.until,
+            )
+
+    def _measure(self, epoch: EpochDone) -> None:
+        """Note what was measured, before it is saved: a run that was saved has its measures."""
+        self.last = epoch
+        self._seconds += epoch.seconds
+        write_json(
+            self.folder / _MEASURED.format(self.order.until),
+            {
+                "measures": {"loss": epoch.loss, **epoch.held_out},
+                "seconds": self._seconds,
+                "memory_bytes": epoch.peak_memory_bytes,
+            },
+        )
+
+    def _state_of(self, error: Exception) -> str:
+        if isinstance(error, StorageError) or getattr(error, "errno", None) in FULL:
+            return "storage"
+        if isinstance(error, DoesNotFit | MemoryError) or is_out_of_memory(error):
+            return "memory"
+        if self.last is not None and math.isnan(self.last.loss):
+            return "nan"
+        return "crash"
+
+    def _outcome(self, report: TrainingReport) -> dict[str, Any]:
+        found = json.loads((self.folder / _MEASURED.format(self.order.until)).read_text())
+        named = {"seconds": found["seconds"], "memory": found["memory_bytes"], **found["measures"]}
+        value = named.get(self.order.objective)
+        if value is None:
+            return {"state": "usage", "error": _not_measured(self.order.objective, named)}
+        is_finite = math.isfinite(value)
+        return {
+            "state": "done" if is_finite else "nan",
+            "step": report.steps,
+            "value": value if is_finite else None,
+            "measures": {k: v for k, v in found["measures"].items() if math.isfinite(v)},
+            "seconds": found["seconds"],
+            "memory_bytes": found["memory_bytes"],
+            "error": "" if is_finite else f"{self.order.objective} is {value}",
+            "is_over": not report.is_stopped,
+        }
+
+
+def _not_measured(objective: str, measured: Mapping[str, Any]) -> str:
+    return (
+        f"--objective names '{objective}', which is not measured. Expected: "
+        f"{', '.join(sorted(measured))}."
+    )
+
+
+def _device_of(order: Order) -> str | None:
+    """Return the device of a trial: of several CUDA devices each worker has its own."""
+    if order.device in (None, "cuda") and torch.cuda.device_count() > 1:
+        return f"cuda:{order.slot % torch.cuda.device_count()}"
+    return order.device
+
+
+def _end_with_parent(stream: int) -> None:
+    """Wait until the other end of standard input is closed, and end this process's group."""
+    while os.read(stream, 4096):
+        continue
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Do the job that standard input tells."""
+    order = Order.from_json(json.loads(sys.stdin.readline()))
+    # The recipe may read its standard input; it gets an empty one.
+    told = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    if os.getpgrp() == os.getpid():
+        threading.Thread(target=_end_with_parent, args=(told,), daemon=True).start()
+    torch.set_num_threads(order.threads)
+    job = _Job(order)
+
+    def stop(number: int, frame: object) -> None:
+        del number, frame
+        job.is_asked_to_stop = True
+
+    signal.signal(signal.SIGTERM, stop)
+    outcome = job.do()
+    if outcome is not None:
+        try:
+            write_json(outcome_path(order), {**outcome, "until": order.until})
+        except OSError:
+            os._exit(EXIT_FULL)
+    with contextlib.suppress(OSError):  # a log on a full disk
+        sys.stdout.flush()
+    # Threads and children of the recipe have nothing left to do.
+    os._exit(EXIT_STOPPED if outcome is None else 0)
+
+
+if __name__ == "__main__":
+    main()

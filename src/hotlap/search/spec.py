@@ -1,0 +1,152 @@
+"""`SearchSpec`: what was asked of a search; the first line of its journal. No torch."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self
+
+from hotlap.errors import UsageError, unknown_name
+from hotlap.search.space import Value
+
+METHODS = ("asha", "random", "grid", "hyperband", "tpe")
+STOPS_EARLY = ("asha", "hyperband")
+_MINIMIZED = ("loss", "seconds", "memory")
+_RUNGS = 3
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is to be small, or large."""
+
+    name: str = "loss"
+    """Of a held-out metric, `loss` included; `seconds` of training, `memory` at its peak."""
+    is_maximized: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `loss`, `max:accuracy` or `min:error`.
+
+        Raises:
+            UsageError: it does not say which way is better.
+        """
+        direction, colon, name = text.partition(":")
+        if not colon and text in _MINIMIZED:
+            return cls(text)
+        if direction not in ("min", "max") or not name:
+            raise UsageError(
+                f"--objective {text} does not say whether more or less is better. Expected: "
+                f"max:NAME or min:NAME, as in max:{name or text or 'accuracy'}; of "
+                f"{', '.join(_MINIMIZED)} less is better."
+            )
+        return cls(name, direction == "max")
+
+    def rank(self, value: float) -> float:
+        """Return a number that is the smaller, the better the value is."""
+        return -value if self.is_maximized else value
+
+    def __str__(self) -> str:
+        return f"{'max' if self.is_maximized else 'min'}:{self.name}"
+
+
+@dataclass(frozen=True)
+class SearchSpec:
+    """A search: everything that its trials and decisions follow from."""
+
+    recipe: str
+    args: tuple[str, ...]
+    space: Mapping[str, Any]
+    """Name -> distribution, as plain data."""
+    defaults: Mapping[str, Value] | None
+    """The recipe's own values, which are trial 0; None if it has none."""
+    rungs: tuple[int, ...]
+    """Steps after which trials are compared; the last is the whole run."""
+    method: str = "asha"
+    trials: int = 24
+    reduction: int = 3
+    """One of this many trials goes on from a rung to the next one."""
+    objective: Objective = field(default_factory=Objective)
+    seed: int = 0
+    seeds: int = 3
+    """Other seeds that the best configurations are repeated with."""
+    points: int = 3
+    """Of a grid, for each parameter with a continuous range."""
+    memory_bytes: int | None = None
+    """Trials that need more are no candidates."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """Techniques and options that every trial is trained under."""
+    device: str | None = None
+    threads: int = 1
+    """Of each trial; results differ in their last bits with another number."""
+    digest: str = ""
+    """Of the recipe's file."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the journal's first line."""
+        return {**asdict(self), "objective": str(self.objective)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return what `to_json` wrote."""
+        names = {each.name for each in fields(cls)}
+        values: dict[str, Any] = {key: value for key, value in data.items() if key in names}
+        values["objective"] = Objective.parse(data["objective"])
+        for key in ("args", "rungs"):
+            values[key] = tuple(values[key])
+        return cls(**values)
+
+    def difference(self, other: "SearchSpec") -> str | None:
+        """Return in words what another search was asked otherwise, None if nothing."""
+        # As they are read back: tuples become lists.
+        mine, theirs = (json.loads(json.dumps(each.to_json())) for each in (self, other))
+        for key in mine:
+            if theirs[key] != mine[key]:
+                if key == "digest":
+                    return "the recipe's file was changed"
+                return f"{key} was {theirs[key]}, now it is {mine[key]}"
+        return None
+
+
+def check_method(method: str) -> None:
+    """Raise UnknownName for a method that does not exist."""
+    if method not in METHODS:
+        from hotlap.errors import UnknownName
+
+        raise UnknownName(unknown_name(method, METHODS, "--method"))
+
+
+def rungs_of(method: str, max_steps: int, grace: int | None, reduction: int) -> tuple[int, ...]:
+    """Return the steps after which trials are compared.
+
+    Args:
+        method: of the search; one that does not stop trials early has the last rung only.
+        max_steps: the last rung.
+        grace: the first rung; two reductions below the last if None.
+        reduction: from rung to rung.
+
+    Raises:
+        UsageError: they do not go together.
+    """
+    if max_steps < 1:
+        raise UsageError(f"--max-steps {max_steps} is not valid. Expected: 1 or more.")
+    if reduction < 2:
+        raise UsageError(f"--reduction {reduction} is not valid. Expected: 2 or more.")
+    if method not in STOPS_EARLY:
+        if grace is not None:
+            raise UsageError(
+                f"--grace {grace} was given with --method {method}, which trains every trial to "
+                "its end. Use --method asha or hyperband, or remove --grace."
+            )
+        return (max_steps,)
+    if grace is None:
+        grace = max(1, max_steps // reduction ** (_RUNGS - 1))
+    if not 1 <= grace <= max_steps:
+        raise UsageError(
+            f"--grace {grace} is not valid. Expected: 1 to {max_steps}, the steps of a whole trial."
+        )
+    rungs = [max_steps]
+    while rungs[0] // reduction >= grace:
+        rungs.insert(0, rungs[0] // reduction)
+    if rungs[0] != grace:
+        # The first rung is where the user said, the others are fractions of the whole.
+        rungs[0:1] = [grace] if len(rungs) > 1 else [grace, *rungs]
+    return tuple(dict.fromkeys(rungs))

@@ -1,0 +1,145 @@
+"""`SearchState`: what a journal says so far. No torch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hotlap.search.space import Value
+from hotlap.search.spec import SearchSpec
+
+DONE = "done"
+FAILURES = ("memory", "nan", "crash")
+"""Ends of a trial without a value."""
+
+
+class Job(NamedTuple):
+    """A part of a trial: from where it stands to a rung."""
+
+    trial: int
+    rung: int
+    """Number of the rung, from 0."""
+    repeat: int = 0
+    """What is added to the task's seed, 0 for the trial itself."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended."""
+
+    job: Job
+    state: str
+    """`done`, or one of `FAILURES`."""
+    step: int = 0
+    """Of the trial, at its end."""
+    value: float | None = None
+    """Of the objective; None if it failed."""
+    measures: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Training of the trial so far."""
+    memory_bytes: int = 0
+    """Peak of the trial's process."""
+    error: str = ""
+    is_over: bool = False
+    """Nothing is left to train, whatever rungs there are."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a line of the journal."""
+        rest = {key: value for key, value in vars(self).items() if key != "job"}
+        return {**self.job._asdict(), **rest, "measures": dict(self.measures)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Outcome":
+        """Return what `to_json` wrote."""
+        job = Job(data["trial"], data["rung"], data["repeat"])
+        names = ("state", "step", "value", "measures", "seconds", "memory_bytes", "error")
+        return cls(job, **{name: data[name] for name in names}, is_over=data["is_over"])
+
+
+@dataclass
+class TrialState:
+    """One configuration."""
+
+    number: int
+    values: Mapping[str, Value]
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    """By rung."""
+    repeats: dict[int, Outcome] = field(default_factory=dict)
+    """By what is added to the seed."""
+
+    @property
+    def last(self) -> Outcome | None:
+        """The outcome at the highest rung that it has come to."""
+        return self.outcomes[max(self.outcomes)] if self.outcomes else None
+
+    @property
+    def failed(self) -> bool:
+        """True if it ended without a value."""
+        return self.last is not None and self.last.state != DONE
+
+    @property
+    def steps(self) -> int:
+        """Steps that it has taken, without repeats."""
+        return max((each.step for each in self.outcomes.values()), default=0)
+
+
+@dataclass
+class SearchState:
+    """What happened in a search; everything that is decided follows from this."""
+
+    spec: SearchSpec
+    trials: list[TrialState] = field(default_factory=list)
+    open: dict[Job, Mapping[str, Any]] = field(default_factory=dict)
+    """Jobs that were decided and have no outcome -> the last lease of each, empty if none."""
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take one line of the journal in."""
+        kind = record["kind"]
+        if kind == "search":
+            return
+        job = Job(record["trial"], record["rung"], record["repeat"])
+        if kind == "job":
+            if job.trial == len(self.trials):
+                self.trials.append(TrialState(job.trial, record["values"]))
+            self.open[job] = {}
+        elif kind == "lease":
+            self.open[job] = record
+        elif kind == "result":
+            self.open.pop(job, None)
+            outcome, trial = Outcome.from_json(record), self.trials[job.trial]
+            if job.repeat:
+                trial.repeats[job.repeat] = outcome
+                return
+            # One that is over has come to every rung that is left.
+            last = len(self.spec.rungs) if outcome.is_over else job.rung + 1
+            for rung in range(job.rung, last):
+                trial.outcomes[rung] = outcome
+
+    @property
+    def steps(self) -> int:
+        """Steps that the search has taken, without repeats."""
+        return sum(trial.steps for trial in self.trials)
+
+    def value_at(self, trial: TrialState, rung: int) -> float | None:
+        """Return the objective of a trial at a rung, None if it is not there or is no candidate."""
+        outcome = trial.outcomes.get(rung)
+        if outcome is None or outcome.state != DONE or outcome.value is None:
+            return None
+        limit = self.spec.memory_bytes
+        return None if limit is not None and outcome.memory_bytes > limit else outcome.value
+
+    def ranked(self, rung: int, trials: Iterable[TrialState] | None = None) -> list[TrialState]:
+        """Return the candidates at a rung, the best first; equal ones by their number."""
+        found = [
+            (self.spec.objective.rank(value), trial.number, trial)
+            for trial in (self.trials if trials is None else trials)
+            if (value := self.value_at(trial, rung)) is not None
+        ]
+        return [trial for *_, trial in sorted(found, key=lambda each: each[:2])]
+
+
+def replay(spec: SearchSpec, records: Iterable[Mapping[str, Any]]) -> SearchState:
+    """Return the state after some lines of a journal."""
+    state = SearchState(spec)
+    for record in records:
+        state.apply(record)
+    return state

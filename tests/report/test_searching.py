@@ -1,0 +1,104 @@
+"""What `hotlap search` shows of a search."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import hotlap
+from hotlap.errors import UnknownName
+from hotlap.report import searching
+from hotlap.search.result import SearchResult
+from hotlap.search.spec import Objective, SearchSpec
+from hotlap.search.state import Job, Outcome, SearchState
+
+COLUMNS = ("trial", "state", "step", "value", "lr", "seeds")
+
+
+def state_of(*outcomes: Outcome, seeds: int = 3) -> SearchState:
+    space = {"lr": hotlap.LogUniform(1e-4, 1e-1).to_json()}
+    objective = Objective("accuracy", is_maximized=True)
+    spec = SearchSpec(
+        "my recipe.py",
+        (),
+        space,
+        {"lr": 0.03},
+        (10, 100),
+        trials=4,
+        seeds=seeds,
+        objective=objective,
+    )
+    state = SearchState(spec)
+    for outcome in outcomes:
+        values = {"lr": 0.03 if outcome.job.trial == 0 else 0.001 * outcome.job.trial}
+        state.apply({"kind": "job", **outcome.job._asdict(), "values": values})
+        state.apply({"kind": "result", **outcome.to_json()})
+    return state
+
+
+def done(trial: int, rung: int, value: float, repeat: int = 0) -> Outcome:
+    return Outcome(Job(trial, rung, repeat), "done", step=(10, 100)[rung], value=value)
+
+
+def shown(what: Any, width: int = 100) -> str:
+    console = Console(width=width, markup=False, highlight=False, file=io.StringIO())
+    what(console) if callable(what) else console.print(what)
+    return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+FOUND = [done(0, 0, 0.5), done(1, 0, 0.8), Outcome(Job(2, 0), "nan", error="loss is nan")]
+WHOLE = [*FOUND, done(3, 0, 0.7), done(1, 1, 0.9)]
+
+
+def page(state: SearchState) -> str:
+    result = SearchResult(state)
+    return shown(lambda console: searching.page(result, COLUMNS, console, "my.search"), 300)
+
+
+def test_the_page_gives_the_best_as_a_command_and_says_what_it_is_worth() -> None:
+    seeds = [done(1, 1, 0.9, n) for n in (1, 2, 3)]
+    own = [done(0, 1, value, n) for n, value in enumerate((0.6, 0.7, 0.2), 1)]
+    text = page(state_of(*WHOLE, *seeds, *own))
+    assert "hotlap train 'my recipe.py' --lr 0.001" in text
+    assert "better than the recipe's own values by +0.4 in the mean of 3 seeds" in text
+    assert "equal ones differ so in 5 % of cases" in text
+    assert "1 trial ended with nan; trial 2: loss is nan (my.search/trials/0002/log.txt)" in text
+    assert "0 (recipe's own)" in text and "3 trials were stopped early" not in text
+    own[0] = done(0, 1, 0.95, 1)
+    assert "Same as the recipe's own values, within the noise" in page(
+        state_of(*WHOLE, *seeds, *own)
+    )
+
+
+def test_the_page_says_what_was_not_found() -> None:
+    failed = [Outcome(Job(n, 0), "crash", error=f"no {n}") for n in range(2)]
+    text = page(state_of(*failed))
+    assert "no best configuration" in text and "2 trials ended with crash; trial 0: no 0" in text
+    assert "own values are the best" in page(state_of(done(0, 0, 0.9), done(0, 1, 0.9), seeds=0))
+    assert "not compared" in page(state_of(*WHOLE, seeds=0))
+
+
+def test_the_live_table_shows_the_best_first_and_what_runs() -> None:
+    state = state_of(*WHOLE)
+    state.apply({"kind": "job", **Job(3, 1)._asdict()})
+    lines = shown(searching.live_table(state, COLUMNS, 61.0)).splitlines()
+    assert lines[0].startswith("4 of 4 trials, 1 running, 120 steps, about 1:01 left")
+    assert [line.split()[0] for line in lines[2:]] == ["1", "3", "0"]
+    assert "whole" in lines[2] and "running" in lines[3] and "stopped" in lines[4]
+
+
+def test_lines_of_outcomes() -> None:
+    state = state_of(*WHOLE)
+    assert searching.outcome_line(state, Job(2, 0)) == "trial 2: nan: loss is nan"
+    line = searching.outcome_line(state, Job(1, 1))
+    assert line == "trial 1: accuracy 0.9 at step 100, lr=0.001"
+    state.apply({"kind": "job", **Job(1, 1, 2)._asdict()})
+    assert searching.outcome_line(state, Job(1, 1, 2)) == "trial 1, seed +2: to step 100, lr=0.001"
+
+
+def test_columns_are_those_of_the_table_and_the_parameters() -> None:
+    assert searching.columns_given(None, ("lr",)) == searching.DEFAULT_COLUMNS
+    assert searching.columns_given("trial, lr", ("lr",)) == ("trial", "lr")
+    with pytest.raises(UnknownName, match="Did you mean 'value'"):
+        searching.columns_given("vlaue", ("lr",))

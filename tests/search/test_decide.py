@@ -1,0 +1,316 @@
+"""Decisions: a pure function of the journal, whoever is free and whoever was killed."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hotlap
+from hotlap.errors import UsageError
+from hotlap.search.decide import first_rung, next_job
+from hotlap.search.journal import read
+from hotlap.search.order import Order
+from hotlap.search.parameters import Space
+from hotlap.search.result import Comparison, SearchResult
+from hotlap.search.spec import Objective, SearchSpec, rungs_of
+from hotlap.search.state import Job, Outcome, SearchState
+from hotlap.search.study import JOURNAL, Study, decision, read_study
+
+SPACE = Space({"lr": hotlap.LogUniform(1e-4, 1e-1)}, {}, {"lr": 0.03})
+
+
+def spec_of(method: str = "asha", **more: Any) -> SearchSpec:
+    rungs = rungs_of(method, more.pop("max_steps", 900), None, 3)
+    return SearchSpec(
+        "recipe.py", (), SPACE.to_json(), SPACE.defaults, rungs, method=method, **more
+    )
+
+
+def value_of(lr: float, order: Order) -> float:
+    """Return a value that is the better, the nearer the rate is to 0.003, and falls with steps."""
+    noise = random.Random(f"{lr} {order.repeat}").random()
+    return abs(lr - 0.003) * 100 + 1 / order.until**0.5 + 0.001 * noise
+
+
+class Killed(Exception):
+    """The process was killed here."""
+
+
+class Workers:
+    """Jobs that end in the order that their numbers and a seed say."""
+
+    def __init__(
+        self, count: int, seed: int = 0, ends: Callable[..., Outcome] | None = None
+    ) -> None:
+        self._count, self._random = count, random.Random(seed)
+        self.running: list[tuple[Job, Order]] = []
+        self.started: list[Job] = []
+        self.left = 10**9
+        self._ends = ends
+
+    @property
+    def free(self) -> int:
+        return self._count - len(self.running)
+
+    def start(self, job: Job, order: Order) -> dict[str, Any]:
+        self._live()
+        self.running.append((job, order))
+        self.started.append(job)
+        return {"pid": 0}
+
+    def wait(self) -> list[Outcome]:
+        self._live()
+        if not self.running:
+            return []
+        job, order = self.running.pop(self._random.randrange(len(self.running)))
+        if self._ends is not None:
+            return [self._ends(job, order)]
+        words = order.words
+        lr = float(words[words.index("--lr") + 1]) if "--lr" in words else 0.03
+        return [Outcome(job, "done", step=order.until, value=value_of(lr, order))]
+
+    def close(self) -> None:
+        self.running.clear()
+
+    def _live(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Killed
+
+
+def search(folder: Path, spec: SearchSpec, workers: Workers) -> SearchState:
+    with Study(folder, spec, SPACE).opened() as study:
+        return study.run(workers)
+
+
+def check_replay(folder: Path, spec: SearchSpec) -> int:
+    """Check that each decision follows from the lines before it; return how many there are."""
+    state, count = SearchState(spec), 0
+    for record in read(folder / JOURNAL)[0]:
+        if record["kind"] == "job":
+            assert decision(state, SPACE) == record
+            count += 1
+        state.apply(record)
+    return count
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("method", ["asha", "hyperband", "random"])
+def test_the_journal_replayed_gives_the_same_decisions(
+    method: str, workers: int, tmp_path: Path
+) -> None:
+    spec = spec_of(method)
+    state = search(tmp_path, spec, Workers(workers, seed=workers))
+    assert check_replay(tmp_path, spec) >= 24 + 6
+    assert SearchResult(read_study(tmp_path)).to_json() == SearchResult(state).to_json()
+
+
+def test_halving_promotes_from_where_a_trial_stands(tmp_path: Path) -> None:
+    workers = Workers(2)
+    result = SearchResult(search(tmp_path, spec_of(seeds=0), workers))
+    state = result.state
+    assert state.spec.rungs == (100, 300, 900)
+    assert len(state.trials) == 24 and result.stopped_early >= 12
+    assert state.steps <= 0.5 * result.full_steps
+    # Each rung of a trial was trained once, and in order.
+    assert len(set(workers.started)) == len(workers.started)
+    for trial in state.trials:
+        assert [j.rung for j in workers.started if j.trial == trial.number] == [*trial.outcomes]
+    # The best of the first rung, by number of trials, was promoted.
+    first = state.ranked(0)
+    assert all(1 in trial.outcomes for trial in first[: 24 // 3])
+    assert result.best is not None and result.best.number > 0
+    assert abs(float(result.best.values["lr"]) - 0.003) < 0.002
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3, 5])
+def test_some_trial_is_trained_to_the_end_however_few_there_are(
+    trials: int, tmp_path: Path
+) -> None:
+    result = SearchResult(search(tmp_path, spec_of(trials=trials), Workers(1)))
+    assert result.best is not None and result.best.steps == 900
+
+
+def test_a_search_that_is_killed_again_and_again_ends_as_one_that_is_not(tmp_path: Path) -> None:
+    spec = spec_of(trials=30)
+    whole = SearchResult(search(tmp_path / "whole", spec, Workers(1)))
+    kills, state = 0, None
+    while state is None:
+        workers = Workers(1)
+        workers.left = 1 + kills % 5
+        try:
+            state = search(tmp_path / "killed", spec, workers)
+        except Killed:
+            kills += 1
+            # What was written last may be torn.
+            with open(tmp_path / "killed" / JOURNAL, "ab") as stream:
+                stream.write(b'{"kind": "result", "tri')
+    assert kills >= 20
+    assert SearchResult(state).to_json() == whole.to_json()
+    assert check_replay(tmp_path / "killed", spec) == check_replay(tmp_path / "whole", spec)
+
+
+def test_failures_are_results(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        if job.trial % 3 == 1:
+            return Outcome(job, "memory", error="too large")
+        if job.trial == 2 and job.rung == 1:
+            return Outcome(job, "nan", step=300, error="loss is nan")
+        value = 1.0 + job.trial + (0.5 if job.trial == 0 else 0) - job.rung
+        return Outcome(job, "done", step=order.until, value=value - 10 * (job.trial == 2))
+
+    workers = Workers(2, ends=ends)
+    result = SearchResult(search(tmp_path, spec_of(trials=12), workers))
+    assert result.failures == {"memory": 4, "nan": 1}
+    assert not any(j.trial % 3 == 1 and j.rung for j in workers.started)
+    # The best one of the first rung failed at the second, and another one was found.
+    assert result.best is not None and result.best.number == 0
+    assert len(workers.started) == len(set(workers.started))
+
+
+def test_a_search_where_everything_fails_has_no_best(tmp_path: Path) -> None:
+    workers = Workers(1, ends=lambda job, _: Outcome(job, "crash", error="no"))
+    result = SearchResult(search(tmp_path, spec_of(trials=4), workers))
+    assert result.best is None and result.comparison is None
+    assert json.dumps(result.to_json())
+
+
+def test_trials_that_need_too_much_memory_are_no_candidates(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        held = 100 if job.trial == 3 else 10
+        value = -float(job.trial == 3)
+        return Outcome(job, "done", step=order.until, value=value, memory_bytes=held)
+
+    for limit, best in ((None, 3), (50, 0)):
+        spec = spec_of(trials=6, memory_bytes=limit)
+        result = SearchResult(search(tmp_path / str(limit), spec, Workers(1, ends=ends)))
+        assert result.best is not None and result.best.number == best
+
+
+def test_a_trial_that_is_over_early_has_come_to_every_rung(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        return Outcome(job, "done", step=50, value=float(job.trial), is_over=True)
+
+    workers = Workers(1, ends=ends)
+    result = SearchResult(search(tmp_path, spec_of(trials=4, seeds=0), workers))
+    assert [job.rung for job in workers.started] == [0] * 4
+    assert result.full_steps == result.state.steps == 200 and result.stopped_early == 0
+
+
+def test_hyperband_deals_trials_to_brackets() -> None:
+    spec = spec_of("hyperband")
+    rungs = [first_rung(spec, number) for number in range(17)]
+    assert [rungs.count(rung) for rung in range(3)] == [9, 5, 3]
+
+
+def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    search(tmp_path, spec_of(trials=3), Workers(1))
+    before = (tmp_path / JOURNAL).read_bytes()
+    with pytest.raises(UsageError, match="another search: trials was 3, now it is 4"):
+        search(tmp_path, spec_of(trials=4), Workers(1))
+    with pytest.raises(UsageError, match="the recipe's file was changed"):
+        search(tmp_path, spec_of(trials=3, digest="other"), Workers(1))
+    assert (tmp_path / JOURNAL).read_bytes() == before
+    # Workers, and with them the threads of each trial, may be others.
+    state = search(tmp_path, spec_of(trials=3, threads=7), Workers(2))
+    assert state.spec.threads == 1
+
+
+def test_two_searches_do_not_share_a_folder(tmp_path: Path) -> None:
+    spec = spec_of(trials=3)
+    with (
+        Study(tmp_path, spec, SPACE).opened(),
+        pytest.raises(UsageError, match="is in use"),
+        Study(tmp_path, spec, SPACE).opened(),
+    ):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("asha", 0, None, 3), "--max-steps 0"),
+        (("asha", 9, 10, 3), "--grace 10"),
+        (("asha", 9, None, 1), "--reduction 1"),
+        (("random", 9, 3, 3), "--grace 3 was given with --method random"),
+    ],
+)
+def test_wrong_rungs_are_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        rungs_of(*arguments)
+
+
+def test_rungs_begin_at_grace_and_end_at_the_whole_run() -> None:
+    assert rungs_of("asha", 2814, None, 3) == (312, 938, 2814)
+    assert rungs_of("asha", 900, 10, 3) == (10, 33, 100, 300, 900)
+    assert rungs_of("asha", 900, 900, 3) == (900,)
+    assert rungs_of("asha", 2, None, 3) == (1, 2)
+    assert rungs_of("random", 900, None, 3) == (900,)
+
+
+def test_a_gain_within_the_noise_of_seeds_is_the_same() -> None:
+    def verdict(best: list[float], own: list[float]) -> str:
+        return Comparison.of(best, own, Objective("accuracy", is_maximized=True)).verdict
+
+    assert verdict([0.9, 0.91, 0.92], [0.8, 0.81, 0.2]) == "better"
+    assert verdict([0.8, 0.81, 0.2], [0.9, 0.91, 0.92]) == "worse"
+    # One seed among them that is as good is no proof, however large the mean gain is.
+    assert verdict([0.9, 0.91, 0.92], [0.1, 0.1, 0.905]) == "same"
+    assert verdict([0.9, 0.9, 0.9], [0.9, 0.9, 0.9]) == "same"
+    found = Comparison.of([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
+    assert (found.verdict, found.gain, found.chance) == ("better", 3.0, 1 / 20)
+    # Two pairs of 16 the other way round: 4 of the 70 orders have as many wins, or more.
+    assert Comparison.of([1.0, 2.0, 3.0, 6.0], [4.0, 5.0, 7.0, 8.0]).chance == 4 / 70
+
+
+def test_equal_configurations_are_rarely_called_different() -> None:
+    generator = random.Random(0)
+
+    def seeds() -> list[float]:
+        return [generator.gauss(0, 1) for _ in range(3)]
+
+    called = [Comparison.of(seeds(), seeds()).verdict for _ in range(2000)]
+    assert 0.03 < called.count("better") / 2000 < 0.07
+    assert 0.03 < called.count("worse") / 2000 < 0.07
+
+
+def test_the_verdict_of_a_search_is_over_other_seeds_than_its_own(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        # Trial 1 was lucky with the seed that the search used.
+        lucky = -5.0 if job.trial == 1 and not job.repeat else 0.0
+        value = lucky + 0.01 * random.Random(f"{job.trial} {job.repeat}").random()
+        return Outcome(job, "done", step=order.until, value=value)
+
+    result = SearchResult(search(tmp_path, spec_of(trials=9), Workers(1, ends=ends)))
+    assert result.comparison is None or result.comparison.verdict == "same"
+    assert result.repeat_steps >= 2 * 3 * 900
+
+
+def test_an_objective_says_which_way_is_better() -> None:
+    assert Objective.parse("loss") == Objective("loss")
+    assert Objective.parse("max:accuracy") == Objective("accuracy", is_maximized=True)
+    for text in ("accuracy", "up:accuracy", "max:", ""):
+        with pytest.raises(UsageError, match=r"max:(NAME|accuracy)|min:NAME"):
+            Objective.parse(text)
+
+
+def test_nothing_is_decided_while_the_last_trials_run() -> None:
+    spec = spec_of(trials=1)
+    state = SearchState(spec)
+    state.apply({"kind": "job", **Job(0, 0)._asdict(), "values": {"lr": 0.1}})
+    assert next_job(state) is None
+
+
+def test_a_trial_that_failed_is_one_of_those_compared() -> None:
+    state = SearchState(spec_of())
+    for number in range(3):
+        job = Job(number, 0)
+        state.apply({"kind": "job", **job._asdict(), "values": {"lr": 0.1}})
+        outcome = Outcome(job, "done", value=float(number)) if number < 2 else Outcome(job, "nan")
+        assert next_job(state) != Job(0, 1)
+        state.apply({"kind": "result", **outcome.to_json()})
+    # Three were compared, of which one continues.
+    assert next_job(state) == Job(0, 1)

@@ -1,0 +1,162 @@
+"""The range test undoes what it did, and says when it found no answer."""
+
+import json
+import math
+import random
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+import hotlap
+from hotlap import cli
+from hotlap.errors import UsageError
+from hotlap.search.range_test import judge
+
+RATES = [10 ** (-6 + 7 * n / 99) for n in range(100)]
+
+
+class Noisy(Dataset):
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        noise = random.random() + np.random.random() + torch.rand(3)
+        return torch.full((3,), index / 64) + 0.01 * noise, int(index < 32)
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def task_of_one_model(**changes: Any) -> hotlap.Task:
+    """Return a task that gives the same model each time: what is not put back is seen."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+    given = {
+        "model": lambda: model,
+        "loss": loss,
+        "data": Noisy(),
+        "optimizer": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9),
+        "batch_size": 8,
+        "steps": 30,
+        "schedule": lambda o: torch.optim.lr_scheduler.StepLR(o, 10),
+    }
+    return hotlap.Task(**{**given, **changes})
+
+
+def trained(task: hotlap.Task) -> tuple[list[torch.Tensor], float, float, float, float]:
+    report = hotlap.train(task)
+    weights = [value.clone() for value in report.model.state_dict().values()]
+    drawn = random.random(), float(np.random.random()), float(torch.rand(()))
+    return weights, report.epochs[-1].loss, *drawn
+
+
+def test_a_training_after_a_range_test_is_the_one_without_it() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    plain = trained(task_of_one_model())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    tested = task_of_one_model()
+    before = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+    found = hotlap.find_learning_rate(tested, steps=25)
+    after = [torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()]
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert len(found.rates) == len(found.losses) >= 10
+    again = trained(tested)
+    assert all(torch.equal(a, b) for a, b in zip(plain[0], again[0], strict=True))
+    assert plain[1:] == again[1:]
+
+
+def test_groups_keep_the_ratio_of_their_rates() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def optimizer(model: Any) -> torch.optim.Optimizer:
+        groups = [
+            {"params": list(model[0].parameters()), "lr": 0.1},
+            {"params": list(model[3].parameters()), "lr": 0.01},
+        ]
+        made = torch.optim.SGD(groups)
+        made.register_step_pre_hook(
+            lambda o, *_: seen.append((o.param_groups[0]["lr"], o.param_groups[1]["lr"]))
+        )
+        return made
+
+    found = hotlap.find_learning_rate(task_of_one_model(optimizer=optimizer), steps=25)
+    assert [first for first, _ in seen] == pytest.approx(found.rates)
+    assert all(math.isclose(second, first / 10) for first, second in seen)
+
+
+def curve(of: Callable[[float], float], noise: float = 0.02) -> list[float]:
+    generator = random.Random(0)
+    return [of(rate) + noise * generator.gauss(0, 1) for rate in RATES]
+
+
+def test_the_rate_lies_below_the_one_with_the_least_loss() -> None:
+    # Falls from 1e-4 on, is least at 1e-1, and rises steeply.
+    def loss_at(rate: float) -> float:
+        fall = min(max(math.log10(rate) + 4, 0.0), 3.0)
+        return 2.3 - 0.5 * fall + max(0.0, math.log10(rate) + 1) * 20
+
+    found = judge(RATES, curve(loss_at))
+    assert found.largest is not None and 0.05 < found.largest < 0.3
+    assert found.rate == pytest.approx(found.largest / 10, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        (curve(lambda rate: 2.3, noise=0.1), "fell by .* at most"),
+        (curve(lambda rate: 2.3 - 0.3 * max(0.0, math.log10(rate) + 4)), "still fell at the high"),
+        ([math.nan], "not finite after 0 steps"),
+        ([2.3, 2.2, 2.3, math.inf], "not finite after 3 steps"),
+    ],
+    ids=["flat", "still falling", "nan at once", "diverges at once"],
+)
+def test_it_says_when_it_found_no_answer(losses: list[float], words: str) -> None:
+    found = judge(RATES[: len(losses)], losses)
+    assert found.rate is None and found.largest is None
+    assert re.search(words, found.reason)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lowest": 0.0}, "lowest=0.0"),
+        ({"lowest": 1.0, "highest": 0.1}, "lowest=1.0 and highest=0.1"),
+        ({"steps": 5}, "a range test of 5 steps"),
+    ],
+)
+def test_what_is_no_range_is_refused(options: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        hotlap.find_learning_rate(task_of_one_model(), **options)
+
+
+def test_the_command_prints_a_rate_or_why_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(Path(__file__).with_name("searched_recipe.py"), tmp_path / "recipe.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    argv = ["search", "recipe.py", "--range-test", "--json"]
+    assert cli.main([*argv, "--epochs", "12"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    low, high = found["range"]
+    assert low < found["rate"] < high
+    space = f"lr=loguniform({low:g},{high:g})"
+    assert cli.main([*argv[:3], "--epochs", "12"]) == 0
+    assert space in capsys.readouterr().out
+    # With a loss that does not depend on it, no rate is right.
+    text = (tmp_path / "recipe.py").read_text()
+    text = text.replace("return loss(", "return torch.rand(()) + 0 * loss(")
+    (tmp_path / "recipe.py").write_text(text)
+    assert cli.main([*argv, "--epochs", "12"]) == 1
+    assert json.loads(capsys.readouterr().out)["rate"] is None
+    assert not (tmp_path / "recipe.search").exists()

@@ -1,0 +1,191 @@
+"""Ray as an executor of searches, and hotlap as a trainable of Ray Tune: on a cluster made here."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotlap import cli
+from hotlap.search.executors import parse_resources
+from hotlap.search.journal import read
+from hotlap.search.on_ray import RayWorkers
+from hotlap.search.order import Order
+from hotlap.search.state import Job, Outcome
+from hotlap.search.study import JOURNAL, read_study
+
+RECIPE = Path(__file__).with_name("searched_recipe.py")
+
+
+@pytest.mark.parametrize("text", ["cpu", "cpu=x", "tpu=1", "cpu=-1", "cpu=nan"])
+def test_wrong_resources_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["search", str(RECIPE), "--engine", "ray", "--resources", text]
+    assert cli.main(argv) == 2
+    assert "Expected: cpu=NUMBER,gpu=NUMBER" in capsys.readouterr().err
+    assert parse_resources("cpu=2, gpu=0.5") == {"cpu": 2.0, "gpu": 0.5}
+    assert cli.main(["search", str(RECIPE), "--resources", "cpu=2"]) == 2
+    assert "without --engine ray" in capsys.readouterr().err
+
+
+def test_without_ray_it_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert cli.main(["search", str(RECIPE), "--engine", "ray", "--run-dir", "s"]) == 2
+    assert "pip install 'ray[tune]'" in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+class Lost(Exception):
+    """What Ray raises of a task whose machine was lost."""
+
+
+class Scripted:
+    """Ray's functions that are used, with a script of which tasks are lost."""
+
+    exceptions = SimpleNamespace(RayError=Lost)
+
+    def __init__(self, lost: int) -> None:
+        self.lost, self.cancelled = lost, 0
+        self.submitted: list[tuple[Job, Order]] = []
+
+    def remote(self, **_: Any) -> Any:
+        return lambda _: SimpleNamespace(remote=self._submit)
+
+    def _submit(self, job: Job, order: Order) -> int:
+        assert not (Path(order.folder) / "ckpt" / "LOCK").exists()
+        self.submitted.append((job, order))
+        return len(self.submitted)
+
+    def wait(self, references: list[Any], **_: Any) -> Any:
+        return references[:1], references[1:]
+
+    def get(self, number: int) -> dict[str, Any]:
+        job, order = self.submitted[number - 1]
+        # The process on the lost machine had the trial's folder.
+        root = Path(order.folder) / "ckpt"
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "LOCK").touch()
+        if number <= self.lost:
+            raise Lost("the node died")
+        return Outcome(job, "done", step=order.until, value=1.0).to_json()
+
+    def cancel(self, _: Any, *, force: bool) -> None:
+        self.cancelled += force
+
+    def shutdown(self) -> None: ...
+
+
+@pytest.mark.parametrize(("lost", "state"), [(0, "done"), (2, "done"), (3, "crash")])
+def test_a_lost_task_is_submitted_again_a_few_times(lost: int, state: str, tmp_path: Path) -> None:
+    ray = Scripted(lost)
+    workers = RayWorkers(ray, 1, {"cpu": 1, "gpu": 0}, str(tmp_path))
+    folder = str(tmp_path / "0000")
+    order = Order("recipe.py", (), folder, 10, 0, "loss", {}, None, 1)
+    workers.start(Job(0, 0), order)
+    assert workers.free == 0
+    (outcome,) = workers.wait()
+    assert outcome.state == state and len(ray.submitted) == min(lost + 1, 3)
+    assert workers.free == 1 and workers.wait() == []
+    workers.start(Job(1, 0), order)
+    workers.close()
+    assert ray.cancelled == 1
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    pytest.importorskip("ray", reason="needs ray")
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 1,
+            "include_dashboard": False,
+            "object_store_memory": 80 * 2**20,
+        },
+    )
+    try:
+        yield made
+    finally:
+        made.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_machine_costs_no_trial(cluster: Any, tmp_path: Path) -> None:
+    lost = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+    shutil.copy(RECIPE, tmp_path / "recipe.py")
+    argv = ["recipe.py", "--engine", "ray", "--address", cluster.address, "--workers", "2"]
+    argv += ["--trials", "4", "--method", "random", "--seeds", "0", "--wait-s", "0.05"]
+    with open(tmp_path / "out", "w") as out, open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hotlap", "search", *argv, "--json"],
+            cwd=tmp_path,
+            stdout=out,
+            stderr=log,
+        )
+    folder = tmp_path / "recipe.search"
+    until = time.monotonic() + 200
+    # Two trials run, one on each machine, and both have a checkpoint to continue from.
+    while len(list(folder.glob("trials/*/ckpt/step-*/MANIFEST.json"))) < 2:
+        assert time.monotonic() < until and process.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    cluster.remove_node(lost, allow_graceful=False)
+    assert process.wait(300) == 0, (tmp_path / "log").read_text()
+    found = json.loads((tmp_path / "out").read_text())
+    assert [trial["state"] for trial in found["trials"]] == ["done"] * 4
+    assert [trial["step"] for trial in found["trials"]] == [24] * 4
+    logs = [path.read_text() for path in sorted(folder.glob("trials/*/log.txt"))]
+    assert sum("resuming from" in text for text in logs) == 1
+    jobs = [record for record in read(folder / JOURNAL)[0] if record["kind"] == "job"]
+    assert len(jobs) == 4 and not read_study(folder).open
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_recipe_is_a_trainable_of_ray_tune(cluster: Any, tmp_path: Path) -> None:
+    script = tmp_path / "tuned.py"
+    script.write_text(f"""
+import json, sys
+import ray
+from ray import tune
+import hotlap
+
+ray.init(address={cluster.address!r}, log_to_driver=False)
+tuner = tune.Tuner(
+    hotlap.ray.trainable({str(RECIPE)!r}, arguments=["--epochs", "4"]),
+    param_space={{"lr": tune.grid_search([0.5, 1e-4, 2e-4])}},
+    tune_config=tune.TuneConfig(
+        metric="accuracy",
+        mode="max",
+        scheduler=tune.schedulers.ASHAScheduler(grace_period=1, max_t=4, reduction_factor=2),
+    ),
+    run_config=tune.RunConfig(storage_path={str(tmp_path / "results")!r}, verbose=1),
+)
+found = tuner.fit()
+best = found.get_best_result()
+with best.checkpoint.as_directory() as folder:
+    import os
+    steps = sorted(os.listdir(os.path.join(folder, "ckpt")))
+print(json.dumps({{"lr": best.config["lr"], "accuracy": best.metrics["accuracy"],
+                  "epochs": [r.metrics["epoch"] for r in found], "steps": steps}}))
+""")
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["lr"] == 0.5 and found["accuracy"] > 0.8
+    assert max(found["epochs"]) == 4
+    # The checkpoint that is reported with an epoch holds that epoch.
+    assert f"step-{4 * 8:012}" in found["steps"]

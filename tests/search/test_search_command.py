@@ -1,0 +1,232 @@
+"""`hotlap search`: real trials of a recipe, in processes that can be killed."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotlap import cli
+from hotlap.checkpoint.owner import is_alive
+from hotlap.search.journal import read
+from hotlap.search.local import LocalWorkers
+from hotlap.search.order import Order
+from hotlap.search.state import Job
+from hotlap.search.study import JOURNAL, read_study
+
+RECIPE = Path(__file__).with_name("searched_recipe.py")
+PLAIN = """
+import hotlap
+
+def task(*, lr: float = 0.1, steps: int = 9, seed: int = 0):
+    return hotlap.Task(model=list, loss=max, data=[0], optimizer=list, batch_size=1, steps=steps)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shutil.copy(RECIPE, tmp_path / "recipe.py")
+    (tmp_path / "plain.py").write_text(PLAIN)
+    return tmp_path
+
+
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "hotlap", "search", "recipe.py", "--json", *argv]
+
+
+def searched(here: Path, *argv: str) -> dict[str, Any]:
+    done = subprocess.run(command(*argv), cwd=here, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def alive(here: Path) -> list[int]:
+    """Return the processes that ever imported the recipe in this folder, and live."""
+    pids = (int(path.name.partition("-")[2]) for path in here.glob("seen-*"))
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def figures(found: dict[str, Any]) -> Any:
+    """Return what of a result does not depend on time."""
+    keys = ("number", "parameters", "state", "step", "value", "rungs", "seeds")
+    trials = [{key: trial[key] for key in keys} for trial in found["trials"]]
+    return trials, found["best"]["number"], found["best"]["value"], found["steps"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "no parameter of 'plain.py' has a search space"),
+        (["--space", "lr=loguniform(1,0.1)"], "is empty"),
+        (["--space", "lr=uniform(0,1)", "--method", "ahsa"], "Did you mean 'asha'"),
+        (["--space", "lr=uniform(0,1)", "--max-steps", "10"], "more than the 9 steps"),
+        (["--space", "lr=uniform(0,1)", "--method", "grid", "--points", "0"], "--points 0"),
+        (["--space", "lr=uniform(0,1)", "--objective", "accuracy"], "max:accuracy"),
+        (["--space", "lr=uniform(0,1)", "--objective", "max:acc"], "'acc' is not known"),
+        (["--space", "lr=uniform(0,1)", "--seeds", "2"], "--seeds 2"),
+        (["--space", "lr=uniform(0,1)", "--workers", "0"], "--workers 0"),
+        (["--space", "lr=uniform(0,1)", "--trials", "0"], "--trials 0"),
+        (["--space", "lr=uniform(0,1)", "--columns", "vlaue"], "Did you mean 'value'"),
+        (["--space", "lr=uniform(0,1)", "--lr", "2"], "--lr was given to the recipe"),
+        (["--space", "lr=uniform(0,1)", "--run-dir", "."], "is no folder of a search"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_before_anything_starts(
+    here: Path, argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(here.rglob("*"))
+    assert cli.main(["search", "plain.py", *argv]) == 2
+    out, err = capsys.readouterr()
+    assert words in err and not out and "Traceback" not in err
+    assert {path for path in here.rglob("*") if "__pycache__" not in path.parts} == before
+
+
+def test_tpe_without_optuna_says_how_to_install_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    argv = ["search", "plain.py", "--space", "lr=uniform(0,1)", "--method", "tpe"]
+    assert cli.main(argv) == 2
+    assert "pip install optuna" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_search_finds_a_better_configuration(here: Path) -> None:
+    found = searched(here, "--trials", "6", "--workers", "2", "--objective", "max:accuracy")
+    assert found["best"]["value"] > 0.8 and found["best"]["step"] == 24
+    assert found["comparison"]["verdict"] == "better"
+    assert found["stopped_early"] >= 3 and 2 * found["steps"] <= found["full_steps"]
+    assert not alive(here)
+    # What was found, trained by the command that is printed, is what the trial gave.
+    words = found["command"].split()
+    assert words[:3] == ["hotlap", "train", "recipe.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", *words, "--json"], cwd=here, capture_output=True, text=True
+    )
+    trained = json.loads(done.stdout)["final"]["metrics"]
+    assert trained["accuracy"] == found["best"]["value"]
+    # The same command has nothing left to do.
+    processes = len(list(here.glob("seen-*")))
+    assert searched(here, "--trials", "6", "--workers", "2", "--objective", "max:accuracy") == found
+    assert len(list(here.glob("seen-*"))) == processes + 1
+
+
+@pytest.mark.slow
+def test_out_of_memory_nan_and_crashes_are_results(here: Path) -> None:
+    space = "fault=choice('',crash,exit,memory,nan)"
+    found = searched(
+        here, "--lr", "0.5", "--space", space, "--method", "grid", "--objective", "max:accuracy"
+    )
+    states = {t["parameters"]["fault"]: (t["state"], t["error"]) for t in found["trials"]}
+    assert {fault: state for fault, (state, _) in states.items()} == {
+        "": "done",
+        "crash": "crash",
+        "exit": "crash",
+        "memory": "memory",
+        "nan": "nan",
+    }
+    assert "RuntimeError: the recipe crashes" in states["crash"][1]
+    assert "exit code 3" in states["exit"][1]
+    assert found["failures"] == {"crash": 2, "memory": 1, "nan": 1}
+
+
+@pytest.mark.slow
+def test_an_objective_that_evaluation_does_not_give_ends_the_search(here: Path) -> None:
+    text = (here / "recipe.py").read_text()
+    text = text.replace(
+        'metrics={"accuracy": accuracy}', 'evaluate=lambda m, b: {"accuracy": accuracy(m, b)}'
+    )
+    (here / "recipe.py").write_text(text)
+    done = subprocess.run(
+        command("--objective", "max:acuracy"), cwd=here, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and not done.stdout
+    assert "'acuracy', which is not measured. Expected: accuracy" in done.stderr
+
+
+def kill_once(here: Path, argv: list[str], after_s: float, number: int) -> bool:
+    """Start a search, kill it after a while; return False if it had ended before."""
+    with open(here / "log.txt", "ab") as log:
+        process = subprocess.Popen(command(*argv), cwd=here, stdout=log, stderr=log)
+        try:
+            process.wait(after_s)
+            return False
+        except subprocess.TimeoutExpired:
+            process.send_signal(number)
+            process.wait(60)
+    until = time.monotonic() + 15
+    while alive(here):
+        assert time.monotonic() < until, "a trial outlived its search"
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.slow
+def test_a_search_that_is_killed_at_random_ends_as_one_that_is_not(here: Path) -> None:
+    argv = ["--trials", "5", "--seeds", "0", "--objective", "max:accuracy", "--wait-s", "0.002"]
+    whole = searched(here, *argv, "--run-dir", "whole")
+    generator, kills = random.Random(0), 0
+    while kills < 6:
+        kind = generator.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGKILL])
+        after_s = generator.uniform(2.0, 9.0)
+        kills += kill_once(here, [*argv, "--run-dir", "killed"], after_s, kind)
+        if kills < 6 and not read_study(here / "killed").open:
+            break
+    found = searched(here, *argv, "--run-dir", "killed")
+    assert kills >= 3
+    assert figures(found) == figures(whole)
+    jobs = [
+        [r for r in read(here / name / JOURNAL)[0] if r["kind"] == "job"]
+        for name in ("whole", "killed")
+    ]
+    assert jobs[0] == jobs[1]
+    assert not alive(here)
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_asked_to_end_goes_on_and_none_outlives_its_workers(here: Path) -> None:
+    words = ("--lr", "0.5", "--wait-s", "0.02")
+    order = Order("recipe.py", words, str(here / "0"), 24, 0, "loss", {}, "cpu", 1)
+    workers = LocalWorkers(1)
+    workers.start(Job(0, 0), order)
+    until = time.monotonic() + 60
+    while not list((here / "0").glob("measured-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    (pid,) = alive(here)
+    os.kill(pid, signal.SIGTERM)
+    (outcome,) = workers.wait()
+    assert outcome.state == "done" and outcome.step == 24
+    assert "resuming from" in (here / "0" / "log.txt").read_text()
+    # Closed while a trial runs: it saves where it stands, and is gone.
+    workers.start(Job(1, 0), replace(order, folder=str(here / "1")))
+    while not list((here / "1").glob("measured-*")) and time.monotonic() < until:
+        time.sleep(0.02)
+    workers.close()
+    assert not alive(here) and workers.free == 1
+    assert len(list((here / "1" / "ckpt").glob("step-*"))) == 1
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_killed_with_its_search_goes_on_from_its_checkpoint(here: Path) -> None:
+    argv = ["--trials", "1", "--seeds", "0", "--method", "random", "--wait-s", "0.02"]
+    process = subprocess.Popen(command(*argv), cwd=here, stderr=subprocess.DEVNULL)
+    root = here / "recipe.search" / "trials" / "0000" / "ckpt"
+    until = time.monotonic() + 60
+    while not list(root.glob("step-*/MANIFEST.json")) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    found = searched(here, *argv)
+    assert found["best"]["step"] == 24
+    log = (here / "recipe.search" / "trials" / "0000" / "log.txt").read_text()
+    assert "resuming from" in log

@@ -73,7 +73,7 @@ def _search(argv: list[str], folder: Path) -> dict[str, Any]:
 
 
 def _row(seed: int, halved: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    compared = halved["comparison"] or {"verdict": "none", "gain": 0.0, "chance": 1.0}
+    compared = halved["comparison"] or {"verdict": "none", "gain": 0.0, "low": 0.0, "high": 0.0}
     return {
         "search": seed,
         "steps": halved["steps"],
@@ -86,5 +86,6 @@ def _row(seed: int, halved: dict[str, Any], whole: dict[str, Any]) -> dict[str, 
         "stopped": f"{halved['stopped_early'] / len(halved['trials']):.2f}",
         "against the default": compared["verdict"],
         "points gained": f"{100 * compared['gain']:.2f}",
-        "by chance": f"{compared['chance']:.3f}",
+        "from": f"{100 * compared['low']:.2f}",
+        "to": f"{100 * compared['high']:.2f}",
     }

@@ -47,7 +47,17 @@ class Recipe:
             )
         return made
 
-    def values(self, arguments: Sequence[str] = ()) -> tuple[tuple[str, ...], dict[str, Any]]:
+    def values(self, arguments: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the value of each parameter for arguments as `task` takes them.
+
+        Raises:
+            UsageError: an argument is not the recipe's, or has a wrong value.
+        """
+        bound = self._bind(arguments, self.function)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def given_values(self, arguments: Sequence[str]) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Return the names of what is given, and the value of each parameter that has one.
 
         Raises:

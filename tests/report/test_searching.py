@@ -61,8 +61,7 @@ def test_the_page_gives_the_best_as_a_command_and_says_what_it_is_worth() -> Non
     own = [done(0, 1, value, n) for n, value in enumerate((0.6, 0.7, 0.2), 1)]
     text = page(state_of(*WHOLE, *seeds, *own))
     assert "hotlap train 'my recipe.py' --lr 0.001" in text
-    assert "better than the recipe's own values by +0.4 in the mean of 3 seeds" in text
-    assert "equal ones differ so in 5 % of cases" in text
+    assert "better than the recipe's own values by +0.3 (90 % interval +0.2 to +0.7" in text
     assert "1 trial ended with nan; trial 2: loss is nan (my.search/trials/0002/log.txt)" in text
     assert "0 (recipe's own)" in text and "3 trials were stopped early" not in text
     own[0] = done(0, 1, 0.95, 1)

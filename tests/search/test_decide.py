@@ -126,6 +126,17 @@ def test_halving_promotes_from_where_a_trial_stands(tmp_path: Path) -> None:
     assert abs(float(result.best.values["lr"]) - 0.003) < 0.002
 
 
+def test_the_command_separates_what_hotlap_train_would_take_for_its_own() -> None:
+    values = {"lr": 0.1, "keep": 3}
+    spec = SearchSpec("recipe.py", ("--epochs", "2"), {}, None, (9,))
+    state = SearchState(spec)
+    state.apply({"kind": "job", **Job(0, 0)._asdict(), "values": values})
+    for reserved, words in ((["--run-dir"], ""), (["--keep"], "-- ")):
+        result = SearchResult(state, frozenset(reserved))
+        expected = f"hotlap train recipe.py {words}--epochs 2 --lr 0.1 --keep 3"
+        assert result.command(state.trials[0]) == expected
+
+
 @pytest.mark.parametrize("trials", [1, 2, 3, 5])
 def test_some_trial_is_trained_to_the_end_however_few_there_are(
     trials: int, tmp_path: Path
@@ -260,10 +271,11 @@ def test_a_gain_within_the_noise_of_seeds_is_the_same() -> None:
     # One seed among them that is as good is no proof, however large the mean gain is.
     assert verdict([0.9, 0.91, 0.92], [0.1, 0.1, 0.905]) == "same"
     assert verdict([0.9, 0.9, 0.9], [0.9, 0.9, 0.9]) == "same"
-    found = Comparison.of([1.0, 2.0, 3.0], [4.0, 5.0, 6.0])
-    assert (found.verdict, found.gain, found.chance) == ("better", 3.0, 1 / 20)
-    # Two pairs of 16 the other way round: 4 of the 70 orders have as many wins, or more.
-    assert Comparison.of([1.0, 2.0, 3.0, 6.0], [4.0, 5.0, 7.0, 8.0]).chance == 4 / 70
+    found = Comparison.of([1.0, 2.0, 3.0], [4.0, 5.0, 6.5])
+    assert (found.verdict, found.gain, found.low, found.high) == ("better", 3.0, 1.0, 5.5)
+    # With four seeds, 15 wins of 16 are needed: 2 of the 70 orders have as many.
+    assert Comparison.of([1.0, 2.0, 3.0, 4.5], [4.0, 5.0, 7.0, 8.0]).verdict == "better"
+    assert Comparison.of([1.0, 2.0, 3.0, 6.0], [4.0, 5.0, 7.0, 8.0]).verdict == "same"
 
 
 def test_equal_configurations_are_rarely_called_different() -> None:

@@ -78,7 +78,7 @@ def task_and_values_of(target: Target) -> Iterator[tuple[Task, dict[str, Any]]]:
                 "was called on an exhausted iterator. Check that the iterator is not empty."
             ) from error
         try:
-            yield task, recipe.values(target.args)[1]
+            yield task, recipe.values(target.args)
         except SystemExit as error:
             frames = traceback.extract_tb(error.__traceback__)
             users = [frame for frame in frames if is_users(frame.filename)]

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from hotlap.cli import train
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
+from hotlap.cli.parser import app_of, options_of
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -142,7 +144,7 @@ def search(
         study = Study(folder, asked.spec, asked.space)
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
-    result = SearchResult(state)
+    result = SearchResult(state, frozenset(options_of(app_of(train.COMMAND))))
     if json:
         jsonout.write({**result.to_json(), "run_dir": str(folder)})
     else:

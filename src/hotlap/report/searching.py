@@ -201,9 +201,9 @@ def _comparison_text(result: Any) -> str:
         if state.trials[0].failed:
             return f"The recipe's own values failed: {printable(state.trials[0].last.error)}"
         return "It was not compared with the recipe's own values over other seeds."
+    interval = f"90 % interval {found.low:+.4g} to {found.high:+.4g}"
     figures = (
-        f"by {found.gain:+.4g} in the mean of {len(found.own)} seeds; its own: "
-        f"{_mean_text(found.own)}; equal ones differ so in {100 * found.chance:.0f} % of cases"
+        f"by {found.gain:+.4g} ({interval}, {found.seeds} seeds; its own: {_mean_text(found.own)})"
     )
     if found.verdict == "same":
         return (

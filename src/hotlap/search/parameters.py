@@ -122,7 +122,7 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
         if spaces:
             found[name] = spaces[0]
     overridden = dict(_parse(text, recipe) for text in given)
-    fixed, others = recipe.values(arguments)
+    fixed, others = recipe.given_values(arguments)
     for name in fixed:
         if name in overridden:
             raise UsageError(

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from hotlap.search.decide import finalists, repeated
@@ -26,9 +26,12 @@ class Comparison:
     verdict: str
     """`better`, `same` or `worse`."""
     gain: float
-    """Difference of the means; positive where the best one is better."""
-    chance: float
-    """Chance that equal configurations differ so much, in this direction."""
+    """Median of the differences between seeds of one and of the other; positive where the best one
+    is better."""
+    low: float
+    high: float
+    """Ends of its interval; the verdict is `same` if 0 lies in it."""
+    seeds: int
     best: tuple[float, ...]
     """The objective with each seed."""
     own: tuple[float, ...]
@@ -37,27 +40,27 @@ class Comparison:
     def of(
         cls, best: Sequence[float], own: Sequence[float], objective: Objective | None = None
     ) -> "Comparison":
-        """Return the comparison, by the exact test of Mann and Whitney.
+        """Return the comparison, by the exact test of Mann and Whitney and the interval that
+        belongs to it (Hodges and Lehmann).
 
         It asks only which seeds are better than which: few seeds do not show how the objective is
         distributed, and a rate that is too large fails with some seeds.
 
         Args:
             best: the objective of the best configuration, by seed.
-            own: of the recipe's own.
+            own: of the recipe's own, as many.
             objective: which way is better.
         """
         rank = (objective or Objective()).rank
-        gain = rank(fmean(own)) - rank(fmean(best))
-        higher, lower = (best, own) if gain > 0 else (own, best)
-        wins = sum(rank(a) < rank(b) for a in higher for b in lower)
-        chance = _chance(wins, len(higher), len(lower))
-        verdict = "same" if chance > _LEVEL else ("better" if gain > 0 else "worse")
-        return cls(verdict, gain, chance, tuple(best), tuple(own))
+        gains = sorted(rank(theirs) - rank(ours) for ours in best for theirs in own)
+        needed = _wins_needed(len(best), len(own))
+        low, high = gains[len(gains) - needed], gains[needed - 1]
+        verdict = "better" if low > 0 else ("worse" if high < 0 else "same")
+        return cls(verdict, median(gains), low, high, len(best), tuple(best), tuple(own))
 
 
-def _chance(wins: int, a: int, b: int) -> float:
-    """Return the chance of as many wins, or more, among all pairs of two groups that are alike."""
+def _wins_needed(a: int, b: int) -> int:
+    """Return how many of all pairs of two groups one must win to be called better."""
 
     @cache
     def count(wins: int, a: int, b: int) -> int:
@@ -69,8 +72,11 @@ def _chance(wins: int, a: int, b: int) -> float:
         # The last one of all is of the first group, and wins against all of the second; or not.
         return count(wins - b, a - 1, b) + count(wins, a, b - 1)
 
-    orders = sum(count(each, a, b) for each in range(wins, a * b + 1))
-    return orders / math.comb(a + b, a)
+    orders, needed = 0, a * b + 1
+    while (orders + count(needed - 1, a, b)) / math.comb(a + b, a) <= _LEVEL:
+        needed -= 1
+        orders += count(needed, a, b)
+    return needed
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class SearchResult:
     """What a search found."""
 
     state: SearchState
+    reserved: frozenset[str] = frozenset()
+    """Options of `hotlap train` itself: parameters with their names are given behind `--`."""
 
     @property
     def best(self) -> TrialState | None:
@@ -152,8 +160,9 @@ class SearchResult:
     def command(self, trial: TrialState) -> str:
         """Return the command line that trains a configuration."""
         spec = self.state.spec
-        words = ["hotlap", "train", spec.recipe, *spec.args, *words_of(trial.values)]
-        return shlex.join(words)
+        given = [*spec.args, *words_of(trial.values)]
+        is_taken = any(word.partition("=")[0] in self.reserved for word in given)
+        return shlex.join(["hotlap", "train", spec.recipe, *(["--"] if is_taken else []), *given])
 
     def to_json(self) -> dict[str, Any]:
         """Return what `hotlap search --json` prints."""

@@ -161,13 +161,13 @@ def test_work_of_the_process_and_its_children_is_counted() -> None:
 def test_what_is_written_to_the_disk_is_counted(tmp_path: Path) -> None:
     if not hasattr(psutil.Process(), "io_counters"):
         pytest.skip("the system counts no reads and writes of a process")
-    watched = Monitor()
     begun = time.monotonic()
+    watched = Monitor()
     (tmp_path / "file").write_bytes(bytes(2**22))
     found = watched.sample()
     written = found["disk_write_bytes_per_s"] * (time.monotonic() - begun)
     # A file system in memory writes nothing to storage.
-    assert written >= 0.8 * 2**22 or written == 0
+    assert written >= 2**22 or written == 0
 
 
 def test_a_process_that_does_not_exist_is_refused() -> None:

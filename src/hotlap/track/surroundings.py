@@ -65,21 +65,23 @@ def code_in(folder: Path) -> dict[str, Any]:
 
     Empty where there is none, or git cannot say. Files that git does not track do not count.
     """
-    if not any((each / ".git").exists() for each in (folder, *folder.parents)):
+    top = next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
+    said = None if top is None else _git_status(folder)
+    if said is None:
         return {}
-    top, commit = _git(folder, "rev-parse", "--show-toplevel"), _git(folder, "rev-parse", "HEAD")
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    if top is None or commit is None:
-        return {}
-    return {"folder": top, "commit": commit, "dirty": None if changed is None else bool(changed)}
+    found = re.search(r"^# branch\.oid ([0-9a-f]{40,})$", said, re.MULTILINE)
+    is_dirty = any(line and not line.startswith("#") for line in said.splitlines())
+    return {"folder": str(top), "commit": found[1] if found else None, "dirty": is_dirty}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git_status(folder: Path) -> str | None:
+    """Return what git says of commit and changes, in one call; None if it cannot."""
     # Else `status` would take the repository's lock, and a commit meanwhile fail.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    options = ["--porcelain=v2", "--branch", "--untracked-files=no"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", str(folder), "status", *options],
             capture_output=True,
             text=True,
             errors="replace",
@@ -87,7 +89,7 @@ def _git(folder: Path, *words: str) -> str | None:
             stdin=subprocess.DEVNULL,
             env=environment,
         )
-        return done.stdout.strip() if done.returncode == 0 else None
+        return done.stdout if done.returncode == 0 else None
     return None
 
 

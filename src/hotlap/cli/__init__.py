@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "run": "Run an unedited script under a plan.",
     "train": "Train a recipe with hotlap's own engine.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",
+    "report": "One self-contained page of a stored result, of a run, or of two runs compared.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
 }

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -68,8 +69,8 @@ def example() -> Path:
     )
 
 
-def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
-    """Tell the story.
+def demo(console: Console, host: Host, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tell the story, and return it as data: what `page_of_story` shows.
 
     Args:
         console: where the pages go.
@@ -98,9 +99,10 @@ def demo(console: Console, host: Host, say: Callable[[str], None]) -> None:
     tuning_page.page(found, console)
     console.rule("3. Run it")
     shown = Script(path="plain.py", args=("--epochs", str(_SHOWN_EPOCHS * factor)), cwd=str(folder))
-    _show_runs(shown, found.plan, found.verdict.tier, console, say)
+    runs = _show_runs(shown, found.plan, found.verdict.tier, console, say)
     console.rule("4. Your own script")
     console.print(_NEXT)
+    return {"diagnosis": diagnosis.to_json(), "tuning": found.to_json(), "runs": runs}
 
 
 def hints_of(diagnosis: Diagnosis) -> list[Hint]:
@@ -135,11 +137,12 @@ def _find_data(folder: Path, console: Console) -> int:
 
 def _show_runs(
     script: Script, plan: Plan, tier: str, console: Console, say: Callable[[str], None]
-) -> None:
+) -> list[dict[str, Any]]:
     say("the plain script")
     plain = _run_timed(script, Plan())
     say("hotlap run, without a plan: exact techniques only")
     exact = _run_timed(script, EXACT_PLAN)
+    runs = [("plain", plain), ("hotlap run, without a plan", exact)]
     same = (
         "byte for byte the plain script's output"
         if plain.learned == exact.learned
@@ -153,6 +156,7 @@ def _show_runs(
     if plan:
         say("hotlap run --plan, the tuned one")
         tuned = _run_timed(script, plan)
+        runs.append((f"hotlap run --plan ({tier})", tuned))
         console.print(_last_lines(f"hotlap run --plan ({tier})", tuned))
         console.print(f"  {plain.seconds / tuned.seconds:.2f}x for the whole run, with start-up")
     else:
@@ -166,6 +170,10 @@ def _show_runs(
             f"a plan that must leave every bit as it is changed what `{script}` prints. This is a "
             "bug in hotlap. Report it to its developers, with the lines above."
         )
+    return [
+        {"name": name, "seconds": run.seconds, "last_line": run.learned.strip().splitlines()[-1:]}
+        for name, run in runs
+    ]
 
 
 def _run_timed(script: Script, plan: Plan) -> Shown:

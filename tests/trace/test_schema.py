@@ -40,3 +40,20 @@ def test_whole_epochs_are_averaged_with_what_lies_between_them() -> None:
     assert given.covers_whole_periods
     assert list(given.window()) == [1, 2, 3, 4, 5, 6]
     assert given.phase_means()["data"] == pytest.approx(4.0)
+
+
+def test_steady_phases_are_those_of_the_last_whole_epoch() -> None:
+    given = trace([9.0] * 11 + [2.0] * 15, [0, 10, 20])
+    assert given.has_later_epoch and given.steady_phases()["data"] == 2.0
+    # Of the first epoch alone it is known what it takes to read.
+    given = trace([9.0] * 11 + [2.0] * 15, [0, 10])
+    assert not given.has_later_epoch and given.steady_phases() == given.phase_means()
+
+
+def test_a_timeline_has_few_columns_and_leaves_out_the_first_step() -> None:
+    given = trace([100.0, *map(float, range(1, 9))], [0, 4])
+    found = given.timeline(4)
+    assert found["each"] == 2 and found["steps"] == [2, 4, 6, 8] and found["epochs"] == [1, 5]
+    assert found["phases"]["data"] == [1.5, 3.5, 5.5, 7.5]
+    assert given.timeline()["phases"]["data"] == [float(k) for k in range(1, 9)]
+    assert trace([5.0], [0]).timeline()["steps"] == [1]

@@ -22,6 +22,7 @@ from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
 from hotlap.report import tuning as report
 from hotlap.techniques import Numerics
+from hotlap.trace.schema import PHASES
 from hotlap.tuning import concluding, stages
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import conclude
@@ -336,3 +337,18 @@ def test_without_time_to_watch_the_plan_its_start_and_first_epoch_are_those_of_t
         found = conclude(tuner, seen, final, [rung(final, plan)])
         predicted = found.whole_run["best"].seconds
         assert predicted == pytest.approx(as_before + (plain_s - as_before) / 2, rel=0.01)
+
+
+def test_the_phases_of_the_plans_own_run_are_kept_beside_the_plain_ones(
+    own_run: dict[str, Any],
+) -> None:
+    final = faked.raced({RESIDENT: 1.6})
+    found = conclude(tried(faked.tuner(), final), faked.watched(), final, [rung(final)])
+    assert found.best_phases is not None and found.best_phases.keys() == {*PHASES}
+    data = found.to_json()
+    assert data["best_phases"] == found.best_phases
+    assert data["phases"] == found.trace.steady_phases()
+    # What is not claimed is not shown beside it.
+    own_run["setup_s"] = 40.0
+    lost = conclude(tried(faked.tuner(), final), faked.watched(), final, [rung(final)])
+    assert not lost.gained and lost.to_json()["best_phases"] is None

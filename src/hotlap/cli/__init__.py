@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "search": "Find better hyperparameters of a recipe, and stop trials early that promise little.",
     "runs": "List past runs, and compare two: what differs, and where they ended.",
     "export": "Write a trained model as a state dict, torch.export program or ONNX.",
+    "report": "One self-contained page of a stored result, of a run, or of two runs compared.",
     "explain": "A technique, a finding, an error or a plan file, explained.",
     "env": "What this machine can do, its measured ceilings, and what is wrong with its set-up.",
 }

@@ -1,11 +1,12 @@
 """`hotlap demo`: the whole story on real data."""
 
 from hotlap.cli.command import Command
+from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host
 from hotlap.cli.starting import say
 
 
-def demo() -> int:
+def demo(*, page: PageFile = None) -> int:
     """Tell the whole story on one real script: diagnose it, tune it, prove it, and run it.
 
     Uses FashionMNIST where it is found or can be downloaded, else scikit-learn's digits. Takes
@@ -14,8 +15,19 @@ def demo() -> int:
     from hotlap import demo as story
     from hotlap.report.terminal import page_console
 
-    story.demo(page_console(), detect_host(), say)
+    check_page(page)
+    host = detect_host()
+    told = story.demo(page_console(), host, say)
+    tokens = () if page is None else ("--page", page)
+    write_page(page, signed("demo", told, host, tokens, "demo"))
     return 0
 
 
-COMMAND = Command(name="demo", function=demo, examples=("hotlap demo    # needs no argument",))
+COMMAND = Command(
+    name="demo",
+    function=demo,
+    examples=(
+        "hotlap demo    # needs no argument",
+        "hotlap demo --page story.html    # and the whole story as a page",
+    ),
+)

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import Duration, JsonFlag
+from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -52,6 +53,7 @@ def diagnose(
         str | None, Parameter(help="File for PyTorch's memory viewer; --memory on CUDA only.")
     ] = None,
     out: Annotated[str | None, Parameter(help="File for the JSON document.")] = None,
+    page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
     """Say why a training script is slow, with the measured cost of each cause.
@@ -77,7 +79,8 @@ def diagnose(
     """
     if out is not None:
         check_json(Path(out), f"--out {out}")
-    tell = partial(_tell, json=json, out=out)
+    check_page(page)
+    tell = partial(_tell, json=json, out=out, page_file=page, typed=target.typed)
     if target.script is not None and is_trace_file(target.script):
         others = {
             "--hide": hide,
@@ -88,6 +91,7 @@ def diagnose(
             "--memory": memory,
             "--svg": svg,
             "--snapshot": snapshot,
+            "--page": page,
         }
         return _read_trace(target, [name for name, value in others.items() if value], tell)
     from hotlap.diagnosis.causes import diagnose as find_causes
@@ -111,17 +115,40 @@ def diagnose(
     request = request_profile(profile, trace, host)
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = find_causes(lab, host, budget_s=budget, rules=rule, profile=request, progress=say)
-    tell(found, text.page)
+    tell(found, text.page, "diagnosis", host)
     # The report's notes say why.
     return 1 if request is not None and found.profile is None else 0
 
 
-def _tell(found: Any, page: Callable[[Any, Any], None], *, json: bool, out: str | None) -> int:
-    """Print what was found, and write it to a file if that was asked for."""
+def _tell(
+    found: Any,
+    page: Callable[[Any, Any], None],
+    kind: str = "",
+    host: Any = None,
+    *,
+    json: bool,
+    out: str | None,
+    page_file: str | None,
+    typed: tuple[str, ...],
+) -> int:
+    """Print what was found, and write it to files if that was asked for.
+
+    Args:
+        found: a record with `to_json`.
+        page: prints it.
+        kind: of the document; empty for one of which there is no page.
+        host: where it was measured.
+        json: print the document.
+        out: file for the document.
+        page_file: file for the HTML page.
+        typed: the tokens behind the command's name.
+    """
     from hotlap.report import jsonout
     from hotlap.report.terminal import page_console
 
     data = found.to_json()
+    if kind:
+        data = signed(kind, data, host, typed, "diagnose")
     if out is not None:
         with open(out, "w", encoding="utf-8") as file:
             jsonout.write(data, file)
@@ -129,10 +156,11 @@ def _tell(found: Any, page: Callable[[Any, Any], None], *, json: bool, out: str 
         jsonout.write(data)
     else:
         page(found, page_console())
+    write_page(page_file, data)
     return 0
 
 
-def _read_trace(target: Target, others: Sequence[str], tell: Callable[[Any, Any], int]) -> int:
+def _read_trace(target: Target, others: Sequence[str], tell: Callable[..., int]) -> int:
     from hotlap.report import profile as text
     from hotlap.trace.chrome.reading import read_trace
     from hotlap.trace.chrome.summary import summarize
@@ -167,10 +195,11 @@ def _diagnose_memory(
     hide: tuple[str, ...],
     svg: str | None,
     snapshot: str | None,
-    tell: Callable[[Any, Any], int],
+    tell: Callable[..., int],
 ) -> int:
     from hotlap.diagnosis.memory import find_memory
     from hotlap.diagnosis.outfiles import check_snapshot, check_svg
+    from hotlap.host.facts import Host
     from hotlap.report import memory as text
     from hotlap.techniques import EXACT_PLAN
 
@@ -178,15 +207,16 @@ def _diagnose_memory(
     if svg is not None:
         check_svg(Path(svg), f"--svg {svg}")
     if snapshot is not None:
-        check_snapshot(Path(snapshot), f"--snapshot {snapshot}", detect_host())
+        check_snapshot(Path(snapshot), f"--snapshot {snapshot}", Host.detect())
     if script.kind == "recipe":
         say(f"`{script}` is a recipe: hotlap's engine trains it under {EXACT_PLAN}")
+    host = detect_host()
     with lab_of(script, hide=hide) as lab:
         to = Path(snapshot).absolute() if snapshot is not None else None
         found = find_memory(lab, budget_s=budget, snapshot=to, progress=say)
     if svg is not None:
         text.write_svg(found.trace, Path(svg))
-    tell(found, text.page)
+    tell(found, text.page, "memory", host)
     # The report's notes say why.
     return 1 if snapshot is not None and not found.trace.has_snapshot else 0
 
@@ -198,6 +228,7 @@ COMMAND = Command(
     examples=(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
+        "hotlap diagnose train.py --page why.html   # the same as a page to look at",
         "hotlap diagnose train.py --trace traces    # and a trace with named modules",
         "hotlap diagnose trace.json.gz              # of torch.profiler, from anywhere",
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",

@@ -9,12 +9,13 @@ from cyclopts import Parameter
 from hotlap.cli.command import Command
 from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
+from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.ranks import RankRequest, is_first_rank
 from hotlap.cli.script import recipe_of, task_and_values_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.tracking import TrackRequest, about_recipe
-from hotlap.errors import DoesNotFit, HotlapError
+from hotlap.errors import DoesNotFit, HotlapError, UsageError
 
 
 def train(
@@ -106,6 +107,7 @@ def train(
         str, Parameter(help="Time between samples of system metrics, which --run-dir records.")
     ] = "2s",
     technique: tuple[str, ...] = (),
+    page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
     """Train a recipe with hotlap's engine.
@@ -136,11 +138,10 @@ def train(
     from hotlap.engine.train import train as train_task
     from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun
-    from hotlap.report import jsonout
     from hotlap.report import training as text
-    from hotlap.report.terminal import page_console
 
     path = recipe_of(target)
+    _check_page(page, estimate)
     tracking = TrackRequest(track, every, run_dir or resume)
     request = MicroBatchRequest(micro_batch, memory, again, estimate)
     ranks = RankRequest(devices, device, run_dir, resume, restarts, rank_timeout)
@@ -181,8 +182,8 @@ def train(
             )
     split.remember(done)
     if is_first_rank():
-        found = {**done.to_json(), **split.to_json()}
-        jsonout.write(found) if json else text.page(done, page_console())
+        found = {"script": str(target), **done.to_json(), **split.to_json()}
+        _tell(done, signed("training", found, host, target.typed, "train"), page, json)
     if not done.is_stopped:
         return 0
     say(text.stop_line(done, stopping.name))
@@ -201,6 +202,28 @@ def _choose(recipe: Any, plan: str | None, host: Any, techniques: tuple[str, ...
         by_hand=True,
         techniques=techniques,
     )
+
+
+def _check_page(page: str | None, estimate: bool) -> None:
+    if page is not None and estimate:
+        raise UsageError(
+            f"--page {page} cannot be used with --estimate, which trains nothing. Remove one of "
+            "them."
+        )
+    if is_first_rank():
+        check_page(page)
+
+
+def _tell(done: Any, found: dict[str, Any], page: str | None, json: bool) -> None:
+    from hotlap.report import jsonout
+    from hotlap.report import training as text
+    from hotlap.report.terminal import page_console
+
+    if json:
+        jsonout.write(found)
+    else:
+        text.page(done, page_console())
+    write_page(page, found)
 
 
 def _say_what_begins(plan_line: str, task: Any, *, is_saved: bool) -> None:
@@ -263,6 +286,7 @@ COMMAND = Command(
     examples=(
         "hotlap train recipe.py --run-dir runs/1 --lr 3e-4   # --lr is the recipe's",
         "hotlap train recipe.py --run-dir runs/2 --plan auto   # as `tune` found",
+        "hotlap train recipe.py --page run.html   # the result as a page to look at",
         "hotlap train recipe.py --run-dir runs/3 --save-every 10m --resume auto",
         "hotlap train recipe.py --run-dir runs/4 --weights old.pth   # never run",
         "hotlap train recipe.py --run-dir runs/5 --devices 2   # one model on two devices",

@@ -1,20 +1,24 @@
 """`hotlap tune`: find the fastest plan, and prove it."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command
 from hotlap.cli.options import Duration, JsonFlag
+from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
+from hotlap.lab.subject import Subject
 
 NOTHING_TO_GAIN = 3
 NOT_PROVEN = 4
+_NO_PLAN = {"plan_file": None, "use": None}
 
 
 def tune(
@@ -37,6 +41,7 @@ def tune(
     every: Annotated[
         bool, Parameter(name="--all", help="List the techniques that are not applicable, too.")
     ] = False,
+    page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
     """Find the fastest plan by measured trials, prove it, and write the plan file.
@@ -86,6 +91,7 @@ def tune(
     script = script_or_recipe(target, python)
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path, aim, steps)
+    check_page(page)
     host = detect_host()
     room = memory_given(memory)
     fitted = fit_plain(
@@ -117,23 +123,36 @@ def tune(
     is_written = found.gained or bool(found.base)
     if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
+    use = _use("auto" if out is None else str(path), target, script)
+    more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
+    kept_at = None if before is None else kept.when
+    document = _document(found, more, target, host, kept_at)
     if json:
-        more = {"plan_file": str(path) if is_written else None, "is_kept": before is not None}
-        jsonout.write({**found.to_json(), **more})
+        jsonout.write(document)
     else:
         text.page(found, page_console(), every=every)
-        given = "auto" if out is None else str(path)
-        use = "" if script.step_owner == "engine" else f"hotlap run --plan {given} {target}"
         said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
         page_console().print(f"\n{said}")
+    write_page(page, document)
     if exit_code and not found.gained:
         return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
     return 0
 
 
+def _document(
+    found: Any, more: Mapping[str, Any], target: Target, host: Any, kept_at: str | None
+) -> dict[str, Any]:
+    data = {**found.to_json(), **more, "is_kept": kept_at is not None}
+    return signed("tuning", data, host, target.typed, "tune", kept_at)
+
+
+def _use(plan: str, target: Target, script: Subject) -> str:
+    command = "train" if script.step_owner == "engine" else "run"
+    return f"hotlap {command} --plan {plan} {target}"
+
+
 def _written(plan_hash: str, path: Path, use: str) -> str:
-    said = f"Plan {plan_hash} written to {path}."
-    return f"{said} To use it: {use}" if use else said
+    return f"Plan {plan_hash} written to {path}. To use it: {use}"
 
 
 def _not_written(path: Path) -> str:
@@ -152,6 +171,7 @@ COMMAND = Command(
     takes_script=True,
     examples=(
         "hotlap tune train.py --epochs 10 --budget 3m    # --epochs is the script's",
+        "hotlap tune train.py --page tuning.html    # the result as a page to look at",
         "hotlap tune --accept exact -m package.train",
         "hotlap tune recipe.py --lr 3e-4 --accept statistical    # --lr is the recipe's",
     ),

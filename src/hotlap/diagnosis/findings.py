@@ -117,6 +117,7 @@ class Diagnosis:
             "opportunities": [asdict(opportunity) for opportunity in self.opportunities],
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "suspects": [asdict(suspect) for suspect in self.suspects],
+            "timeline": trace.timeline(),
             "lines": [asdict(line) for lines in self.hot_lines().values() for line in lines],
             "anchor": asdict(trace.anchor),
             "ruled_out": list(self.ruled_out),

@@ -20,6 +20,7 @@ from hotlap.rules.memory import MemoryFinding, find_all
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 from hotlap.trace.memory_schema import MemoryTrace
+from hotlap.trace.memory_timeline import timeline_of
 
 _ROWS = 10
 _WATCH_SHARE = 0.3
@@ -92,6 +93,7 @@ class MemoryDiagnosis:
                 "resident_bytes": list(trace.resident),
                 "device_peak": asdict(trace.device_peak) if trace.device_peak else None,
                 "autocast": self.autocast,
+                "timeline": timeline_of(trace),
             },
             "unprotected": list(self.unprotected),
             "notes": list(trace.notes),

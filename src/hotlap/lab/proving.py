@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotlap.errors import TrialError
+from hotlap.lab.curves import loss_curves
 from hotlap.lab.followed_runs import FollowedRuns
 from hotlap.lab.recipe_repetition import (
     DTYPES,
@@ -205,7 +206,7 @@ class Prover:
         control: SampledSteps | None = None,
         seeds: SeedLosses | None = None,
     ) -> Verdict:
-        return judge(
+        verdict = judge(
             self.plain,
             record,
             claimed=claimed,
@@ -215,6 +216,9 @@ class Prover:
             checks=self.checks,
             seeds=seeds,
         )
+        plain_seeds = () if seeds is None else seeds.plain
+        curves = loss_curves(self.plain["losses"], record["losses"], plain_seeds)
+        return replace(verdict, curves=curves)
 
     def _seeds(self, plan: Plan, record: Mapping[str, Any]) -> SeedLosses | None:
         if "seeds" not in self.checks:

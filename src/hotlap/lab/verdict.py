@@ -37,6 +37,7 @@ from hotlap.lab.auxiliary_checks import (
 )
 from hotlap.lab.chain import check_custody, check_start
 from hotlap.lab.coverage import Limit, covers, limits, not_checked
+from hotlap.lab.curves import LossCurves
 from hotlap.lab.delivery import check_delivery
 from hotlap.lab.sampled_steps import (
     Check,
@@ -86,6 +87,8 @@ class Verdict:
     """The smallest changes that would have been seen."""
     not_checked: tuple[str, ...] = ()
     """What it says nothing of."""
+    curves: LossCurves | None = None
+    """The losses of both runs; None where they were not recorded."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

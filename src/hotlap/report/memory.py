@@ -1,6 +1,5 @@
 """The page of `hotlap diagnose --memory`, and its timeline as one SVG file."""
 
-from html import escape
 from pathlib import Path
 
 from rich.console import Console
@@ -8,26 +7,17 @@ from rich.table import Table
 
 from hotlap.diagnosis.memory import MemoryDiagnosis
 from hotlap.report.autocast import autocast_line
+from hotlap.report.page.memory_chart import draw_memory
+from hotlap.report.page.standalone import standalone
 from hotlap.report.printable import printable
 from hotlap.rules.memory.record import size
 from hotlap.trace.memory_schema import KINDS, MemoryTrace
+from hotlap.trace.memory_timeline import timeline_of
 
 _BAR = 40
 _LINES = 10
-_COLORS = {
-    "other": "#999999",
-    "parameters": "#0072B2",
-    "optimizer": "#56B4E9",
-    "gradients": "#009E73",
-    "batches": "#F0E442",
-    "retained": "#D55E00",
-    "activations": "#E69F00",
-    "temporaries": "#CC79A7",
-}
-"""The colours of Okabe and Ito, which people with any colour vision can tell apart; from the
-bottom of the picture to its top."""
-_WIDTH, _HEIGHT, _LEFT, _TOP = 960, 360, 80, 50
-_COLUMNS = 960
+_WIDTH = 1000
+"""Pixels of the picture."""
 
 
 def page(diagnosis: MemoryDiagnosis, console: Console) -> None:
@@ -109,97 +99,4 @@ def write_svg(trace: MemoryTrace, path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    path.write_text(draw(trace))
-
-
-def draw(trace: MemoryTrace) -> str:
-    """Return the timeline as SVG: bytes over the allocations and frees, in order, by kind."""
-    columns = _columns(trace)
-    count = max(1, len(trace.events))
-    top = trace.peak.bytes * 1.08 or 1.0
-    unit, name = (
-        (2**30, "GiB") if top >= 2**30 else (2**20, "MiB") if top >= 2**20 else (1024, "KiB")
-    )
-
-    def x(event: float) -> float:
-        return _LEFT + event / count * _WIDTH
-
-    def y(amount: float) -> float:
-        return _TOP + _HEIGHT * (1 - amount / top)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" '
-        f'height="{_TOP + _HEIGHT + 100}" font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
-    floor = [0] * len(columns)
-    for kind, color in _COLORS.items():
-        ceiling = [low + kinds[kind] for low, (_, kinds) in zip(floor, columns, strict=True)]
-        if ceiling != floor:
-            events = [event for event, _ in columns]
-            up = [f"{x(e):.1f},{y(v):.1f}" for e, v in zip(events, ceiling, strict=True)]
-            down = [f"{x(e):.1f},{y(v):.1f}" for e, v in zip(events, floor, strict=True)]
-            points = " ".join([*up, *reversed(down)])
-            parts.append(
-                f'<polygon points="{points}" fill="{color}"><title>{kind}</title></polygon>'
-            )
-        floor = ceiling
-    for tick in range(6):
-        amount = top * tick / 5
-        parts.append(
-            f'<line x1="{_LEFT - 5}" x2="{_LEFT}" y1="{y(amount):.1f}" y2="{y(amount):.1f}" '
-            f'stroke="black"/><text x="{_LEFT - 8}" y="{y(amount) + 4:.1f}" text-anchor="end">'
-            f"{amount / unit:.3g}</text>"
-        )
-    bottom, begin = _TOP + _HEIGHT, 0
-    for step, end in enumerate(trace.step_ends, 1):
-        parts.append(
-            f'<line x1="{x(end):.1f}" x2="{x(end):.1f}" y1="{_TOP}" y2="{bottom + 5}" '
-            'stroke="black" stroke-opacity="0.35" stroke-dasharray="2 3"/>'
-            f'<text x="{x((begin + end) / 2):.1f}" y="{bottom + 18}" text-anchor="middle">'
-            f"{step}</text>"
-        )
-        begin = end
-    parts += _words(trace, name, x(trace.peak.at), y(trace.peak.bytes))
-    return "\n".join([*parts, "</svg>\n"])
-
-
-def _words(trace: MemoryTrace, unit: str, peak_x: float, peak_y: float) -> list[str]:
-    bottom, peak = _TOP + _HEIGHT, trace.peak
-    middle = _TOP + _HEIGHT / 2
-    anchor = "end" if peak_x > _LEFT + _WIDTH / 2 else "start"
-    label = f"peak: {size(peak.bytes)}, step {peak.step}, {peak.phase}"
-    parts = [
-        f'<path d="M{_LEFT} {_TOP}V{bottom}H{_LEFT + _WIDTH}" fill="none" stroke="black"/>',
-        f'<circle cx="{peak_x:.1f}" cy="{peak_y:.1f}" r="4" fill="black"/>',
-        f'<text x="{peak_x:.1f}" y="{peak_y - 8:.1f}" text-anchor="{anchor}">'
-        f"{escape(label)}</text>",
-        f'<text x="{_LEFT + _WIDTH / 2}" y="{bottom + 40}" text-anchor="middle">step (allocations '
-        "and frees in order)</text>",
-        f'<text transform="translate(22 {middle}) rotate(-90)" text-anchor="middle">memory of '
-        f"tensors ({unit})</text>",
-        f'<text x="{_LEFT}" y="22" font-size="15">Memory of tensors by kind, {trace.device}</text>',
-    ]
-    for place, (kind, color) in enumerate(_COLORS.items()):
-        left = _LEFT + place * 118
-        parts.append(
-            f'<rect x="{left}" y="{bottom + 62}" width="14" height="14" fill="{color}" '
-            f'stroke="black" stroke-width="0.5"/>'
-            f'<text x="{left + 20}" y="{bottom + 74}">{kind}</text>'
-        )
-    return parts
-
-
-def _columns(trace: MemoryTrace) -> list[tuple[int, dict[str, int]]]:
-    """Return (event, kind -> bytes) of each column: the moment at which most was alive in it."""
-    width = max(1.0, len(trace.events) / _COLUMNS)
-    kinds = dict.fromkeys(KINDS, 0)
-    found: dict[int, tuple[int, int, dict[str, int]]] = {}
-    alive = 0
-    for event, (number, change) in enumerate(trace.events):
-        kinds[trace.blocks[number].kind] += change
-        alive += change
-        column = int(event / width)
-        if column not in found or alive > found[column][0]:
-            found[column] = (alive, event, dict(kinds))
-    return [(event, row) for _, event, row in found.values()]
+    path.write_text(standalone(draw_memory(timeline_of(trace), _WIDTH)), encoding="utf-8")

@@ -151,6 +151,40 @@ class Trace:
         rows = [self.steps[i] for i in self.window()]
         return {name: fmean(row[k] for row in rows) for k, name in enumerate(PHASES)}
 
+    @property
+    def has_later_epoch(self) -> bool:
+        """True if an epoch after the first was observed as a whole."""
+        return len([start for start in self.epoch_starts if start < len(self.steps)]) >= 3
+
+    def steady_phases(self) -> dict[str, float]:
+        """Return phase -> ms of the mean step of the last whole epoch.
+
+        Where no epoch but the first was observed as a whole, it is `phase_means()`.
+        """
+        if not self.has_later_epoch:
+            return self.phase_means()
+        starts = [start for start in self.epoch_starts if start < len(self.steps)]
+        rows = self.steps[starts[-2] + 1 : starts[-1] + 1]
+        return {name: fmean(row[k] for row in rows) for k, name in enumerate(PHASES)}
+
+    def timeline(self, most: int = 120) -> dict[str, Any]:
+        """Return the phases over time, as JSON: at most so many means of neighbouring steps.
+
+        The first step is left out: it allocates and warms up, and may take a hundred others.
+        """
+        first = min(1, len(self.steps) - 1)
+        each = max(1, -(-(len(self.steps) - first) // most))
+        bins = [self.steps[at : at + each] for at in range(first, len(self.steps), each)]
+        return {
+            "steps": [first + 1 + place * each for place in range(len(bins))],
+            "phases": {
+                name: [fmean(row[k] for row in rows) for rows in bins]
+                for k, name in enumerate(PHASES)
+            },
+            "each": each,
+            "epochs": [start + 1 for start in self.epoch_starts],
+        }
+
     def step_ms(self) -> dict[str, float]:
         """Return median, mean, low and high (5th and 95th percentile) and n of a step, in ms."""
         totals = [sum(self.steps[i]) for i in self.window()]

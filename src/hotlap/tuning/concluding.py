@@ -36,6 +36,8 @@ class _Claim:
     """What is claimed."""
     floor: float = 0.0
     """How far identical runs were apart where it was measured."""
+    own: Trace | None = None
+    """The plan's own whole run, where it was watched."""
 
 
 def conclude(
@@ -59,7 +61,7 @@ def conclude(
         best, rungs = None, ()
     plan, verdict = Plan({}), Verdict("exact", f"{tuner.plain}, nothing is changed", 0)
     ratio, best_ms, by_means = Ratio(1.0, 1.0, 1.0, baseline.n), baseline, None
-    floor = tuner.floor
+    floor, own = tuner.floor, None
     whole = {"baseline": claim.whole["baseline"], "best": claim.whole["baseline"]}
     if best is not None:
         assert final is not None
@@ -67,6 +69,7 @@ def conclude(
         ratio, floor = claim.speedup or best.speedup, claim.floor
         name = _arm_of(final, plan)
         best_ms, by_means = final.spread(name), final.ratio_of_means(name)
+        own = claim.own
         tuner.notes.note_chosen(plan, final.arms[name].techniques, claim.techniques)
     outcome, reason = _outcome(tuner, best, claim.doubt)
     return Tuning(
@@ -97,6 +100,8 @@ def conclude(
         aim=tuner.aim,
         plain_peak_bytes=tuner.plain_peak_bytes,
         memory=tuner.memory,
+        best_phases=own.steady_phases() if own is not None else None,
+        best_phases_are_steady=own is not None and own.has_later_epoch,
     )
 
 
@@ -134,14 +139,15 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
             return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
         speedup, floor, by_means = live, tuner.live_floor, by_means or live.median
     try:
-        under, proofs = _whole_run_under(tuner, seen, final, name, plain, by_means)
+        under, proofs, own = _whole_run_under(tuner, seen, final, name, plain, by_means)
     except HotlapError as error:
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
     doubt = _is_not_what_was_raced(best, proofs)
     if tuner.aim == "run":
         doubt = doubt or saves_nothing(plain, under, figures(speedup))
-    return _Claim({"baseline": plain, "best": under}, proofs, doubt, speedup, floor)
+    whole = {"baseline": plain, "best": under}
+    return _Claim(whole, proofs, doubt, speedup, floor, own)
 
 
 def baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:
@@ -186,8 +192,10 @@ def _whole_run_under(
     name: str,
     plain: WholeRun,
     by_means: float | None,
-) -> tuple[WholeRun, Sequence[Mapping[str, str]]]:
-    """Run the plan as a user would, from its very start, and predict from that.
+) -> tuple[WholeRun, Sequence[Mapping[str, str]], Trace | None]:
+    """Run the plan as a user would, from its very start; return the prediction from that.
+
+    Also returned are its techniques as it proved them, and what was watched.
 
     Args:
         tuner: what the tuning shares.
@@ -201,19 +209,21 @@ def _whole_run_under(
     if spare < seen.trace.setup_s + _LEAST_WATCH_S:
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
         if plain.seconds is None:
-            return plain, ()
+            return plain, (), None
         as_before = seen.trace.setup_s
         if tuner.reads_all(final.arms[name].plan):
             as_before += _first_epoch_s(seen.trace)
         ratio = by_means or final.ratio_of_means(name)
         seconds = as_before + max(0.0, plain.seconds - as_before) / ratio
-        return WholeRun(seconds, "the plain run's, its steps divided by the speed-up"), ()
+        words = "the plain run's, its steps divided by the speed-up"
+        return WholeRun(seconds, words), (), None
     tuner.progress("watching the plan from its very start")
     seconds = spare - seen.trace.setup_s - 0.5
     own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
     steady_ms = fmean(final.arms[name].means_ms)
     planned = seen.trace.facts.planned_steps
-    return predict_whole_run(own.trace, planned, steady_ms), own.techniques
+    predicted = predict_whole_run(own.trace, planned, steady_ms)
+    return predicted, own.techniques, own.trace
 
 
 def _first_epoch_s(trace: Trace) -> float:

@@ -38,6 +38,19 @@ class TrialRow:
     """Most bytes held at once: on a CPU by the process, else by torch on the device. None in one
     live process, where plans are switched."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as one entry of the report's trials."""
+        return {
+            "plan": self.plan.techniques,
+            "race": self.race,
+            "speedup": None if self.speedup is None else asdict(self.speedup),
+            "ms": None if self.ms is None else asdict(self.ms),
+            "by_means": self.by_means,
+            "took_effect": self.took_effect,
+            "note": self.note,
+            "peak_bytes": self.peak_bytes,
+        }
+
 
 @dataclass(frozen=True)
 class ProvenPlan:
@@ -114,6 +127,11 @@ class Tuning:
     """Bytes that plans had to fit into, None if any."""
     base: Plan = field(default_factory=Plan)
     """What all plans contain, the plain one too: without it the recipe does not fit."""
+    best_phases: Mapping[str, float] | None = None
+    """Phase -> ms of a mean step under the plan, in its own whole run; None if that was not
+    watched."""
+    best_phases_are_steady: bool = False
+    """False if only the first epoch was watched, which may read what later ones have in memory."""
 
     @property
     def gained(self) -> bool:
@@ -145,6 +163,7 @@ class Tuning:
             "plan_hash": self.plan.hash,
             "baseline_ms": asdict(self.baseline_ms),
             "best_ms": asdict(self.best_ms),
+            **self._phases(),
             "speedup": asdict(self.speedup),
             "speedup_by_means": self.speedup_by_means,
             "speedup_live": None if self.live is None else asdict(self.live),
@@ -165,19 +184,7 @@ class Tuning:
             },
             "verdict": self.verdict.to_json(),
             "ladder": [proven.to_json() for proven in self.proven_plans],
-            "trials": [
-                {
-                    "plan": row.plan.techniques,
-                    "race": row.race,
-                    "speedup": None if row.speedup is None else asdict(row.speedup),
-                    "ms": None if row.ms is None else asdict(row.ms),
-                    "by_means": row.by_means,
-                    "took_effect": row.took_effect,
-                    "note": row.note,
-                    "peak_bytes": row.peak_bytes,
-                }
-                for row in self.trials
-            ],
+            "trials": [row.to_json() for row in self.trials],
             "techniques": [dict(row) for row in self.techniques],
             "not_tried": list(self.not_tried),
             "hints": [
@@ -193,6 +200,13 @@ class Tuning:
             "unprotected": list(self.unprotected),
             "seconds": self.seconds,
             "anchor": asdict(self.trace.anchor),
+        }
+
+    def _phases(self) -> dict[str, Any]:
+        return {
+            "phases": self.trace.steady_phases(),
+            "best_phases": None if self.best_phases is None else dict(self.best_phases),
+            "best_phases_are_steady": self.best_phases_are_steady,
         }
 
 

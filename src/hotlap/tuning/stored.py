@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hotlap.lab.coverage import Limit
+from hotlap.lab.curves import LossCurves
 from hotlap.lab.observing import WholeRun
 from hotlap.lab.sampled_steps import Check
 from hotlap.lab.statistics import Ratio, Spread
@@ -63,9 +64,11 @@ def plan_of(data: Data) -> Plan:
 
 def verdict_of(data: Data) -> Verdict:
     """Return the verdict of which `data` is the `asdict`."""
+    curves = data["curves"]
     return Verdict(
         **{
             **data,
+            "curves": None if curves is None else LossCurves.from_json(curves),
             "checks": tuple(Check(**check) for check in data["checks"]),
             "limits": tuple(Limit(**limit) for limit in data["limits"]),
             "not_checked": tuple(data["not_checked"]),

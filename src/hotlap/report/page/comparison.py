@@ -1,0 +1,117 @@
+"""The page of two runs: what differs, and their curves over each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotlap.report.page import figures
+from hotlap.report.page.history import curve_of, extent_of, last_of, names_of
+from hotlap.report.page.run import value_in_words
+from hotlap.report.page.training import chart_of
+from hotlap.report.page.view import (
+    Block,
+    Document,
+    Fact,
+    Page,
+    Section,
+    Table,
+    Text,
+    list_of,
+    part_of,
+)
+
+_COMPARED = ("task", "plan", "host", "versions", "code")
+_KINDS = (
+    ("step", "Each step"),
+    ("epoch", "Each epoch"),
+    ("evaluation", "Held out"),
+    ("system", "The machine meanwhile"),
+)
+
+
+def page_of_comparison(document: Document) -> Page:
+    """Return the page of two runs."""
+    runs = list_of(document, "runs")
+    names = [str(run.get("folder")) for run in runs]
+    sections = [_differences(runs, names), _last_values(runs, names)]
+    for kind, title in _KINDS:
+        sections.append(Section(title, _charts(runs, names, kind)))
+    return Page(
+        "Two runs compared",
+        " and ".join(names),
+        _answer(runs),
+        _facts(runs, names),
+        [section for section in sections if section.blocks],
+    )
+
+
+def _answer(runs: list[Document]) -> str:
+    differ = sorted({path.partition(".")[0] for path, *_ in _different(runs)})
+    words = f"They differ in {', '.join(differ)}" if differ else "Their files name no difference"
+    losses = [_last_loss(run) for run in runs]
+    if all(figures.is_number(loss) for loss in losses):
+        values = " and ".join(map(figures.number, losses))
+        words += f". The last training losses are {values}"
+    return figures.sentence(words)
+
+
+def _last_loss(run: Document) -> Any:
+    found = last_of(run, "epoch/loss")
+    return last_of(run, "step/loss") if found is None else found
+
+
+def _facts(runs: list[Document], names: list[str]) -> list[Fact]:
+    facts = []
+    for run, name in zip(runs, names, strict=True):
+        steps, seconds = extent_of(run)
+        facts.append(Fact(name, f"{figures.number(steps)} steps", figures.seconds(seconds)))
+    return facts
+
+
+def _different(runs: list[Document]) -> list[tuple[str, str, str]]:
+    flat = []
+    for run in runs:
+        info = part_of(run, "info")
+        flat.append(dict(_flatten({key: info.get(key) for key in _COMPARED})))
+    paths = dict.fromkeys([*flat[0], *flat[1]])
+    rows = [
+        (path, flat[0].get(path, "(not set)"), flat[1].get(path, "(not set)")) for path in paths
+    ]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _flatten(value: Any, path: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        rows = []
+        for key, each in value.items():
+            rows += _flatten(each, f"{path}.{key}" if path else str(key))
+        return rows
+    return [] if value in (None, {}) else [(path, value_in_words(value))]
+
+
+def _differences(runs: list[Document], names: list[str]) -> Section:
+    rows = _different(runs)
+    block: Block = Text("Task, plan, host, versions and code are the same in both files.")
+    return Section("What differs", [Table(("what", *names), rows) if rows else block])
+
+
+def _last_values(runs: list[Document], names: list[str]) -> Section:
+    rows = []
+    for kind, _ in _KINDS[:3]:
+        for name in names_of(runs, kind):
+            values = [last_of(run, f"{kind}/{name}") for run in runs]
+            rows.append((f"{kind}: {name}", *map(figures.number, values)))
+    return Section("The last values", [Table(("what", *names), rows)] if rows else [])
+
+
+def _charts(runs: list[Document], names: list[str], kind: str) -> list[Block]:
+    found: list[Block] = []
+    is_system = kind == "system"
+    for value in names_of(runs, kind):
+        curves = [
+            curve_of(part_of(part_of(run, "curves"), f"{kind}/{value}"), name, by_time=is_system)
+            for run, name in zip(runs, names, strict=True)
+        ]
+        x_unit = "seconds since the run began" if is_system else "step"
+        blocks = chart_of(curves, x_unit, value, f"both runs over each other: {value}")
+        found += blocks[:1] if is_system else blocks
+    return found

@@ -1,0 +1,260 @@
+"""The page of a diagnosis: where a step's time goes, and what each cause costs."""
+
+from collections.abc import Sequence
+
+from hotlap.report.page import figures
+from hotlap.report.page.intervals import Interval, draw_intervals
+from hotlap.report.page.machine import section_of_command, section_of_machine
+from hotlap.report.page.phases import blocks_of_phases, blocks_of_timeline
+from hotlap.report.page.view import (
+    Block,
+    Card,
+    Chart,
+    Document,
+    Fact,
+    Lines,
+    Page,
+    Section,
+    Table,
+    Text,
+    list_of,
+    part_of,
+)
+
+
+def page_of_diagnosis(document: Document) -> Page:
+    """Return the page of what `hotlap diagnose --json` prints."""
+    sections = [*sections_of_diagnosis(document)]
+    sections += [section_of_machine(document), section_of_command(document)]
+    return Page(
+        "Why is it slow?",
+        str(document.get("script")),
+        answer_of_diagnosis(document),
+        _facts(document),
+        sections,
+    )
+
+
+def answer_of_diagnosis(document: Document) -> str:
+    """Return what was found, in two sentences."""
+    mean = part_of(document, "step_ms").get("mean")
+    phases = part_of(document, "phases")
+    total = sum(phases.values()) or 1.0
+    largest = max(phases, key=lambda name: phases[name], default="")
+    words = f"A step takes {figures.ms(mean)}"
+    if largest:
+        words += f"; {phases[largest] / total:.0%} of it is {_in_words(largest)}"
+    words += ". "
+    findings, mistakes = list_of(document, "findings"), list_of(document, "mistakes")
+    if findings:
+        first = findings[0]
+        words += (
+            f"The largest measured cause, {first['rule']} at {first['where']}, costs "
+            f"{figures.ms(first['cost_ms'])} of it."
+        )
+    elif list_of(document, "suspects"):
+        words += "No cause was measured; what is suspected is listed below."
+    else:
+        words += "No cause was found that costs more than identical runs differ."
+    if mistakes:
+        plural = "s" if len(mistakes) > 1 else ""
+        words += f" {len(mistakes)} mistake{plural} of learning found."
+    return words
+
+
+def _in_words(phase: str) -> str:
+    words = {"data": "waiting for data", "other": "outside model and optimizer"}
+    return words.get(phase, f"the {phase}")
+
+
+def _facts(document: Document) -> list[Fact]:
+    step, limits = part_of(document, "step_ms"), part_of(document, "limits")
+    spread = f"5 to 95 %: {figures.number(step.get('low'))} to {figures.number(step.get('high'))}"
+    facts = [
+        Fact("a step takes, on average", figures.ms(step.get("mean")), spread),
+        Fact("median", figures.ms(step.get("median")), f"{figures.number(step.get('n'))} steps"),
+    ]
+    if figures.is_number(document.get("noise_floor")):
+        words = "a cost below that is not told apart"
+        facts.append(
+            Fact("identical runs differ by", figures.percent(document["noise_floor"]), words)
+        )
+    if figures.is_number(limits.get("least_step_ms")):
+        words = "at the highest rates measured here"
+        facts.append(Fact("this machine's limit", figures.ms(limits["least_step_ms"]), words))
+    return facts
+
+
+def sections_of_diagnosis(document: Document) -> list[Section]:
+    """Return the sections that a diagnosis has wherever it is shown."""
+    sections = [_step(document), _causes(document)]
+    mistakes = [
+        Card(
+            "▲ mistake",
+            str(each.get("rule")),
+            where=str(each.get("where")),
+            parts=_parts(each, "evidence", "remedy"),
+            tone="bad",
+        )
+        for each in list_of(document, "mistakes")
+    ]
+    if mistakes:
+        lead = "These change what is learned, whatever they cost."
+        sections.append(Section("Mistakes", mistakes, lead))
+    sections += [*_suspects(document), *_opportunities(document)]
+    sections += [_limits(document), _basis(document)]
+    return [section for section in sections if section.blocks]
+
+
+def _step(document: Document) -> Section:
+    whole = document.get("covers_whole_epochs")
+    covers = "whole epochs, evaluation included" if whole else "no whole epoch was observed"
+    caption = f"A mean step by phase ({covers})."
+    blocks = blocks_of_phases(part_of(document, "phases"), {}, ("as it is",), caption)
+    blocks += blocks_of_timeline(part_of(document, "timeline"))
+    lines = [
+        (
+            str(each.get("phase")),
+            str(each.get("where")),
+            figures.percent(each.get("share")),
+            str(each.get("text") or ""),
+        )
+        for each in list_of(document, "lines")
+    ]
+    if lines:
+        head = ("phase", "line", "share of the phase", "source")
+        blocks += [Text("The lines below which the large phases are spent:"), Table(head, lines)]
+    return Section("Where a step's time goes", blocks)
+
+
+def _causes(document: Document) -> Section:
+    findings = list_of(document, "findings")
+    step, floor = part_of(document, "step_ms").get("mean"), document.get("noise_floor")
+    blocks: list[Block] = []
+    if findings:
+        noise = floor * step if figures.is_number(floor) and figures.is_number(step) else None
+        rows = [
+            Interval(
+                f"{place}. {each.get('rule')}",
+                each["cost_ms"],
+                each["low"],
+                each["high"],
+                f"{figures.ms(each['cost_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
+                each["low"] > (noise or 0.0),
+            )
+            for place, each in enumerate(findings, 1)
+        ]
+        title = "What each cause costs, in ms of a step, with its interval"
+        caption = "What was taken off a step when the remedy, or its upper bound, was tried."
+        blocks.append(
+            Chart.of(
+                lambda width: draw_intervals(rows, width, "ms of a step", title, noise=noise),
+                caption,
+            )
+        )
+    for place, each in enumerate(findings, 1):
+        cost = f"costs {figures.ms(each['cost_ms'])} a step"
+        share = f", {each['cost_ms'] / step:.0%} of it" if figures.is_number(step) and step else ""
+        most = f", at most {figures.ms(each.get('at_most_ms'))}"
+        interval = f" (interval {each['low']:.2f} to {each['high']:.2f} ms{most})"
+        parts = [*_parts(each, "evidence", "remedy", "numerics", "confidence")]
+        if each.get("plan"):
+            parts.append(("plan", figures.plan(each["plan"])))
+        blocks.append(
+            Card(
+                f"{place}.",
+                str(each.get("rule")),
+                cost + share + interval,
+                str(each.get("where")),
+                parts,
+                "bad",
+            )
+        )
+    ruled_out = [str(line) for line in list_of(document, "ruled_out")]
+    if ruled_out:
+        blocks += [Text("Checked, not told apart from no cost:"), Lines(ruled_out)]
+    if not blocks:
+        blocks.append(Text("No cause was measured."))
+    return Section("What was slow: the measured causes", blocks)
+
+
+def _parts(each: Document, *names: str) -> Sequence[tuple[str, str]]:
+    return [(name, figures.sentence(each[name])) for name in names if each.get(name)]
+
+
+def _suspects(document: Document) -> list[Section]:
+    cards = [
+        Card(
+            "? suspected",
+            str(each.get("rule")),
+            f"at most {figures.ms(each.get('at_most_ms'))} a step, not measured",
+            str(each.get("where")),
+            [
+                *_parts(each, "evidence"),
+                ("not measured", figures.sentence(each.get("why"))),
+                *_parts(each, "remedy"),
+            ],
+        )
+        for each in list_of(document, "suspects")
+    ]
+    lead = "A rule points at these, and no trial has confirmed it."
+    return [Section("Suspected", cards, lead)] if cards else []
+
+
+def _opportunities(document: Document) -> list[Section]:
+    rows = [
+        (
+            figures.plan({each.get("technique"): each.get("options")}),
+            f"{figures.ms(each['saves_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
+            str(each.get("numerics")),
+        )
+        for each in list_of(document, "opportunities")
+    ]
+    head = ("technique", "saves in a step", "numerics")
+    lead = "Switches that are not set, and are no mistake."
+    return [Section("What else would make it faster", [Table(head, rows)], lead)] if rows else []
+
+
+def _limits(document: Document) -> Section:
+    limits = part_of(document, "limits")
+    blocks: list[Block] = []
+    least, takes = limits.get("least_step_ms"), part_of(document, "step_ms").get("median")
+    if figures.is_number(least):
+        blocks.append(
+            Text(
+                f"In these formats a step could not run faster than {figures.ms(least)} on this "
+                f"machine; it takes {figures.ms(takes)} (median)."
+            )
+        )
+    rates = part_of(limits, "ceilings")
+    rows = [
+        ("operations of a step", figures.number(limits.get("flops"))),
+        ("computing them takes at least", figures.ms(limits.get("computing_ms"))),
+        ("state to read and write", figures.size(limits.get("state_bytes"))),
+        ("moving it takes at least", figures.ms(limits.get("moving_ms"))),
+        ("FLOPs utilization", figures.percent(limits.get("flops_utilization"))),
+        ("float32 products", f"{figures.number(rates.get('fp32_gflops'))} GFLOP/s"),
+        ("bfloat16 products", f"{figures.number(rates.get('bf16_gflops'))} GFLOP/s"),
+        ("copies", f"{figures.number(rates.get('copy_gb_s'))} GB/s"),
+    ]
+    known = [row for row in rows if figures.NOTHING not in row[1]]
+    if known:
+        blocks.append(Table(("limit", "value"), known, "How that was calculated"))
+    if limits.get("why_unknown"):
+        blocks.append(Text(figures.sentence(f"not known: {limits['why_unknown']}")))
+    return Section("The limits of this machine", blocks)
+
+
+def _basis(document: Document) -> Section:
+    anchor = part_of(document, "anchor")
+    items = []
+    if anchor:
+        sure = f"(confidence {anchor.get('confidence')})"
+        items.append(f"Steps were recognised by {anchor.get('kind')} {sure}.")
+    if document.get("planned_steps") is not None:
+        items.append(f"The run takes {figures.number(document['planned_steps'])} steps.")
+    items += [figures.sentence(note) for note in list_of(document, "notes")]
+    items += [
+        f"Trials could still have changed: {line}" for line in list_of(document, "unprotected")
+    ]
+    return Section("What this rests on", [Lines(items)] if items else [])

@@ -1,0 +1,198 @@
+"""The page of a run: its curves, and what `run.json` says of task, plan, host and code."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hotlap.report.page import figures
+from hotlap.report.page.curves import Curve
+from hotlap.report.page.history import (
+    curve_of,
+    extent_of,
+    in_mib,
+    is_constant,
+    last_of,
+    names_of,
+    values_of,
+)
+from hotlap.report.page.training import chart_of
+from hotlap.report.page.view import (
+    Block,
+    Code,
+    Document,
+    Fact,
+    Lines,
+    Page,
+    Section,
+    Table,
+    Text,
+    list_of,
+    part_of,
+)
+
+_MANY = 12
+"""Rows from which on a table is folded."""
+_STATES = {
+    "running": "is running, by what its file says",
+    "finished": "finished",
+    "stopped": "was stopped, and can be resumed",
+    "failed": "failed",
+    "killed": "was killed",
+}
+
+
+def page_of_run(document: Document) -> Page:
+    """Return the page of a run's folder."""
+    sections = [
+        Section("What was learned", _learned(document)),
+        Section("Speed and memory", _speed(document)),
+        Section("The machine meanwhile", _system(document)),
+        section_of_task(document),
+        section_of_code(document),
+    ]
+    return Page(
+        "A run",
+        str(document.get("folder")),
+        _answer(document),
+        _facts(document),
+        [section for section in sections if section.blocks],
+    )
+
+
+def _answer(document: Document) -> str:
+    info, (steps, seconds) = part_of(document, "info"), extent_of(document)
+    state = _STATES.get(str(info.get("state")), "left these records")
+    words = f"The run {state}: {figures.number(steps)} steps in {figures.seconds(seconds)}"
+    losses = list_of(part_of(part_of(document, "curves"), "step/loss"), "values")
+    known = [value for value in losses if figures.is_number(value)]
+    if known:
+        words += f"; the training loss went from {figures.number(known[0])} to "
+        words += figures.number(known[-1])
+    if info.get("error"):
+        words += f". {info['error']}"
+    return figures.sentence(words)
+
+
+def _facts(document: Document) -> list[Fact]:
+    info, (steps, seconds) = part_of(document, "info"), extent_of(document)
+    facts = [Fact("steps", figures.number(steps), figures.seconds(seconds))]
+    if info.get("state"):
+        facts.append(Fact("state", str(info["state"]), str(info.get("began") or "")))
+    for kind, words in (("epoch", "training"), ("evaluation", "held-out")):
+        for name in names_of([document], kind)[:6]:
+            if kind == "evaluation" or name in ("loss", "samples_per_s"):
+                value = figures.number(last_of(document, f"{kind}/{name}"))
+                shown = "samples/s" if name == "samples_per_s" else f"{words} {name}"
+                facts.append(
+                    Fact(shown, value, "the last epoch" if kind == "epoch" else "at the end")
+                )
+    return facts
+
+
+def _learned(document: Document) -> list[Block]:
+    """Return the loss of steps, epochs and evaluations over each other, and other metrics."""
+    curves = part_of(document, "curves")
+    groups: dict[str, list[Curve]] = {}
+    for kind, words, style in (
+        ("step", "each step", 0),
+        ("epoch", "mean of an epoch", 2),
+        ("evaluation", "held out", 1),
+    ):
+        for name in names_of([document], kind):
+            if kind == "evaluation" or name == "loss":
+                curve = curve_of(curves[f"{kind}/{name}"], f"{name}, {words}", style=style)
+                groups.setdefault(name, []).append(curve)
+    found: list[Block] = []
+    for name, drawn in groups.items():
+        found += chart_of(drawn, "step", name, f"over the steps of the run: {name}")
+    return found
+
+
+def _speed(document: Document) -> list[Block]:
+    """Return what else was recorded of steps and epochs, such as samples per second."""
+    found = _charts(document, "step", "each step", skips=("loss",))
+    return [*found, *_charts(document, "epoch", "each epoch", skips=("loss",))]
+
+
+def _system(document: Document) -> list[Block]:
+    return _charts(document, "system", "the machine meanwhile", by_time=True)
+
+
+def _charts(
+    document: Document,
+    kind: str,
+    words: str,
+    *,
+    skips: Sequence[str] = (),
+    by_time: bool = False,
+) -> list[Block]:
+    curves = part_of(document, "curves")
+    found: list[Block] = []
+    constant = []
+    for name in [each for each in names_of([document], kind) if each not in skips]:
+        recorded = curves[f"{kind}/{name}"]
+        if is_constant(recorded):
+            constant.append((name, figures.number(values_of(recorded)[-1])))
+            continue
+        recorded, shown = in_mib(recorded, name)
+        curve = curve_of(recorded, shown, by_time=by_time, style=4 if by_time else 2)
+        x_name = "seconds since the run began" if by_time else "step"
+        # Their numbers are in the file: a page of all of them would be long.
+        found += chart_of([curve], x_name, shown, f"{words}: {shown}")[:1]
+    if constant:
+        found.append(Table((f"{words}, always", "value"), constant))
+    return found
+
+
+def section_of_task(document: Document) -> Section:
+    """Return what was trained, under which plan, and where."""
+    info = part_of(document, "info")
+    rows = [row for key, words in _PARTS for row in _in_words(info.get(key), words)]
+    summary = f"All {len(rows)} facts" if len(rows) > _MANY else ""
+    blocks: list[Block] = [Table(("what", "value"), rows, summary)] if rows else []
+    plan = info.get("plan")
+    if isinstance(plan, Mapping):
+        blocks.insert(0, Text(f"Plan: {figures.plan(plan)}."))
+    if info.get("unreadable"):
+        blocks.append(Text("`run.json` could not be read: it is torn, or not JSON."))
+    if document.get("unreadable"):
+        count = figures.number(document["unreadable"])
+        blocks.append(Text(f"{count} lines of `metrics.jsonl` hold no record, and were ignored."))
+    return Section("Task, plan and host", blocks)
+
+
+_PARTS = (("task", ""), ("host", ""), ("versions", "version of "), ("code", "code: "))
+
+
+def _in_words(part: Any, prefix: str) -> list[tuple[str, str]]:
+    if not isinstance(part, Mapping):
+        return []
+    return [
+        (f"{prefix}{key}", value_in_words(value))
+        for key, value in part.items()
+        if value not in (None, "", [], {})
+    ]
+
+
+def value_in_words(value: Any) -> str:
+    """Return a value of a run's file in words, whatever it is."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={value_in_words(each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(value_in_words, value))
+    return figures.number(value) if isinstance(value, int | float) else str(value)
+
+
+def section_of_code(document: Document) -> Section:
+    """Return how to run it again."""
+    info = part_of(document, "info")
+    command, code = list_of(info, "command"), part_of(info, "code")
+    blocks: list[Block] = []
+    if command:
+        blocks.append(Code(shlex.join(map(str, command))))
+    if code.get("commit"):
+        dirty = ", with changes that were not committed" if code.get("dirty") else ""
+        blocks.append(Lines([f"The code was at commit {code['commit']}{dirty}."]))
+    for each in list_of(info, "resumed"):
+        blocks.append(Text(f"Resumed from step {each.get('step')} at {each.get('at')}."))
+    return Section("How to reproduce it", blocks)

@@ -1,0 +1,337 @@
+"""The page of a search: the best configuration, whether it is worth it, and every trial."""
+
+from typing import Any
+
+from hotlap.report.page import figures
+from hotlap.report.page.bars import draw_stacks
+from hotlap.report.page.curves import Curve, draw_curves
+from hotlap.report.page.importance import LEAST_TRIALS, importances
+from hotlap.report.page.intervals import Interval, draw_intervals
+from hotlap.report.page.machine import section_of_command, section_of_machine
+from hotlap.report.page.parallel import Axis, draw_parallel
+from hotlap.report.page.view import (
+    Block,
+    Chart,
+    Code,
+    Document,
+    Fact,
+    Page,
+    Section,
+    Table,
+    Text,
+    list_of,
+    part_of,
+)
+
+_LOG = ("loguniform", "poweroftwo")
+_GOOD = 1 / 3
+"""Share of trials that are drawn as the better ones."""
+
+
+def page_of_search(document: Document) -> Page:
+    """Return the page of what `hotlap search --json` prints."""
+    spec = part_of(document, "search")
+    sections = [
+        _best(document),
+        _history(document),
+        _parameters(document),
+        _importance(document),
+        _trials(document),
+        _asked(document),
+        section_of_machine(document),
+        section_of_command(document),
+    ]
+    return Page(
+        "Are there better hyperparameters?",
+        " ".join([str(spec.get("recipe")), *map(str, list_of(spec, "args"))]),
+        _answer(document),
+        _facts(document),
+        [section for section in sections if section.blocks],
+    )
+
+
+def _objective(document: Document) -> tuple[str, bool]:
+    """Return the name of what was compared, and whether more of it is better."""
+    words = str(part_of(document, "search").get("objective"))
+    direction, _, name = words.partition(":")
+    return name or words, direction == "max"
+
+
+def _answer(document: Document) -> str:
+    best, found = part_of(document, "best"), part_of(document, "comparison")
+    name, _ = _objective(document)
+    if not best:
+        return "No trial gave a value: see below why each has failed."
+    what = f"trial {best.get('number')}, {name} {figures.number(best.get('value'))}"
+    if not found:
+        return (
+            f"The best configuration is {what}. It was not compared with the recipe's own over "
+            "several seeds, so it may be the noise of one."
+        )
+    interval = f"{figures.number(found['low'])} to {figures.number(found['high'])}"
+    words = f"over {found['seeds']} seeds by {figures.number(found['gain'])} ({interval})"
+    if found.get("verdict") == "better":
+        return f"Yes: {what}, is better than the recipe's own configuration {words}."
+    if found.get("verdict") == "worse":
+        return f"No: the best one, {what}, is worse than the recipe's own configuration {words}."
+    return (
+        f"Not beyond the noise of seeds: the best one, {what}, differs from the recipe's own "
+        f"configuration {words}, an interval that contains 0."
+    )
+
+
+def _facts(document: Document) -> list[Fact]:
+    best = part_of(document, "best")
+    name, is_more = _objective(document)
+    trials, stopped = list_of(document, "trials"), document.get("stopped_early")
+    taken, full = document.get("steps"), document.get("full_steps")
+    share = ""
+    if figures.is_number(full) and figures.is_number(taken) and full:
+        share = f" ({taken / full:.0%})"
+    facts = [
+        Fact(
+            f"best {name}",
+            figures.number(best.get("value")),
+            f"trial {best.get('number')}; {'more' if is_more else 'less'} is better",
+        ),
+        Fact("trials", str(len(trials)), f"{figures.number(stopped)} stopped early"),
+        Fact(
+            "steps",
+            figures.number(taken),
+            f"of {figures.number(full)}{share} without stopping; "
+            f"{figures.number(document.get('repeat_steps'))} more with other seeds",
+        ),
+    ]
+    failures = part_of(document, "failures")
+    if failures:
+        words = ", ".join(f"{count} {why}" for why, count in failures.items())
+        facts.append(Fact("failed", str(sum(failures.values())), words))
+    return facts
+
+
+def _best(document: Document) -> Section:
+    best, spec = part_of(document, "best"), part_of(document, "search")
+    if not best:
+        return Section("The best configuration", [])
+    defaults = part_of(spec, "defaults")
+    rows = [
+        (str(name), _value(value), _value(defaults[name]) if name in defaults else "")
+        for name, value in part_of(best, "parameters").items()
+    ]
+    blocks: list[Block] = [Table(("parameter", "best", "the recipe's own"), rows)]
+    if document.get("command"):
+        blocks += [Text("This trains it:"), Code(str(document["command"]))]
+    found = part_of(document, "comparison")
+    if found:
+        name, _ = _objective(document)
+        words = f"{figures.number(found['gain'])} over {found['seeds']} seeds"
+        row = Interval(
+            "best - the recipe's own",
+            found["gain"],
+            found["low"],
+            found["high"],
+            words,
+            found["low"] > 0,
+        )
+        title = f"How much better the best configuration is, in {name}, with its interval"
+        caption = (
+            "Both were trained again with other seeds; the mean of the differences by seed, with "
+            "its 95 % interval. To the right of 0, the best configuration is better."
+        )
+        blocks.append(
+            Chart.of(
+                lambda width: draw_intervals([row], width, f"better in {name}", title), caption
+            )
+        )
+    seeds = [
+        (str(trial.get("number")), ", ".join(map(figures.number, list_of(trial, "seeds"))))
+        for trial in list_of(document, "trials")
+        if list_of(trial, "seeds")
+    ]
+    if seeds:
+        blocks.append(Table(("trial", "its value with each other seed"), seeds))
+    return Section("The best configuration, and whether it is worth it", blocks)
+
+
+def _value(value: Any) -> str:
+    return figures.number(value) if isinstance(value, int | float) else str(value)
+
+
+def _ended(document: Document) -> list[Document]:
+    """Return the trials that have a value, in the order in which they were begun."""
+    trials = list_of(document, "trials")
+    return [trial for trial in trials if figures.is_number(trial.get("value"))]
+
+
+def _history(document: Document) -> Section:
+    ended, (name, is_more) = _ended(document), _objective(document)
+    if not ended:
+        return Section("History", [])
+    last = str(
+        max(map(int, (rung for trial in ended for rung in part_of(trial, "rungs"))), default=0)
+    )
+    whole = [trial for trial in ended if last in part_of(trial, "rungs")]
+    other = [trial for trial in ended if trial not in whole]
+    better = max if is_more else min
+    steps: list[tuple[float, float]] = []
+    for trial in whole:
+        before = steps[-1][1] if steps else trial["value"]
+        steps += [(trial["number"], before), (trial["number"], better(before, trial["value"]))]
+    curves = [
+        Curve(
+            "best so far", [x for x, _ in steps], [y for _, y in steps], style=3, has_marks=False
+        ),
+        _points("trained to the end", whole, 0),
+        _points("stopped early", other, 1),
+    ]
+    curves = [curve for curve in curves if len(curve.xs) > (0 if curve.has_marks else 2)]
+    title = f"{name} of each trial, in the order in which they were begun"
+    caption = (
+        f"{figures.sentence(title)} What was stopped early has the value that it was stopped at."
+    )
+    chart = Chart.of(lambda width: draw_curves(curves, width, "trial", name, title), caption)
+    return Section("History", [chart])
+
+
+def _points(name: str, trials: list[Document], style: int) -> Curve:
+    xs = [trial["number"] for trial in trials]
+    ys = [trial["value"] for trial in trials]
+    return Curve(name, xs, ys, style=style, has_line=False)
+
+
+def _comparable(document: Document) -> tuple[int, list[Document], list[float]]:
+    """Return the first rung, and the trials that came to it, with their values there."""
+    rungs = [int(rung) for rung in list_of(part_of(document, "search"), "rungs")]
+    first = rungs[0] if rungs else 0
+    found = []
+    for trial in list_of(document, "trials"):
+        value = part_of(trial, "rungs").get(str(first))
+        if figures.is_number(value):
+            found.append((trial, value))
+    return first, [trial for trial, _ in found], [value for _, value in found]
+
+
+def _parameters(document: Document) -> Section:
+    first, trials, values = _comparable(document)
+    name, is_more = _objective(document)
+    if len(trials) < 2:
+        return Section("Parameters and values", [])
+    space = part_of(part_of(document, "search"), "space")
+    axes = [
+        Axis(
+            str(each),
+            [part_of(trial, "parameters").get(each) for trial in trials],
+            is_log=part_of(space, each).get("kind") in _LOG,
+            is_choice=part_of(space, each).get("kind") == "choice",
+        )
+        for each in dict.fromkeys(key for trial in trials for key in part_of(trial, "parameters"))
+    ]
+    axes.append(Axis(f"{name} after {figures.number(first)} steps", values))
+    order = sorted(range(len(values)), key=lambda k: -values[k] if is_more else values[k])
+    good = {*order[: max(1, round(_GOOD * len(order)))]}
+    numbers = [trial.get("number") for trial in trials]
+    number = part_of(document, "best").get("number")
+    best = numbers.index(number) if number in numbers else None
+    words = {
+        "best": f"the best, trial {number}",
+        "good": "the better third",
+        "other": "the others",
+    }
+    title = "Each trial as a line through its parameters and its value"
+    caption = (
+        f"Each line is a trial; the last axis is its {name} after {figures.number(first)} steps, "
+        "which all of these trials have taken."
+    )
+    marked = [place in good for place in range(len(trials))]
+    return Section(
+        "Parameters and values",
+        [Chart.of(lambda width: draw_parallel(axes, marked, best, width, title, words), caption)],
+    )
+
+
+def _importance(document: Document) -> Section:
+    first, trials, values = _comparable(document)
+    found = importances([part_of(trial, "parameters") for trial in trials], values)
+    title = "Which parameters matter"
+    if not found:
+        few = f"Fewer than {LEAST_TRIALS} trials can be compared: too few to tell."
+        return Section(title, [Text(few)] if len(values) < LEAST_TRIALS else [])
+    rows = [
+        (
+            f"{each.name}: {each.share:.0%}, "
+            + (
+                f"chance gives up to {each.chance:.0%}"
+                if each.share > each.chance
+                else f"not told apart from chance ({each.chance:.0%})"
+            ),
+            {"share": 100 * each.share},
+        )
+        for each in found
+    ]
+    words = "Share of the differences between trials that each parameter explains"
+    caption = (
+        f"{words}: of the variance of their ranks after {figures.number(first)} steps, the part "
+        "between groups of the parameter's values (thirds, where these are numbers). Parameters "
+        "that act together are not seen. Chance: what 19 of 20 parameters without any effect stay "
+        "below."
+    )
+    return Section(title, [Chart.of(lambda width: draw_stacks(rows, width, "%", words), caption)])
+
+
+def _trials(document: Document) -> Section:
+    trials = list_of(document, "trials")
+    names = [*dict.fromkeys(name for trial in trials for name in part_of(trial, "parameters"))]
+    rungs = [str(rung) for rung in list_of(part_of(document, "search"), "rungs")]
+    name, _ = _objective(document)
+    head = (
+        "trial",
+        *names,
+        "state",
+        *(f"{name} at {rung}" for rung in rungs),
+        "time",
+        "memory",
+        "why",
+    )
+    rows = [
+        (
+            str(trial.get("number")),
+            *(_value(part_of(trial, "parameters").get(each, "")) for each in names),
+            str(trial.get("state")),
+            *(_known(part_of(trial, "rungs").get(rung)) for rung in rungs),
+            figures.seconds(trial.get("seconds")),
+            figures.size(trial.get("memory_bytes")),
+            str(trial.get("error") or ""),
+        )
+        for trial in trials
+    ]
+    # Wide tables open on demand: everything above says it shorter.
+    summary = f"All {len(rows)} trials as a table"
+    return Section("Every trial", [Table(head, rows, summary)] if rows else [])
+
+
+def _known(value: Any) -> str:
+    return "" if value is None else figures.number(value)
+
+
+def _asked(document: Document) -> Section:
+    spec = part_of(document, "search")
+    space = [
+        (str(name), ", ".join(f"{key} {_words(each)}" for key, each in part.items()))
+        for name, part in part_of(spec, "space").items()
+    ]
+    rows = [
+        ("method", str(spec.get("method"))),
+        ("objective", str(spec.get("objective"))),
+        ("compared after", ", ".join(map(figures.number, list_of(spec, "rungs"))) + " steps"),
+        ("one of this many continues", figures.number(spec.get("reduction"))),
+        ("seed of the search", str(spec.get("seed"))),
+        ("plan of each trial", figures.plan(spec.get("plan"))),
+    ]
+    return Section(
+        "What was searched, and how",
+        [Table(("parameter", "space"), space), Table(("what", "value"), rows)],
+    )
+
+
+def _words(value: Any) -> str:
+    return ", ".join(map(_value, value)) if isinstance(value, list) else _value(value)

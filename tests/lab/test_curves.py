@@ -27,6 +27,13 @@ def test_points_are_means_of_neighbours_with_two_standard_errors() -> None:
     assert found.low[0] == pytest.approx(2.5 - 1.2909944)
 
 
+def test_steps_are_counted_where_each_has_several_losses() -> None:
+    found = curves(PLAIN, PLAIN, (), 128)
+    assert found.steps[:2] == (2, 4) and found.steps[-1] == 128
+    # A run that was stopped in the middle of a step.
+    assert curves(PLAIN[:21], PLAIN[:21], (), 10).steps[-1] == 10
+
+
 def test_with_several_seeds_the_band_is_their_span() -> None:
     seeds = [PLAIN[:128], [loss + 3 for loss in PLAIN[:128]], [loss - 1 for loss in PLAIN[:128]]]
     found = curves(PLAIN, PLAIN, seeds)

@@ -291,6 +291,9 @@ def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(ki
     assert honest.tier == "rounding", honest.evidence
     assert "float64 at" in honest.evidence
     assert honest.horizon_steps == 60
+    curves = honest.curves
+    assert curves is not None and curves.steps[-1] == 60
+    assert curves.plan == pytest.approx(curves.plain, rel=1e-3)
     assert "sampled with seed" in honest.evidence
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 MOST_POINTS = 64
 _LEAST_EACH = 4
-"""Steps of a point from which on their spread says something."""
+"""Losses of a point from which on their spread says something."""
 
 
 @dataclass(frozen=True)
 class LossCurves:
-    """Means of consecutive steps; what is not finite is None."""
+    """Means of consecutive losses; what is not finite is None."""
 
     steps: tuple[int, ...]
     """The last step of each point, from 1 on."""
@@ -23,7 +23,7 @@ class LossCurves:
     """The lower end of the plain run's noise; empty if that is not known."""
     high: tuple[float | None, ...]
     each: int
-    """Steps of a point, at most."""
+    """Losses of a point, at most: as many as steps, unless a step computes several."""
     band: str
     """What `low` and `high` are: `seeds`, the plain run's lowest and highest seed; `batches`, two
     standard errors of each mean; or empty."""
@@ -39,19 +39,24 @@ class LossCurves:
 
 
 def loss_curves(
-    plain: Sequence[float], plan: Sequence[float], seeds: Sequence[Sequence[float]] = ()
+    plain: Sequence[float],
+    plan: Sequence[float],
+    seeds: Sequence[Sequence[float]] = (),
+    steps: int | None = None,
 ) -> LossCurves | None:
     """Return both runs' losses as a picture shows them, None where there are none.
 
     Args:
-        plain: losses of the plain run, one a step.
+        plain: losses of the plain run, the same number in each step.
         plan: losses of the run under a plan.
         seeds: losses of plain runs from several seeds, where these were trained. They may be
             shorter.
+        steps: that the runs took; one for each loss if None.
     """
     count = min(len(plain), len(plan))
     if count < 2:
         return None
+    in_step = count / (steps or count)
     shortest = min((len(row) for row in seeds), default=0)
     if len(seeds) > 1:
         count = min(count, shortest)
@@ -61,9 +66,9 @@ def loss_curves(
     bins = [range(begin, min(begin + each, count)) for begin in range(0, count, each)]
     low, high, band = _noise(plain, seeds, bins)
     return LossCurves(
-        steps=tuple(steps[-1] + 1 for steps in bins),
-        plain=tuple(_mean(plain, steps) for steps in bins),
-        plan=tuple(_mean(plan, steps) for steps in bins),
+        steps=tuple(ceil((places[-1] + 1) / in_step) for places in bins),
+        plain=tuple(_mean(plain, places) for places in bins),
+        plan=tuple(_mean(plan, places) for places in bins),
         low=low,
         high=high,
         each=each,

@@ -217,7 +217,8 @@ class Prover:
             seeds=seeds,
         )
         plain_seeds = () if seeds is None else seeds.plain
-        curves = loss_curves(self.plain["losses"], record["losses"], plain_seeds)
+        horizon = min(self.steps, steps_of(record))
+        curves = loss_curves(self.plain["losses"], record["losses"], plain_seeds, horizon)
         return replace(verdict, curves=curves)
 
     def _seeds(self, plan: Plan, record: Mapping[str, Any]) -> SeedLosses | None:

@@ -97,16 +97,24 @@ def test_a_diagnosis_shows_its_figures_with_evidence_place_and_remedy() -> None:
     assert "A step takes 10.00 ms; 60% of it is waiting for data." in words
     for shown in (
         *("per_item_decode train.py:12", "costs 5.50 ms a step, 55% of it"),
-        *("interval 5.10 to 5.90 ms, at most 6.00 ms", "Samples are decoded one by one."),
+        *("interval 5.10 to 5.90 ms, at most 6.00 ms", "samples are decoded one by one."),
         *("`resident` keeps them.", "plan resident"),
         *("data waiting for the next batch 6.00 ms 60.0%", "data train.py:5 50.0%"),
-        *("▲ mistake unscaled_input train.py:7", "Pixels reach 255.", "Divide by 255."),
+        *("▲ mistake unscaled_input train.py:7", "pixels reach 255.", "divide by 255."),
         *("? suspected slow_data train.py:30", "at most 6.00 ms a step, not measured"),
         *("threads(count=1) 0.70 ms (0.50 to 0.90) rounding", "slow_optimizer at train.py:33"),
         *("identical runs differ by 2.1%", "The run takes 12,000 steps."),
         *("a CPU, 2 cores usable", "8.0 GiB", "hotlap diagnose train.py --epochs 10"),
     ):
         assert shown in words, shown
+
+
+def test_what_was_tried_without_a_result_is_not_called_unmeasured() -> None:
+    document = documents.diagnosis()
+    document["suspects"][0]["why"] = "Undecided: it gave 1.15x (1.07 to 1.28)"
+    words = words_of(document)
+    assert "a step, undecided" in words and "undecided it gave 1.15x (1.07 to 1.28)." in words
+    assert "not measured" not in words
 
 
 def test_a_tuning_shows_what_changed_and_why_to_believe_it() -> None:

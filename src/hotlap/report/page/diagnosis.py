@@ -21,6 +21,9 @@ from hotlap.report.page.view import (
     part_of,
 )
 
+_UNDECIDED = "Undecided: "
+"""How the reason of a suspect begins that was tried, without a result."""
+
 
 def page_of_diagnosis(document: Document) -> Page:
     """Return the page of what `hotlap diagnose --json` prints."""
@@ -179,26 +182,30 @@ def _causes(document: Document) -> Section:
 
 
 def _parts(each: Document, *names: str) -> Sequence[tuple[str, str]]:
-    return [(name, figures.sentence(each[name])) for name in names if each.get(name)]
+    return [(name, figures.ended(each[name])) for name in names if each.get(name)]
 
 
 def _suspects(document: Document) -> list[Section]:
-    cards = [
-        Card(
-            "? suspected",
-            str(each.get("rule")),
-            f"at most {figures.ms(each.get('at_most_ms'))} a step, not measured",
-            str(each.get("where")),
-            [
-                *_parts(each, "evidence"),
-                ("not measured", figures.sentence(each.get("why"))),
-                *_parts(each, "remedy"),
-            ],
-        )
-        for each in list_of(document, "suspects")
-    ]
+    cards = [_suspect(each) for each in list_of(document, "suspects")]
     lead = "A rule points at these, and no trial has confirmed it."
     return [Section("Suspected", cards, lead)] if cards else []
+
+
+def _suspect(each: Document) -> Card:
+    why = figures.ended(each.get("why"))
+    # What was tried without a result says so itself.
+    state = "undecided" if why.startswith(_UNDECIDED) else "not measured"
+    return Card(
+        "? suspected",
+        str(each.get("rule")),
+        f"at most {figures.ms(each.get('at_most_ms'))} a step, {state}",
+        str(each.get("where")),
+        [
+            *_parts(each, "evidence"),
+            (state, why.removeprefix(_UNDECIDED)),
+            *_parts(each, "remedy"),
+        ],
+    )
 
 
 def _opportunities(document: Document) -> list[Section]:

@@ -95,7 +95,7 @@ def _curves(found: Document) -> list[Block]:
     title = "Training loss of the plain run and of the run under the plan"
     caption = (
         f"Training loss over the first {figures.number(steps[-1])} steps, both runs on the same "
-        f"batches; each point is a mean of up to {figures.number(found.get('each'))} steps. Where "
+        f"batches; each point is a mean of up to {figures.number(found.get('each'))} losses. Where "
         "the two lie on each other, the plan learns what the plain run learns."
     )
     return [

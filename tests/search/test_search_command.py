@@ -115,6 +115,10 @@ def test_a_search_finds_a_better_configuration(here: Path) -> None:
     )
     trained = json.loads(done.stdout)["final"]["metrics"]
     assert trained["accuracy"] == found["best"]["value"]
+    # Each trial is a run with its record.
+    best = here / "recipe.search" / "trials" / f"{found['best']['number']:04}"
+    about = json.loads((best / "run.json").read_text())["task"]
+    assert about["parameters"]["lr"] == found["best"]["parameters"]["lr"]
     # The same command has nothing left to do.
     processes = len(list(here.glob("seen-*")))
     assert searched(here, "--trials", "6", "--workers", "2", "--objective", "max:accuracy") == found

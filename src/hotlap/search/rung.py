@@ -26,6 +26,7 @@ from hotlap.errors import DoesNotFit, StorageError
 from hotlap.plan import Plan
 from hotlap.recipe import as_command_line, load
 from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
+from hotlap.search.space import Value
 
 _MEASURED = "measured-{}.json"
 
@@ -63,7 +64,8 @@ class _Job:
     def _train(self) -> TrainingReport:
         order = self.order
         with as_command_line(order.recipe, order.words):
-            task = load(order.recipe).task(order.words)
+            recipe = load(order.recipe)
+            task, values = recipe.task(order.words), recipe.values(order.words)
             return train(
                 replace(task, seed=task.seed + order.repeat),
                 Plan(order.plan),
@@ -71,6 +73,13 @@ class _Job:
                 run_dir=self.folder,
                 resume="auto",
                 keep=1,
+                about={
+                    "recipe": str(Path(order.recipe).resolve()),
+                    "parameters": {
+                        name: value if isinstance(value, Value) else str(value)
+                        for name, value in values.items()
+                    },
+                },
                 progress=self._measure,
                 notice=lambda words: print(f"hotlap: {words}", flush=True),  # noqa: T201
                 stop=lambda: self.is_asked_to_stop,

@@ -75,11 +75,13 @@ def test_the_extras_of_the_long_suite_have_their_pins(root: Path) -> None:
     pins = [re.findall(r"^([\w.-]+)==", text, re.M) for text in lines]
     names = [[re.sub(r"[-_.]+", "-", name).lower() for name in found] for found in pins]
     assert not set(names[0]) & set(names[1]), "a package is pinned in both files"
-    wanted = {n for extra in project["optional-dependencies"].values() for n in extra}
+    # Ray takes 600 MB; its tests run where people have it.
+    expected = set(project["optional-dependencies"]) - {"ray"}
+    wanted = {n for extra in expected for n in project["optional-dependencies"][extra]}
     assert wanted <= {*names[0], *names[1]}
     dry = subprocess.run(
         ["make", "-n", "-B", "test-all"], cwd=root, capture_output=True, text=True, check=True
     ).stdout
     (extras,) = re.findall(r"--editable '\.\[(.*)\]'", dry)
-    assert set(extras.split(",")) == set(project["optional-dependencies"])
+    assert set(extras.split(",")) == expected
     assert dry.index("install") < dry.index(" torch\n") < dry.index("--editable")

@@ -79,6 +79,8 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=uniform(0,1)", "--columns", "vlaue"], "Did you mean 'value'"),
         (["--space", "lr=uniform(0,1)", "--lr", "2"], "--lr was given to the recipe"),
         (["--space", "lr=uniform(0,1)", "--run-dir", "."], "is no folder of a search"),
+        (["--space", "lr=uniform(0,1)", "--page", "no/p.html"], "no/p.html"),
+        (["--range-test", "--page", "p.html"], "--page p.html cannot be used with --range-test"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_starts(
@@ -102,7 +104,8 @@ def test_tpe_without_optuna_says_how_to_install_it(
 
 @pytest.mark.slow
 def test_a_search_finds_a_better_configuration(here: Path) -> None:
-    found = searched(here, "--trials", "6", "--workers", "2", "--objective", "max:accuracy")
+    argv = ("--trials", "6", "--workers", "2", "--objective", "max:accuracy")
+    found = searched(here, *argv, "--page", "search.html")
     assert found["best"]["value"] > 0.8 and found["best"]["step"] == 24
     assert found["comparison"]["verdict"] == "better"
     assert found["stopped_early"] >= 3 and 2 * found["steps"] <= found["full_steps"]
@@ -119,9 +122,11 @@ def test_a_search_finds_a_better_configuration(here: Path) -> None:
     best = here / "recipe.search" / "trials" / f"{found['best']['number']:04}"
     about = json.loads((best / "run.json").read_text())["task"]
     assert about["parameters"]["lr"] == found["best"]["parameters"]["lr"]
+    assert found["command"] in (here / "search.html").read_text()
     # The same command has nothing left to do.
     processes = len(list(here.glob("seen-*")))
-    assert searched(here, "--trials", "6", "--workers", "2", "--objective", "max:accuracy") == found
+    again = searched(here, *argv)
+    assert {**again, "made": None} == {**found, "made": None}
     assert len(list(here.glob("seen-*"))) == processes + 1
 
 

@@ -10,10 +10,12 @@ from cyclopts import Parameter
 from hotlap.cli import train
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
+from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.parser import app_of, options_of
 from hotlap.cli.script import recipe_of, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
+from hotlap.errors import UsageError
 
 
 def search(
@@ -72,6 +74,7 @@ def search(
         bool,
         Parameter(help="Only find a learning rate to begin with, by steps at rising rates."),
     ] = False,
+    page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
     """Look for better hyperparameters of a recipe.
@@ -110,8 +113,9 @@ def search(
     from hotlap.tuning.fitting import memory_given
 
     path = recipe_of(target)
+    check_page(page)
     if range_test:
-        return _range_test(target, plan, device, json)
+        return _range_test(target, plan, device, page, json)
     request = Request(
         recipe=path,
         args=target.args,
@@ -131,7 +135,8 @@ def search(
         device=device,
         threads=threads_of(engine, resources),
     )
-    asked = ask(request, Host.detect())
+    host = Host.detect()
+    asked = ask(request, host)
     shown = text.columns_given(columns, tuple(asked.spec.space))
     folder = folder_of(path, run_dir)
     for line in (*asked.notes, describe(asked.spec)):
@@ -145,15 +150,23 @@ def search(
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
     result = SearchResult(state, frozenset(options_of(app_of(train.COMMAND))))
+    found = {**result.to_json(), "run_dir": str(folder)}
+    document = signed("search", found, host, target.typed, "search")
     if json:
-        jsonout.write({**result.to_json(), "run_dir": str(folder)})
+        jsonout.write(document)
     else:
         text.page(result, shown, page_console(), folder)
+    write_page(page, document)
     return 0 if result.best is not None else 1
 
 
-def _range_test(target: Target, plan: str, device: str | None, json: bool) -> int:
+def _range_test(target: Target, plan: str, device: str | None, page: str | None, json: bool) -> int:
     """Run a learning-rate range test, and print what it found."""
+    if page is not None:
+        raise UsageError(
+            f"--page {page} cannot be used with --range-test, which has no page. Remove one of "
+            "them."
+        )
     from hotlap.attach.plan_choice import choose
     from hotlap.host.facts import Host
     from hotlap.lab.subject import RecipeRun

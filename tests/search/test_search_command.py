@@ -227,7 +227,7 @@ def test_a_trial_that_is_asked_to_end_goes_on_and_none_outlives_its_workers(here
 
 @pytest.mark.slow
 def test_a_trial_that_is_killed_with_its_search_goes_on_from_its_checkpoint(here: Path) -> None:
-    argv = ["--trials", "1", "--seeds", "0", "--method", "random", "--wait-s", "0.02"]
+    argv = ["--trials", "1", "--seeds", "0", "--method", "random", "--wait-s", "0.05"]
     process = subprocess.Popen(command(*argv), cwd=here, stderr=subprocess.DEVNULL)
     root = here / "recipe.search" / "trials" / "0000" / "ckpt"
     until = time.monotonic() + 60
@@ -235,6 +235,9 @@ def test_a_trial_that_is_killed_with_its_search_goes_on_from_its_checkpoint(here
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    # The trial has more than ten seconds to train, and does not.
+    time.sleep(2)
+    assert not alive(here)
     found = searched(here, *argv)
     assert found["best"]["step"] == 24
     log = (here / "recipe.search" / "trials" / "0000" / "log.txt").read_text()

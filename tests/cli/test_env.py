@@ -229,6 +229,8 @@ def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "COLUMNS": "200"},
+        # A shell's background jobs, such as a whole suite, ignore it, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout is not None
     shown = [process.stdout.readline() for _ in range(4)]

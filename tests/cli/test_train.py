@@ -54,9 +54,12 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_recipe_is_trained_and_its_parameters_can_be_given(
     hotlap: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    text = RECIPE.replace("    return torch.nn", "    print('a loss')\n    return torch.nn")
+    Path("recipe.py").write_text(f"{text}\nprint('imported')\n")
     done = hotlap("train", "recipe.py", "--epochs", "3", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
+    assert "imported" in done.stderr and "a loss" in done.stderr
     assert report["schema"] == 1
     assert report["steps"] == 21
     assert set(report["final"]) == {"loss", "metrics"}

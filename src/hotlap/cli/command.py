@@ -42,6 +42,8 @@ class Given(NamedTuple):
     """Each long option of the command -> True if a value follows it."""
     script: Sequence[str] | None
     """The script's tokens; None where the function takes none."""
+    is_document: bool = False
+    """True if one JSON document is all that may be printed on standard output."""
 
 
 _PLAIN = (bool, str, str | None, tuple[str, ...])

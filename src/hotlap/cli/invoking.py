@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from hotlap.cli.command import Command, read_plain
 from hotlap.cli.target import Target
@@ -25,7 +26,8 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         _check_folder()
         values["target"] = Target.parse(given.script).resolve()._replace(typed=tuple(argv))
     try:
-        return given.function(**values) or 0
+        with _document_alone(given.is_document or bool(values.get("json"))):
+            return given.function(**values) or 0
     except UsageError as error:
         hint = _nearest_option((given.script or [])[1:], given.options, str(error))
         if hint is None:
@@ -33,6 +35,15 @@ def invoke(command: Command, argv: Sequence[str]) -> int:
         raise UsageError(
             f"{error} Or did you mean '{hint}', an option of `hotlap {command.name}`?"
         ) from error
+
+
+def _document_alone(is_document: bool) -> AbstractContextManager[None]:
+    """Return what keeps everything but a JSON document out of standard output."""
+    if not is_document:
+        return nullcontext()
+    from hotlap.report.jsonout import reserve_stdout
+
+    return reserve_stdout()
 
 
 def _check_folder() -> None:

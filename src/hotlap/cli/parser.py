@@ -76,7 +76,8 @@ def read(command: Command, argv: Sequence[str]) -> Given:
         allowed = ", ".join(sorted(options))
         raise UsageError(f"{str(error).rstrip('.')}. Expected options: {allowed}.") from error
     called = functools.partial(function, *bound.args, **bound.kwargs)
-    return Given(called, {}, options, script if "target" in unread else None)
+    is_document = bool(bound.arguments.get("json"))
+    return Given(called, {}, options, script if "target" in unread else None, is_document)
 
 
 def _without_target(function: Callable[..., int]) -> Callable[..., int]:

@@ -3,13 +3,23 @@
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike, fspath
 from typing import Any, TextIO
 
 SCHEMA = 1
+
+
+class _Reserved:
+    """Standard output, while it is kept for a document."""
+
+    stream: TextIO | None = None
+
+
+_reserved = _Reserved()
 
 
 def document(data: Mapping[str, Any]) -> str:
@@ -24,9 +34,21 @@ def document(data: Mapping[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, **_as_plain(data)}, indent=2, allow_nan=False)
 
 
+@contextmanager
+def reserve_stdout() -> Iterator[None]:
+    """Keep standard output for `write`: what a recipe prints meanwhile goes to standard error."""
+    before = _reserved.stream
+    _reserved.stream = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _reserved.stream = before
+
+
 def write(data: Mapping[str, Any], stream: TextIO | None = None) -> None:
     """Print a document, on standard output if `stream` is None."""
-    out = sys.stdout if stream is None else stream
+    out = stream or _reserved.stream or sys.stdout
     out.write(document(data) + "\n")
     out.flush()
 

@@ -89,9 +89,9 @@ def test_json_is_the_document_of_the_page(stored: Path, capsys: pytest.CaptureFi
     ("argv", "words"),
     [
         (["nowhere.json"], "'nowhere.json' was not found"),
-        (["empty"], "is no run's folder"),
+        (["empty"], "is not a run's folder"),
         (["tuning.json", "run"], "is a file, and only runs are compared"),
-        (["run", "nowhere"], "is no run's folder"),
+        (["run", "nowhere"], "is not a run's folder"),
         (["newer.json"], "has schema 99, which a newer hotlap wrote"),
         (["newer"], "has schema 99, which a newer hotlap wrote"),
         (["tuning.json", "--page", "gone/a.html"], "the folder 'gone' was not found"),

@@ -281,7 +281,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["vae", "drawing", *SLOW])
+@pytest.mark.parametrize("kind", [pytest.param("vae", marks=pytest.mark.slow), "drawing", *SLOW])
 def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(kind: str) -> None:
     with Lab(noisy(kind)) as lab:
         made = Prover(lab, 60, registry())

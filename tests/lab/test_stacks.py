@@ -46,6 +46,8 @@ def test_only_the_process_that_is_meant_is_asked(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         assert ask_where([other.pid, process.pid], -1, stack) == ""
+        # A process that has ended has no number either.
+        assert ask_where([2**22 + 1, process.pid], None, stack) == ""
         assert ask_where([process.pid], process.pid, tmp_path / "absent") == ""
         place = ask_where([other.pid, process.pid], process.pid, stack)
         assert other.poll() is None and process.poll() is None

@@ -22,11 +22,12 @@ def ask_where(pids: Iterable[int], told: int | None, stack_file: Path) -> str:
 
     Args:
         pids: the processes of the trial.
-        told: the number that the process itself has: in a trial's view it is another one.
+        told: the number that the process itself has: in a trial's view it is another one; None if
+            it has not said.
         stack_file: where the process writes its stack, see `hotlap.trial.stack`.
     """
     pid = next((pid for pid in pids if _own_number(pid) == told), None)
-    if pid is None or STACK_SIGNAL <= 0 or not stack_file.exists():
+    if told is None or pid is None or STACK_SIGNAL <= 0 or not stack_file.exists():
         return ""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, STACK_SIGNAL)

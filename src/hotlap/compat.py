@@ -1,4 +1,4 @@
-"""Every private name of torch that hotlap uses, with a check whether this torch has it.
+"""Lists every private name of torch that hotlap uses, and checks whether this torch has it.
 
 An unknown torch, one that lacks a name, is observed as far as it can be and never changed. What
 only hotlap's own engine needs is looked for when it is used.

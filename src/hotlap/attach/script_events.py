@@ -1,4 +1,4 @@
-"""Events beside a script's steps (`eval()`, `set_epoch`, saving): each call once, with its line.
+"""Patches that hear events beside the steps: `eval()`, `set_epoch`, saving, `empty_cache`.
 
 The patches are of the same kind as those of `seams`: of methods, and without effect once nobody
 listens.

@@ -1,1 +1,1 @@
-"""Everything asked of an accelerator, and switches that are global to torch."""
+"""An accelerator for the engine: streams, events, graphs; and torch's global switches."""

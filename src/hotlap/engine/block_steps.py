@@ -1,4 +1,4 @@
-"""The loop of `hotlap.train`, where one launch may take several steps."""
+"""`hotlap.train`'s own loop over the steps: one launch of a graph may take several."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The loop: one optimizer step after another."""
+"""`steps_of`: the steps of a run one by one, as `for step in hotlap.steps(task)` takes them."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""`hotlap.train`: the loop with evaluation, saving and a report."""
+"""`hotlap.train`: a whole training, from its arguments over evaluation and saving to its report."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""Finds, stops and continues every process of a trial, whatever group or session it is in.
+"""Finds, stops, continues and measures every process of a trial, whatever its group.
 
 What loses its parent becomes a child of the trial's keeper, so descent from the launcher finds
 everything. Source: namespaces(7), PR_SET_CHILD_SUBREAPER in prctl(2), /proc/PID/stat in proc(5).

@@ -1,4 +1,4 @@
-"""The exit status of a script in words, and the last lines of its output that say why."""
+"""Errors of a trial in words: exit status, why hotlap could not attach, last output."""
 
 import signal
 from collections.abc import Sequence

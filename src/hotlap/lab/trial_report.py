@@ -1,4 +1,4 @@
-"""Runs one trial to its report."""
+"""`run_to_report`: starts a trial in a role, and returns the report that it sends."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

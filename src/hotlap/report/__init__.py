@@ -1,1 +1,1 @@
-"""Records as text and JSON."""
+"""What hotlap shows: results as text in a terminal, as JSON, and (`page`) as HTML."""

@@ -1,4 +1,4 @@
-"""The sentences about autocast on the page of `hotlap diagnose --memory`."""
+"""What `hotlap diagnose --memory` says of autocast, in sentences."""
 
 from hotlap.diagnosis.autocast import AutocastEffect
 from hotlap.lab.autocast import COUNTED, PhaseTimes

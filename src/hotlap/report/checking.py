@@ -1,4 +1,4 @@
-"""The page of `hotlap verify` and `hotlap check`."""
+"""`hotlap verify` and `hotlap check` as text in a terminal."""
 
 from collections.abc import Mapping, Sequence
 

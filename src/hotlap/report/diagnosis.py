@@ -1,4 +1,4 @@
-"""The page of `hotlap diagnose`."""
+"""`hotlap diagnose` as text in a terminal."""
 
 from rich.console import Console
 from rich.table import Table

@@ -1,4 +1,4 @@
-"""The page and the JSON of `hotlap env`."""
+"""`hotlap env` as text in a terminal and as JSON."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The page of `hotlap diagnose --memory`, and its timeline as one SVG file."""
+"""`hotlap diagnose --memory` as text in a terminal, and its timeline as one SVG file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The page of `hotlap tune`."""
+"""`hotlap tune` as text in a terminal."""
 
 from rich.console import Console
 from rich.table import Table

@@ -1,4 +1,4 @@
-"""`Task`: model, loss, data and optimizer: all that decides what is learned. No torch."""
+"""`Task`: model, loss, data, batch size, optimizer: all that decides what is learned. No torch."""
 
 import inspect
 import math

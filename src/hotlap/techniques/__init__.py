@@ -1,4 +1,4 @@
-"""The techniques, their order, and what a plan may say of them.
+"""The techniques: when each applies (`why_not`), what a plan may say of it, and how it is applied.
 
 Declarations import without torch; `apply` and `proof` import it when they are called.
 """

@@ -1,4 +1,4 @@
-"""`StepCounter`: counts the floating-point operations of whole steps, and their state's bytes."""
+"""`StepCounter`: counts the floating-point operations of whole steps, run uncompiled, and bytes."""
 
 import collections
 import re

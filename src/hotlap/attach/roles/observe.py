@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.data_parallel import Wrappers, outside_of
 from hotlap.attach.on_ranks import exposed_ms, time_sums
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.attach.wrappers import Wrappers, outside_of
 from hotlap.device import switches
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store

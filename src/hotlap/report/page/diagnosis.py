@@ -1,4 +1,4 @@
-"""The page of a diagnosis: where a step's time goes, and what each cause costs."""
+"""The HTML page of a diagnosis: where a step's time goes, and what each cause costs."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The page of `hotlap diagnose --memory`: where the memory goes, and what takes it needlessly."""
+"""The HTML page of `hotlap diagnose --memory`: where memory goes, what takes it needlessly."""
 
 from hotlap.report.page import figures
 from hotlap.report.page.bars import draw_stacks

@@ -1,4 +1,4 @@
-"""The page of a training: losses, speed and memory of each epoch, and what the plan did."""
+"""The HTML page of a training: losses, speed and memory of each epoch, and what the plan did."""
 
 from collections.abc import Sequence
 

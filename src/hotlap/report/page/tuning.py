@@ -1,4 +1,4 @@
-"""The page of a tuning: what was slow, what changed, and why to believe it."""
+"""The HTML page of a tuning: what was slow, what changed, and why to believe it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

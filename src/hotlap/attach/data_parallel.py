@@ -1,4 +1,4 @@
-"""What a `DistributedDataParallel` does in a run that is watched: its sums, and its search."""
+"""Watches a `DistributedDataParallel`: its sums, and its search for unused parameters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

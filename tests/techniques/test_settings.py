@@ -182,6 +182,8 @@ def test_the_way_back_is_one_that_torch_takes(monkeypatch: pytest.MonkeyPatch, b
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(switches, "has_cuda", lambda: True)
     switches.set_allocator(before or "expandable_segments:False")
+    if switches.allocator_settings() is None:
+        pytest.skip("this torch does not report its allocator's settings")
     applied = Applied(Plan({"allocator": {"garbage_collection_threshold": 0.8}}))
     switched = applied.start("cuda")
     assert parse(switches.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"

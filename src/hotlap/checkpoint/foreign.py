@@ -8,6 +8,7 @@ torch.compile, `module.` of DataParallel.
 import argparse
 import os
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,12 @@ def unpickle(path: Path) -> Any:
             "writes it."
         )
     try:
-        with torch.serialization.safe_globals([argparse.Namespace, *NUMPY_SCALARS]):
+        with (
+            torch.serialization.safe_globals([argparse.Namespace, *NUMPY_SCALARS]),
+            warnings.catch_warnings(),
+        ):
+            # torch 2.11 warns of its own way to read sparse tensors.
+            warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(

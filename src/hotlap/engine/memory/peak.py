@@ -26,7 +26,9 @@ def peak_bytes(work: Callable[[], Any], device: str = "cpu") -> int:
         work()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device)) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    # torch 2.11 warns of more than one cycle of profiling unless it is told what becomes of events.
+    cpu = [ProfilerActivity.CPU]
+    with profile(activities=cpu, profile_memory=True, acc_events=True) as profiled:
         work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"

@@ -108,8 +108,8 @@ def read_trace(path: Path) -> Recording:
     recording = _recording(events)
     if not recording.of(OPERATOR, *ON_DEVICE):
         raise UsageError(
-            f"'{path}' holds no operator and no kernel among {len(events):,} events. Expected: "
-            f"{_EXPECTED}, while something was computed."
+            f"'{path}' holds {len(events):,} events, and no operator or kernel among them. "
+            f"Expected: {_EXPECTED}, recorded while a model was trained."
         )
     return recording
 

@@ -168,7 +168,8 @@ def _check_script(script: str, *, own_interpreter: bool = True, is_launched: boo
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             shown = script if len(script) < _SHOWN else f"{script[:_SHOWN]}..."
             raise UsageError(
-                f"'{shown}' cannot be read: {error.strerror}. Expected: {_FORMS}."
+                f"'{shown}' cannot be read: {error.strerror}. Check the path and its permissions. "
+                f"Expected: {_FORMS}."
             ) from error
     if path.is_dir():
         if (path / "__main__.py").is_file():

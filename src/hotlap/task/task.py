@@ -266,8 +266,9 @@ def _check_call(name: str, function: Any, takes: str) -> None:
     try:
         signature.bind(*takes.split(", ") if takes else ())
     except TypeError as error:
+        wanted = f"a function of ({takes})" if takes else "a function without arguments"
         raise UsageError(
-            f"{name} cannot be called with ({takes}): {error}. Expected: a function of ({takes})."
+            f"{name} cannot be called with ({takes}): {error}. Expected: {wanted}."
         ) from error
 
 

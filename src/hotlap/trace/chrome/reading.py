@@ -127,7 +127,8 @@ def _text(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise UsageError(
-            f"'{path}' cannot be read: {error.strerror}. Expected: {_EXPECTED}."
+            f"'{path}' cannot be read: {error.strerror}. Check the path and its permissions. "
+            f"Expected: {_EXPECTED}."
         ) from error
 
 
@@ -136,7 +137,9 @@ def _parse(path: Path, text: bytes) -> Any:
         # Names of threads and kernels have been seen with control characters in them.
         return json.loads(text, strict=False)
     except RecursionError as error:
-        raise UsageError(f"'{path}' is nested too deeply. Expected: {_EXPECTED}.") from error
+        raise UsageError(
+            f"'{path}' is nested too deeply to be a trace. Expected: {_EXPECTED}."
+        ) from error
     except ValueError as error:
         raise UsageError(
             f"'{path}' is damaged, or not JSON: {error}. Expected: {_EXPECTED}. If the process "

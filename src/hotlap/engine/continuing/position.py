@@ -141,8 +141,8 @@ def _in_stream(counts: Counts, epochs_done: int | None, path: Path) -> tuple[Pos
 
 def _unknown(counts: Counts, path: Path) -> str:
     return (
-        f"'{path}' does not say how many epochs were done ({counts}). Pass --epochs-done N, or "
-        "--keys epoch=KEY."
+        f"'{path}' does not say how many epochs were done ({counts}). Pass the number, "
+        "as in --epochs-done 3, or its key in the file, as in --keys epoch=KEY."
     )
 
 

@@ -28,6 +28,19 @@ ERRORS = {
 }
 """What is raised with a message of hotlap's own. What `why_not` returns is one, too."""
 
+PRINTED = {
+    "_Wrong": (
+        "checkpoint '{}' is damaged: {part}. Pass the run's folder instead of this checkpoint, to "
+        "use its newest intact one."
+    ),
+    "_Irregular": (
+        "the shapes of a batch of {} samples cannot be inferred from batches of 2 and 3 samples: "
+        "{part}. For an estimate without that, use a batch size of at most {}: such a batch is "
+        "read."
+    ),
+}
+"""What becomes part of another message -> that message, which is what the user reads."""
+
 ACTION = re.compile(
     r"(?:^|[.;:,(]\s+|\bor )(?:Expected|Did you mean|To |Use|Pass|Set|Give|Choose|Install|Remove|"
     r"Delete|Move|Put|Run|Add|Rename|Free|Check|Wait|Stop|Make|Call|Return|Name|Write|Save|Train|"
@@ -78,6 +91,9 @@ class Message:
 
     where: str
     text: str
+    """As the user reads it."""
+    part: str
+    """What of it stands there; the rest is added elsewhere."""
 
 
 def text_of(node: ast.expr) -> str | None:
@@ -100,17 +116,17 @@ def messages(path: Path) -> Iterator[Message]:
     """Give every message that is raised, or returned by `why_not`, and is written where it is."""
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
-        given: ast.expr | None = None
         if isinstance(node, ast.Call) and name_of(node.func) in ERRORS and node.args:
-            given = node.args[0]
-        if given is not None and (text := text_of(given)) is not None:
-            yield Message(f"{path.relative_to(ROOT)}:{node.lineno}", text)
+            part = text_of(node.args[0])
+            if part is not None:
+                whole = PRINTED.get(name_of(node.func), "{part}").replace("{part}", part)
+                yield Message(f"{path.relative_to(ROOT)}:{node.lineno}", whole, part)
         if isinstance(node, ast.FunctionDef) and node.name == "why_not":
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Return) and inner.value is not None:
                     text = text_of(inner.value)
                     if text is not None:
-                        yield Message(f"{path.relative_to(ROOT)}:{inner.lineno}", text)
+                        yield Message(f"{path.relative_to(ROOT)}:{inner.lineno}", text, text)
 
 
 def strings(path: Path) -> Iterator[Message]:
@@ -123,7 +139,8 @@ def strings(path: Path) -> Iterator[Message]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            yield Message(f"{path.relative_to(ROOT)}:{node.lineno}", node.value)
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
+            yield Message(where, node.value, node.value)
 
 
 def banned_in(text: str) -> list[str]:
@@ -139,8 +156,21 @@ def is_complete(text: str) -> bool:
 def test_every_message_says_what_was_given_and_what_to_do() -> None:
     found = [message for path in SOURCES for message in messages(path)]
     assert len(found) > 250
-    wrong = [f"{m.where}: {m.text}" for m in found if not is_complete(m.text)]
+    wrong = [f"{m.where}: {m.text}" for m in found if not is_complete(m.part)]
     assert not wrong, f"{len(wrong)} of {len(found)}:\n" + "\n".join(wrong)
+
+
+def test_parts_of_messages_are_shown_within_what_the_user_reads() -> None:
+    texts = [path.read_text() for path in SOURCES]
+    trees = [ast.parse(text) for text in texts if any(name in text for name in PRINTED)]
+    written = {
+        text_of(node)
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+    }
+    for printed in PRINTED.values():
+        assert printed.replace("{part}", "{}") in written
 
 
 def test_no_message_uses_words_of_our_own() -> None:

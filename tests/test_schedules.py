@@ -35,7 +35,7 @@ def test_warmup_plateau_and_decay() -> None:
     ("options", "words"),
     [
         ({"total": 0}, "total=0"),
-        ({"total": 10, "warmup": 11}, "steps, and the run has total=10"),
+        ({"total": 10, "warmup": 11}, "steps, which is more than total=10"),
         ({"total": 10, "warmup": 2.5}, "warmup=2.5"),
         ({"total": 10, "floor": -1}, "floor=-1"),
     ],

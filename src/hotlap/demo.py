@@ -65,7 +65,8 @@ def example() -> Path:
         if (folder / "fashion_mnist" / "plain.py").is_file():
             return folder / "fashion_mnist"
     raise MissingFile(
-        f"the example was not found in '{package}' or next to it. Install hotlap again."
+        f"the demo's example script was not found in '{package}' or next to it, so the "
+        "installation is incomplete. Install hotlap again."
     )
 
 
@@ -167,8 +168,8 @@ def _show_runs(
     )
     if plain.learned != exact.learned:
         raise RunError(
-            f"a plan that must leave every bit as it is changed what `{script}` prints. This is a "
-            "bug in hotlap. Report it to its developers, with the lines above."
+            f"an exact plan changed what `{script}` prints, although it must not. This is a bug in "
+            "hotlap. Report it to the developers, with the lines above."
         )
     return [
         {"name": name, "seconds": run.seconds, "last_line": run.learned.strip().splitlines()[-1:]}

@@ -81,7 +81,8 @@ def _train(
     folder = tune.get_context().get_trial_dir()
     if folder is None:
         raise UsageError(
-            "hotlap.ray.trainable(...) was called outside of a trial. Pass it to ray.tune.Tuner."
+            "what hotlap.ray.trainable(...) returned was called outside of a Ray Tune trial. Pass "
+            "it to ray.tune.Tuner, which calls it."
         )
     run = Path(folder) / _RUN
     given = tune.get_checkpoint()

@@ -43,7 +43,8 @@ class Recipe:
             raise UsageError(_exit_message(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
-                f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task."
+                f"{self.path}: task() returned {type(made).__name__}. Expected: a hotlap.Task, as "
+                "in `return hotlap.Task(...)`."
             )
         return made
 
@@ -192,7 +193,8 @@ def load(path: str | Path) -> Recipe:
     function = getattr(module, "task", None)
     if not inspect.isfunction(function):
         raise UsageError(
-            f"recipe '{path}' has no function `task`. Expected: `def task(...) -> hotlap.Task`."
+            f"recipe '{path}' has no function `task`. Add `def task(...) -> hotlap.Task`, or use "
+            f"`hotlap run {path}` if it is a script."
         )
     return Recipe(path, function)
 
@@ -207,8 +209,8 @@ def _check_names_task(path: Path) -> None:
     names = {name for node in ast.walk(tree) for name in _names_in(node)}
     if not names & {"task", "*"}:
         raise UsageError(
-            f"{path} has no function `task`, so it was not imported. Expected: `def task(...) -> "
-            f"hotlap.Task`. Use `hotlap run {path}` for a script."
+            f"'{path}' has no function `task`, so it is not a recipe, and was not imported. Add "
+            f"`def task(...) -> hotlap.Task`, or use `hotlap run {path}` if it is a script."
         )
 
 
@@ -238,7 +240,7 @@ def _import_recipe(path: Path) -> ModuleType:
         raise UsageError(_exit_message(path, error, "while it was imported")) from error
     except Exception as error:
         raise UsageError(
-            f"{path} cannot be imported. Run `python {path}` to see the traceback. "
-            f"{type(error).__name__}: {error}"
+            f"'{path}' cannot be imported: {type(error).__name__}: {error}.\n"
+            f"Run `python {path}` to see the traceback."
         ) from error
     return module

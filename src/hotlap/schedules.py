@@ -82,8 +82,8 @@ def _check(total: int, floor: float, **parts: int) -> None:
     if sum(parts.values()) > total:
         given = " + ".join(f"{name} {steps}" for name, steps in parts.items())
         raise UsageError(
-            f"{given} = {sum(parts.values())} steps, and the run has total={total}. Reduce the "
-            "former, or increase total."
+            f"{given} = {sum(parts.values())} steps, which is more than total={total}. Reduce "
+            "them, or increase total."
         )
     if not 0 <= floor <= 1:
         raise UsageError(f"floor={floor!r} is not allowed. Expected: 0 to 1.")

@@ -161,7 +161,7 @@ def test_a_plan_that_was_named_and_is_not_there_is_an_error_and_not_the_exact_pl
 ) -> None:
     script = Script(path="train.py", cwd=str(tmp_path))
     for path in (tmp_path / "fast.toml", tmp_path):
-        with pytest.raises(MissingFile, match=r"Run `hotlap tune SCRIPT` to write one"):
+        with pytest.raises(MissingFile, match=r"run `hotlap tune SCRIPT` to write one"):
             choose(script, str(path), cpu="", torch="")
 
 

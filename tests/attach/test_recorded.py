@@ -152,7 +152,7 @@ def test_what_cannot_be_recorded_is_refused_before_the_script_starts(
     (tmp_path / "file").write_text("")
     for options, words in (
         (["--track", "tensorbord", "--run-dir", "run"], "tracker 'tensorbord' is not known"),
-        (["--track", "tensorboard"], "needs the run's folder. Pass --run-dir FOLDER"),
+        (["--track", "tensorboard"], "needs a folder to record the run in. Pass --run-dir FOLDER"),
         (["--run-dir", "file/run"], "is not a folder"),
         (["--run-dir", "run", "--every", "0.1s"], "is too short"),
     ):

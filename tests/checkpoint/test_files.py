@@ -119,7 +119,10 @@ def test_a_folder_that_cannot_be_made_is_told_with_what_stands_in_its_way(tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("x" * 5000, "of 5000 characters is too long. Use a shorter path"), ("a\0b", "null")],
+    [
+        ("x" * 5000, "has 5000 characters, too many for this file system. Use a shorter path"),
+        ("a\0b", "null"),
+    ],
 )
 def test_a_path_that_no_file_can_have_is_the_users_mistake(name: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:

@@ -108,7 +108,7 @@ def test_another_machines_lock_is_respected_and_one_is_told_what_to_do(tmp_path:
     plant(tmp_path, host="elsewhere", boot="another", pid=7)
     with pytest.raises(UsageError, match="process 7 on elsewhere") as refused:
         Lock(tmp_path).take()
-    assert f"if that run has ended, delete '{tmp_path / NAME}'" in str(refused.value)
+    assert f"If it has ended, delete '{tmp_path / NAME}'" in str(refused.value)
     (tmp_path / NAME).unlink()
     taken(tmp_path)
 

@@ -188,7 +188,7 @@ def test_the_hint_is_not_trusted(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_there_is_told_apart_from_a_damaged_one(tmp_path: Path) -> None:
-    with pytest.raises(MissingFile, match=r"was not found. Expected: a folder `step-...`"):
+    with pytest.raises(MissingFile, match=r"was not found. Expected: the folder of a checkpoint"):
         read(tmp_path / "step-000000000001")
     (tmp_path / "step-000000000001").mkdir()
     with pytest.raises(CheckpointCorrupt, match=MANIFEST):

@@ -246,8 +246,8 @@ def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
         (["--watch", "--json"], "Remove --json"),
         (["--watch", "--every", "0.1s"], "is too short"),
         (["--watch", "--every", "soon"], "is not a duration"),
-        (["--pid", "1"], "--pid 1 needs --watch"),
-        (["--watch", "--pid", "4194305"], "there is no process 4194305"),
+        (["--pid", "1"], "--pid 1 works only with --watch"),
+        (["--watch", "--pid", "4194305"], "--pid 4194305: there is no such process"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(

@@ -32,8 +32,8 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["2.5"], "--micro-batch 2.5 is not valid"),
         (["17"], "--micro-batch 17 is larger than a step of 16 samples. Expected: 1 to 16, or"),
         (["auto", "--memory", "lots"], "'lots' is not a memory size"),
-        (["auto", "--estimate"], "with --estimate"),
-        (["7", "--memory", "1GiB"], "was given without --estimate or --micro-batch auto"),
+        (["auto", "--estimate"], "and --estimate runs nothing"),
+        (["7", "--memory", "1GiB"], "works only with --estimate or --micro-batch auto"),
         (["7", "--again"], "Add --micro-batch auto"),
     ],
 )

@@ -90,13 +90,13 @@ def test_json_is_the_document_of_the_page(stored: Path, capsys: pytest.CaptureFi
     [
         (["nowhere.json"], "'nowhere.json' was not found"),
         (["empty"], "is not a run's folder"),
-        (["tuning.json", "run"], "is a file, and only runs are compared"),
+        (["tuning.json", "run"], "is a file, and only the folders of runs can be compared"),
         (["run", "nowhere"], "is not a run's folder"),
         (["newer.json"], "has schema 99, which a newer hotlap wrote"),
         (["newer"], "has schema 99, which a newer hotlap wrote"),
         (["tuning.json", "--page", "gone/a.html"], "the folder 'gone' was not found"),
-        (["tuning.json", "--page", "tuning.json"], "is no page of hotlap's"),
-        (["tuning.json", "--page", "empty"], "is no page of hotlap's"),
+        (["tuning.json", "--page", "tuning.json"], "was not written by hotlap"),
+        (["tuning.json", "--page", "empty"], "was not written by hotlap"),
     ],
 )
 def test_what_cannot_be_shown_or_written_is_a_usage_error(
@@ -118,7 +118,10 @@ def test_a_page_that_cannot_be_written_is_said_before_anything_starts(
     stored: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text("raise SystemExit('it was started')\n")
-    for page, words in (("gone/a.html", "was not found"), (stored.name, "is no page of hotlap's")):
+    for page, words in (
+        ("gone/a.html", "was not found"),
+        (stored.name, "was not written by hotlap"),
+    ):
         assert cli.main([command, "train.py", "--page", page]) == 2
         err = capsys.readouterr().err
         assert f"--page {page}" in err and words in err and "it was started" not in err

@@ -83,7 +83,7 @@ def test_what_is_not_kept_is_said_and_as_many_steps_are_kept_as_asked_for(
     assert words in capsys.readouterr().err
     saved = ["--save-every", "1steps", "--keep", "3"]
     assert main(["train", "recipe.py", "--epochs", "1", *saved]) == 2
-    assert "needs the run's folder. Pass --run-dir." in capsys.readouterr().err
+    assert "needs a folder for checkpoints. Pass --run-dir FOLDER." in capsys.readouterr().err
     assert main(["train", "recipe.py", "--epochs", "1", "--run-dir", "run", *saved]) == 0
     assert main(["train", "recipe.py", "--resume", "run", *saved]) == 0
     assert words not in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_what_it_would_take_is_said_and_nothing_is_trained(
     ("argv", "words"),
     [
         (["--estimate", "--memory", "lots", "recipe.py"], "not a memory size"),
-        (["--memory", "1GiB", "recipe.py"], "without --estimate or"),
+        (["--memory", "1GiB", "recipe.py"], "works only with --estimate or"),
     ],
 )
 @pytest.mark.usefixtures("recipe")
@@ -202,7 +202,7 @@ def test_a_run_of_a_plain_script_is_continued_and_then_resumed(
         (["--continue", "old.pth", "--weights", "weights.pth"], "were both given"),
         (["--continue", "old.pth", "--keys", "optimiser=opt"], "Did you mean 'optimizer'?"),
         (["--continue", "old.pth", "--epochs-done", "1.5"], "Expected: an integer"),
-        (["--epochs-done", "1"], "Pass --continue"),
+        (["--epochs-done", "1"], "(--continue FILE)"),
     ],
 )
 @pytest.mark.usefixtures("recipe")
@@ -232,7 +232,7 @@ def test_a_run_records_the_recipes_parameters_and_the_command(
     capsys.readouterr()
     for wrong, said in (
         (["--run-dir", "other", "--track", "tensorbord"], "tracker 'tensorbord' is not known"),
-        (["--track", "tensorboard"], "--track tensorboard needs the run's folder"),
+        (["--track", "tensorboard"], "--track tensorboard needs a folder to record the run in"),
         (["--run-dir", "other", "--every", "0.1s"], "is too short"),
         (["--run-dir", "other", "--devices", "2", "--track", "no.where:X"], "was not found"),
     ):

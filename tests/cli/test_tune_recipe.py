@@ -107,10 +107,10 @@ def test_what_cannot_be_carried_into_a_trial_is_refused_with_what_can(
     script = tmp_path / "script.py"
     script.write_text("print()")
     for given, words in (
-        (task, "a Task was given, whose functions exist in this process only"),
-        (a_function, "the function 'a_function' was given"),
+        (task, "was given a Task, whose functions exist only in this process"),
+        (a_function, "was given the function 'a_function'"),
         (script, "is not a recipe"),
-        (3, "int was given"),
+        (3, "was given a value of type int"),
     ):
         with pytest.raises(UsageError, match=words):
             library.tune(given)  # pyright: ignore[reportArgumentType]

@@ -162,11 +162,11 @@ def test_no_more_steps_are_timed_than_were_asked_for() -> None:
     ("subject", "more", "words"),
     [
         ("missing.py", {}, "'missing.py' was not found"),
-        (str(TINY), {"arguments": {"epochs": 1}}, "its command line"),
+        (str(TINY), {"arguments": {"epochs": 1}}, "a list of command-line arguments"),
         (str(TINY), {"device": "cpu"}, "chooses its device itself"),
-        (str(RECIPE), {"arguments": ["--epochs", "1"]}, "by name"),
-        (str(TINY), {"budget": 0}, "seconds, above 0"),
-        (3, {}, "int was given"),
+        (str(RECIPE), {"arguments": ["--epochs", "1"]}, "a dict of the parameters"),
+        (str(TINY), {"budget": 0}, "a number of seconds above 0"),
+        (3, {}, "was given a value of type int"),
     ],
 )
 def test_hotlap_diagnose_refuses_what_it_cannot_run(

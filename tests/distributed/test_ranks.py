@@ -152,7 +152,7 @@ def test_who_started_a_rank_is_known() -> None:
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "a rank from 0 to 1"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "Expected: RANK from 0 to 1"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x'. Expected: a whole number"),
     ],
 )

@@ -128,7 +128,7 @@ def asked(**options: Any) -> RankRequest:
     ("options", "words"),
     [
         ({"restarts": -1}, "--restarts -1 is not valid. Expected: 0 or more"),
-        ({"run_dir": None}, "--restarts 2 was given without --run-dir"),
+        ({"run_dir": None}, "--restarts 2 needs checkpoints to restart from"),
         ({"resume": "runs/0"}, "--resume 'runs/0' names another place. Use --resume auto"),
         ({"timeout": "0s"}, "--rank-timeout '0s' is not a duration"),
     ],

@@ -182,9 +182,9 @@ def test_a_run_goes_on_at_another_level_and_with_other_ranks(
     ("case", "words"),
     [
         ("short of memory", "step 3 ran out of memory on rank 1"),
-        ("a block that some ranks use", "where the first batch called 'the end'"),
-        ("a block that one rank skips", "where other ranks call another one"),
-        ("beside the model", "called the module '1' without the model around it"),
+        ("a block that some ranks use", "but the first batch called 'the end'"),
+        ("a block that one rank skips", "but other ranks call another one"),
+        ("beside the model", "called the module '1' directly"),
         ("a short stream", "step 1 has 1 samples for 2 ranks"),
         ("a head beside the model", "used a parameter outside of a call of the model"),
         ("adafactor", "optimizer() returned Adafactor"),
@@ -247,14 +247,17 @@ def test_what_cannot_be_shared_is_refused_with_a_reason() -> None:
     made = torch.optim.Adam(model().parameters())
     with pytest.raises(Refusal, match="the run has one rank"):
         technique.apply(step_target(made, world=1), state)
-    with pytest.raises(Refusal, match="may need all parameters for the update of one"):
+    with pytest.raises(Refusal, match="may need all parameters to update one of them"):
         technique.apply(step_target(OfAll(model().parameters())), state)
     refused = {
-        "4 ranks cannot be 3 groups .* replicas=1 or 2": ({"replicas": 3}, model()),
-        "4 ranks cannot be 4 groups": ({"replicas": 4}, model()),
-        "wrap names `Missing`": ({"wrap": "Missing"}, model()),
+        "3 groups of two or more .* 4 ranks cannot form.*replicas=1 or 2": (
+            {"replicas": 3},
+            model(),
+        ),
+        "4 groups of two or more .* 4 ranks cannot form": ({"replicas": 4}, model()),
+        "names the class `Missing`": ({"wrap": "Missing"}, model()),
         "'scale' is a scalar": ({}, scaled()),
-        "is used in '0' and in the rest": ({}, tied()),
+        "is shared by '0' and the rest": ({}, tied()),
         "'weight' is not contiguous": ({}, channels_last()),
     }
     for words, (values, module) in refused.items():

@@ -182,7 +182,9 @@ def test_another_order_is_refused_where_the_optimizer_does_not_hold_all_in_one_g
 def test_weights_that_were_sorted_by_name_say_nothing_of_the_order(tmp_path: Path) -> None:
     script = Script(tmp_path / "old.pth", order=OTHER)
     script.change_weights(lambda weights: dict(sorted(weights.items())))
-    with pytest.raises(UsageError, match=r"'first\.bias' where .* is sorted by name, so the order"):
+    with pytest.raises(
+        UsageError, match=r"'first\.bias' where .* names in the file are sorted, so the order"
+    ):
         continued(script.path, task(order=OWN))
 
 

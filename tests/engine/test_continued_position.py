@@ -86,7 +86,7 @@ def test_a_schedule_per_step_counts_steps() -> None:
     ],
 )
 def test_what_does_not_fit_together_is_refused_and_can_be_said(counts: Counts) -> None:
-    with pytest.raises(UsageError, match="--epochs-done N") as told:
+    with pytest.raises(UsageError, match="--epochs-done 3") as told:
         find_position(counts, task(), None, FILE)
     for name in ("epoch", "updates", "last_epoch"):
         count = getattr(counts, name)

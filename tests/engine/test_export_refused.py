@@ -65,9 +65,9 @@ def test_masks_may_be_infinite(tmp_path: Path) -> None:
 
 def test_paths_that_are_none_are_refused(tmp_path: Path) -> None:
     given = weights(tmp_path)
-    with pytest.raises(UsageError, match="of 5003 characters is too long"):
+    with pytest.raises(UsageError, match="has 5003 characters, too many"):
         export(TASK, given, "x" * 5000 + ".pt")
-    with pytest.raises(UsageError, match="of 5003 characters is too long"):
+    with pytest.raises(UsageError, match="has 5003 characters, too many"):
         export(TASK, "x" * 5000 + ".pt", tmp_path / "model.pt")
     (tmp_path / "dangling.pt").symlink_to("nowhere")
     for overwrite in (False, True):

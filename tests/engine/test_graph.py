@@ -349,7 +349,7 @@ def test_nothing_stands_against_an_ordinary_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("gpu", "not known"), ("cuda:7", "sees"), ("meta", "cannot compute")]
+    ("name", "words"), [("gpu", "not known"), ("cuda:7", "sees"), ("meta", "cannot run a model")]
 )
 def test_a_device_that_is_not_there_is_an_error(name: str, words: str) -> None:
     with pytest.raises(hotlap.UsageError, match=words):

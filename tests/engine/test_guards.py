@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_hold_a_run_is_told_before_the_first_step(tmp_path:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"schedule": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "metric, which"),
+        ({"schedule": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}, "whose metric"),
         (
             {
                 "schedule": lambda o: torch.optim.lr_scheduler.StepLR(
@@ -210,7 +210,7 @@ def test_a_loader_is_not_taken_for_its_data_set(name: str) -> None:
 
 @pytest.mark.parametrize("given", [{"metrics": {"error": counted}}, {"evaluate": counted}])
 def test_measures_need_samples_to_measure_on(given: Any) -> None:
-    with pytest.raises(UsageError, match=r"without held_out.*Pass held_out=DATA"):
+    with pytest.raises(UsageError, match=r"without held_out.*held_out=DATASET"):
         task(**given)
     task(held_out=data(), **given)
 
@@ -259,7 +259,7 @@ def test_a_mean_is_one_where_parameters_share_a_gradient() -> None:
         ({"model": network()}, "is already a model.*model=lambda"),
         ({"loss": lambda model: model}, r"loss cannot be called with \(model, batch\)"),
         ({"optimizer": lambda: None}, "optimizer cannot be called"),
-        ({"held_out": data(), "metrics": {"loss": mean}}, "the name 'loss'"),
+        ({"held_out": data(), "metrics": {"loss": mean}}, "an entry 'loss'"),
         ({"held_out": data(), "metrics": {"right": lambda model: 1}}, "right cannot be called"),
     ],
 )

@@ -151,7 +151,7 @@ def test_the_weights_load_into_the_plain_module(tmp_path: Path) -> None:
         ({"optimizer": lambda m: torch.optim.AdamW(m.parameters(), lr=0.02)}, "lr"),
         ({"model": lambda: nn.Sequential(nn.Linear(3, 2))}, "weights"),
         ({"schedule": None}, "schedule was SequentialLR, now it is None"),
-        ({"steps": 10}, "after 13 steps, and the task has only 10"),
+        ({"steps": 10}, "after 13 steps, but the task has only 10"),
     ],
 )
 def test_a_checkpoint_of_another_task_is_refused(

@@ -63,7 +63,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_a_run_does_not_go_on_with_another(option: str, value: Any, saved: Path) -> None:
     named = {"data": "samples", "batch_size": "logical_batch"}.get(option, option)
-    with pytest.raises(UsageError, match=f"of another task: {named} was"):
+    with pytest.raises(UsageError, match=f"by another task: {named} was"):
         hotlap.train(task(steps=6, **{option: value}), run_dir=saved, resume="auto")
 
 

@@ -77,7 +77,7 @@ def test_going_on_before_newer_steps_is_refused(named: bool, tmp_path: Path) -> 
     run, seen = tmp_path / "run", []
     hotlap.train(short(steps=4), run_dir=run, save_every="2steps")
     given: dict[str, Any] = {"run_dir": run} if named else {}
-    with pytest.raises(UsageError, match="newer steps than step-000000000002"):
+    with pytest.raises(UsageError, match="newer than step-000000000002"):
         hotlap.train(short(steps=6), resume=str(step_of(run, 2)), progress=seen.append, **given)
     assert not seen
     assert numbers(run) == [2, 4]
@@ -130,7 +130,7 @@ def test_a_finished_run_is_not_saved_again_under_another_plan(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"save_every": "1steps"}, "save_every='1steps' needs the run's folder"),
+        ({"save_every": "1steps"}, "save_every='1steps' needs a folder for checkpoints"),
         ({"run_dir": "run", "keep": 0}, "keep=0 is not valid"),
         ({"run_dir": "run", "keep": True}, "keep=True is not valid"),
         ({"resume": "run", "weights": "old.pt"}, "Pass one of them; with resume='auto'"),

@@ -150,7 +150,7 @@ def test_a_rank_that_is_alone_saves_only_what_it_holds_whole(
 
     error, nothing = on_ranks(2, in_parts)
     assert type(error) is StorageError and nothing is None
-    assert "rank 0 is ending alone" in str(error)
+    assert "rank 0 ended alone" in str(error)
 
 
 def test_ranks_that_are_not_at_one_step_save_nothing(built: Any) -> None:

@@ -181,7 +181,7 @@ def test_a_finished_run_is_left_as_it_is_and_one_beyond_the_task_or_of_another_b
 ) -> None:
     run_dir, _ = stopped
     assert hotlap.train(task(), resume=str(run_dir)).epochs == ()
-    with pytest.raises(hotlap.UsageError, match="after 3 epochs, and the task has only 2"):
+    with pytest.raises(hotlap.UsageError, match="after 3 epochs, but the task has only 2"):
         hotlap.train(task(epochs=2), resume=str(run_dir))
     with pytest.raises(hotlap.UsageError, match="shuffle_buffer was 20, now it is 30"):
         hotlap.train(task(shuffle_buffer=30, epochs=9), resume=str(run_dir))
@@ -230,7 +230,7 @@ class Empty(Plain):
         ({"data": Empty()}, "data is empty"),
         ({"held_out": Empty()}, "held_out is empty"),
         ({"data": Endless(3)}, "data is Endless, whose `__iter__` never ends.*steps=N"),
-        ({"drop_last": True, "accumulate": 20}, "drop_last drops"),
+        ({"drop_last": True, "accumulate": 20}, "drop_last=True drops"),
         ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
     ],
 )

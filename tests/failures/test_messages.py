@@ -530,7 +530,9 @@ def test_a_pasted_message_is_explained_however_long(capsys: pytest.CaptureFixtur
     for word, name in (("Killed", "ended_by_signal"), ("MemoryError", "host_out_of_memory")):
         assert main(["explain", word]) == 0
         assert capsys.readouterr().out.startswith(f"{name} (failure)")
-    with pytest.raises(UnknownName, match="'it does not work' is not a message that hotlap knows"):
+    with pytest.raises(
+        UnknownName, match="'it does not work' is not an error message that hotlap knows"
+    ):
         explain("it does not work")
 
 

@@ -146,9 +146,13 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
     ("pad", "samples", "words"),
     [
         (hotlap.pad({"tokens": 0}), DICTS, "field 'tokens', which samples do not have. Expected"),
-        (hotlap.pad({"label": 0}), [{"label": 1}], "'label' has no dimension 0"),
+        (hotlap.pad({"label": 0}), [{"label": 1}], "cannot pad field 'label'"),
         (hotlap.pad({"ids": 0}), DICTS, "'labels' cannot be stacked: each element"),
-        (hotlap.pad({"ids": 0}, to=(2,)), DICTS, "has length 3, but batches are padded to 2"),
+        (
+            hotlap.pad({"ids": 0}, to=(2,)),
+            DICTS,
+            "has length 3, but `to` pads batches to at most 2",
+        ),
         (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "add a field 'name'"),
         (
             hotlap.pad({"x": 0}),
@@ -159,7 +163,7 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (
             hotlap.pad({0: 0}),
             [(torch.ones(2, 3),), (torch.ones(1, 4),)],
-            "differs between samples in other dimensions than dim=0",
+            "differs between samples in another dimension than dim=0",
         ),
     ],
 )

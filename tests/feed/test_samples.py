@@ -172,7 +172,7 @@ def test_rows_that_begin_to_differ_end_the_run() -> None:
     source = Source(data, 8)
     list(source.epoch(0))
     data.transform = of_the_batch
-    with pytest.raises(hotlap.RunError, match="after 6 batches without a difference"):
+    with pytest.raises(hotlap.RunError, match="after 6 batches in which both agreed"):
         list(source.epoch(1))
 
 
@@ -294,13 +294,13 @@ def test_other_errors_stay_what_they_are(plan: Any) -> None:
 
 def test_a_dict_of_data_sets_is_none() -> None:
     parts = {"train": Table(ROWS), "test": Table(ROWS)}
-    with pytest.raises(hotlap.UsageError, match="data is a dict, with the keys 'train', 'test'"):
+    with pytest.raises(hotlap.UsageError, match="data is a dict with the keys 'train', 'test'"):
         task(parts)
     with pytest.raises(hotlap.UsageError, match="held_out is a dict"):
         task(Table(ROWS), held_out=parts)
     datasets = pytest.importorskip("datasets", reason="needs `pip install datasets`")
     made = datasets.DatasetDict(train=datasets.Dataset.from_dict(ROWS))
-    with pytest.raises(hotlap.UsageError, match="data is a DatasetDict, with the keys 'train'"):
+    with pytest.raises(hotlap.UsageError, match="data is a DatasetDict with the keys 'train'"):
         task(made)
 
 

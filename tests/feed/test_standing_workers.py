@@ -195,7 +195,7 @@ def test_batches_that_hang_on_new_workers_are_refused(
 def test_a_recipe_has_workers_that_stay_already() -> None:
     technique = get("workers")
     loader = Heard(TensorDataset(torch.ones(8, 1)), batch_size=4)
-    with pytest.raises(Refusal, match="in a recipe, workers are started once"):
+    with pytest.raises(Refusal, match="no use in a recipe, whose workers are started only once"):
         target = FeedTarget(loader, own_order=True)
         technique.apply(target, technique.options(PLAN["workers"]))
 

@@ -171,7 +171,7 @@ def test_what_is_written_to_the_disk_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_process_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(UsageError, match=f"there is no process {2**22 + 1}"):
+    with pytest.raises(UsageError, match=f"--pid {2**22 + 1}: there is no such process"):
         Monitor(2**22 + 1)
 
 

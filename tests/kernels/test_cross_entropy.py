@@ -95,7 +95,7 @@ def test_what_does_not_fit_is_refused() -> None:
     hidden, weight, _, targets, _ = given()
     for wrong, words in (
         ((hidden, weight, targets[:5], {}), "do not match"),
-        ((hidden, weight, targets.float(), {}), "class indices, int64"),
+        ((hidden, weight, targets.float(), {}), "class indices of dtype torch.int64"),
         ((hidden, weight, targets, {"reduction": "men"}), "Did you mean 'mean'"),
         ((hidden, weight, targets, {"rows": 0}), "rows=0"),
     ):

@@ -114,7 +114,7 @@ def test_which_techniques_ranks_may_use() -> None:
     assert refused["resident"] is None and refused["optimizer"] is None
     assert "changes the model" in str(refused["channels_last"])
     fused = get("optimizer").options({"implementation": "fused"})
-    assert "bit for bit" in str(on_ranks.why_not(get("optimizer"), fused))
+    assert "bit-equal updates" in str(on_ranks.why_not(get("optimizer"), fused))
 
 
 def test_ranks_of_one_machine_share_what_memory_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

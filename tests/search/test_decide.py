@@ -220,7 +220,7 @@ def test_hyperband_deals_trials_to_brackets() -> None:
 def test_another_search_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     search(tmp_path, spec_of(trials=3), Workers(1))
     before = (tmp_path / JOURNAL).read_bytes()
-    with pytest.raises(UsageError, match="another search: trials was 3, now it is 4"):
+    with pytest.raises(UsageError, match="a search with other settings: trials was 3, now it is 4"):
         search(tmp_path, spec_of(trials=4), Workers(1))
     with pytest.raises(UsageError, match="the recipe's file was changed"):
         search(tmp_path, spec_of(trials=3, digest="other"), Workers(1))
@@ -246,7 +246,7 @@ def test_two_searches_do_not_share_a_folder(tmp_path: Path) -> None:
         (("asha", 0, None, 3), "--max-steps 0"),
         (("asha", 9, 10, 3), "--grace 10"),
         (("asha", 9, None, 1), "--reduction 1"),
-        (("random", 9, 3, 3), "--grace 3 was given with --method random"),
+        (("random", 9, 3, 3), "--grace 3 cannot be used with --method random"),
     ],
 )
 def test_wrong_rungs_are_refused(arguments: Any, words: str) -> None:

@@ -131,7 +131,7 @@ def test_it_says_when_it_found_no_answer(losses: list[float], words: str) -> Non
     [
         ({"lowest": 0.0}, "lowest=0.0"),
         ({"lowest": 1.0, "highest": 0.1}, "lowest=1.0 and highest=0.1"),
-        ({"steps": 5}, "a range test of 5 steps"),
+        ({"steps": 5}, "range test of 5 steps"),
     ],
 )
 def test_what_is_no_range_is_refused(options: Any, words: str) -> None:

@@ -30,7 +30,7 @@ def test_wrong_resources_are_refused(text: str, capsys: pytest.CaptureFixture[st
     assert "Expected: cpu=NUMBER,gpu=NUMBER" in capsys.readouterr().err
     assert parse_resources("cpu=2, gpu=0.5") == {"cpu": 2.0, "gpu": 0.5}
     assert cli.main(["search", str(RECIPE), "--resources", "cpu=2"]) == 2
-    assert "without --engine ray" in capsys.readouterr().err
+    assert "works only with --engine ray" in capsys.readouterr().err
 
 
 def test_without_ray_it_says_how_to_install_it(

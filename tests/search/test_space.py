@@ -57,13 +57,16 @@ def test_a_logarithmic_range_gives_each_decade_as_many_draws() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: hotlap.LogUniform(1e-1, 1e-4), "is empty: low=0.1 is not below high=0.0001"),
-        (lambda: hotlap.LogUniform(0, 1), "begins at 0.*above 0"),
+        (
+            lambda: hotlap.LogUniform(1e-1, 1e-4),
+            "is an empty range: low=0.1 is not below high=0.0001",
+        ),
+        (lambda: hotlap.LogUniform(0, 1), "low=0, which.*above 0"),
         (lambda: hotlap.Uniform(0, float("inf")), "inf.*finite numbers"),
         (lambda: hotlap.IntRange(1, 2.5), "2.5.*integers"),  # pyright: ignore[reportArgumentType]
         (lambda: hotlap.PowerOfTwo(16, 100), "100.*powers of two"),
         (lambda: hotlap.Choice(), "no values"),
-        (lambda: hotlap.Choice([1], [2]), "list.*numbers, text and bool"),  # pyright: ignore
+        (lambda: hotlap.Choice([1], [2]), "list.*numbers, strings and bools"),  # pyright: ignore
         (lambda: hotlap.Derived(lambda: 1), "without arguments"),
     ],
 )
@@ -110,7 +113,7 @@ def test_space_options_replace_annotations() -> None:
     ("given", "words"),
     [
         ((), "no parameter of 'recipe.py' has a search space.*lr, width, kind, on.*LogUniform"),
-        (("lr=loguniform(1,0.1)",), "--space 'lr=loguniform.*is empty"),
+        (("lr=loguniform(1,0.1)",), "--space 'lr=loguniform.*is an empty range"),
         (("lr=loguniform(1)",), "has 1 values. Expected: two"),
         (("lr:1-2",), "NAME=KIND"),
         (("lr=normal(0,1)",), "distribution 'normal' is not known"),
@@ -118,7 +121,7 @@ def test_space_options_replace_annotations() -> None:
         (("width=uniform(1,8)",), "`width` of 'recipe.py' is an int.*Use IntRange"),
         (
             ("kind=uniform(1,8)",),
-            "`kind` of 'recipe.py' cannot be 1.0.*Use Choice of some of 'a', 'b'",
+            "`kind` of 'recipe.py' cannot be 1.0.*Use Choice with some of 'a', 'b'",
         ),
         (("kind=choice(a,c)",), "cannot be 'c'"),
         (("on=intrange(0,1)",), "is a bool.*Use Choice"),
@@ -131,7 +134,7 @@ def test_a_wrong_space_option_is_refused(given: tuple[str, ...], words: str) -> 
 
 
 def test_a_parameter_that_is_given_is_not_searched_as_well() -> None:
-    with pytest.raises(UsageError, match="--lr was given to the recipe"):
+    with pytest.raises(UsageError, match="--lr sets a fixed value"):
         space_of(plain, "--lr", "1", given=("lr=uniform(0,1)",))
 
 

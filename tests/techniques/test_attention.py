@@ -238,6 +238,6 @@ def test_a_model_that_the_script_compiles_is_left_alone(in_place: bool) -> None:
     if in_place:
         module.compile(backend="eager")
     target = ModelTarget(module if in_place else torch.compile(module, backend="eager"), [])
-    with pytest.raises(Refusal, match="the model is compiled by `torch"):
+    with pytest.raises(Refusal, match="the model is already compiled by `torch"):
         attention.apply(target, attention.Options(kernel="products"))
     assert not module._forward_hooks

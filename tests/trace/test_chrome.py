@@ -286,8 +286,8 @@ def damaged(kind: str, path: Path) -> None:
         ("other JSON", "without a list `traceEvents`"),
         ("a number", "without a list `traceEvents`"),
         ("no list", "without a list `traceEvents`"),
-        ("no events", "no operator and no kernel"),
-        ("another program's", "no operator and no kernel among 1 events"),
+        ("no events", "no operator or kernel"),
+        ("another program's", "holds 1 events, and no operator or kernel"),
         ("deep", "nested too deeply"),
     ],
 )

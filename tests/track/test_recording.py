@@ -151,11 +151,15 @@ def test_losses_arrive_before_the_epoch_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_needs_a_folder_is_refused_without_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="tracker 'tensorboard' needs the run's folder"):
+    with pytest.raises(
+        UsageError, match="tracker 'tensorboard' needs a folder to record the run in"
+    ):
         hotlap.train(short(), track=("tensorboard",))
     with pytest.raises(UsageError, match=r"tracker 'tensorbord' is not known.*tensorboard"):
         hotlap.train(short(), track=("tensorbord",), run_dir=tmp_path / "run")
-    with pytest.raises(UsageError, match=r"0\.1 s between samples of system metrics is too short"):
+    with pytest.raises(
+        UsageError, match=r"0\.1 s between two samples of system metrics is too short"
+    ):
         hotlap.train(short(), system_every_s=0.1, run_dir=tmp_path / "run")
     assert not list(tmp_path.iterdir())
 

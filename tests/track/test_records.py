@@ -83,7 +83,7 @@ def test_a_tail_that_is_longer_than_what_is_read_at_once_is_cut_off(tmp_path: Pa
 
 def test_one_process_at_a_time_records_into_a_folder(tmp_path: Path) -> None:
     first = MetricsFile(tmp_path)
-    with pytest.raises(UsageError, match="is in use: another run records into it"):
+    with pytest.raises(UsageError, match="is in use: another run writes to it"):
         MetricsFile(tmp_path)
     first.close()
     MetricsFile(tmp_path).close()

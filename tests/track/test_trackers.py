@@ -156,9 +156,9 @@ def test_a_tracker_hears_that_its_run_was_killed(tmp_path: Path) -> None:
     ("names", "words"),
     [
         (["tensorbord"], "tracker 'tensorbord' is not known"),
-        (["nowhere_at_all:Tracker"], "the module 'nowhere_at_all' was not found"),
+        (["nowhere_at_all:Tracker"], "there is no module 'nowhere_at_all'"),
         ([f"{OWN}:"], "Expected: module:NAME"),
-        ([f"{OWN}:Writes", f"{OWN}:Writes"], "was named twice"),
+        ([f"{OWN}:Writes", f"{OWN}:Writes"], "was given twice"),
     ],
 )
 def test_a_wrong_tracker_is_refused(names: list[str], words: str) -> None:

@@ -14,20 +14,21 @@ def why_not(technique: Technique, options: Any) -> str | None:
     name, seam = technique.name, technique.seam_of(options)
     if seam in ("model", "step"):
         return (
-            f"technique `{name}` changes the model's modules, and DistributedDataParallel has "
-            f"already wrapped them as they were. Use a plan without `{name}`, or one process."
+            f"technique `{name}` changes the model's modules, which DistributedDataParallel has "
+            f"already wrapped. Use a plan without `{name}`, or train in one process."
         )
     if not technique.on_ranks:
         return (
             f"technique `{name}` cannot be used where several processes (ranks) train one model. "
-            f"Use a plan without `{name}`."
+            f"Use a plan without `{name}`, or train in one process."
         )
     moves_bits = technique.numerics(options) not in (Numerics.EXACT, Numerics.CHANGES)
     if seam == "optimizer" and moves_bits:
         # One rank that refused it alone would drift away from the others, and nobody would see.
         return (
-            f"technique `{name}` is not exact with these options, and all ranks must make the "
-            f"same update, bit for bit. Use exact options, or a plan without `{name}`."
+            f"technique `{name}` with {options} rounds updates in another way, and all ranks must "
+            f"make bit-equal updates. Use a plan without `{name}`, or use options that `hotlap "
+            f"explain {name}` calls exact."
         )
     return None
 

@@ -37,8 +37,8 @@ class RecordedScript:
         self._problems: list[str] = []
         if is_run(self.folder) or (self.folder / "ckpt").exists():
             raise UsageError(
-                f"'{folder}' already holds a run, and the records of two runs would be mixed. "
-                "Choose another --run-dir."
+                f"'{folder}' already holds a run, and the records of two runs would be mixed. Pass "
+                "a new folder with --run-dir."
             )
         check_folder(self.folder)
 
@@ -59,7 +59,7 @@ class RecordedScript:
         except OSError as error:
             raise StorageError(
                 f"run.json could not be written to '{self.folder}': {error.strerror or error}. "
-                "Choose another --run-dir."
+                "Free some space, or pass another folder with --run-dir."
             ) from error
         for name in self._trackers:
             try:

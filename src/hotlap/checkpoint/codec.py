@@ -48,7 +48,8 @@ def encode(value: Any, where: str) -> Any:
         return {_TAG: kind, "pairs": pairs}
     raise UsageError(
         f"{where} holds a {type(value).__name__}, which a checkpoint cannot store. Expected: "
-        "numbers, strings, scalar tensors, and lists, tuples and dicts of these."
+        "numbers, strings, scalar tensors, and lists, tuples and dicts of these. Convert the "
+        "value to one of these types."
     )
 
 

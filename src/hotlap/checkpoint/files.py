@@ -27,10 +27,14 @@ def check_path(path: Path) -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             raise UsageError(
-                f"the path '{shown}' of {len(text)} characters is too long. Use a shorter path."
+                f"the path '{shown}' has {len(text)} characters, too many for this file system. "
+                "Use a shorter path."
             ) from error
     except ValueError as error:
-        raise UsageError(f"the path {shown!r} is not valid: {error}. Use another path.") from error
+        raise UsageError(
+            f"the path {shown!r} is not valid: {error}. Remove the characters that no file name "
+            "can contain."
+        ) from error
 
 
 def read_regular(path: Path, most: int) -> bytes:

@@ -52,24 +52,31 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         why = "is not a regular file" if path.exists() else "was not found"
         if path.is_symlink() and not path.exists():
             why = f"is a symlink to '{os.readlink(path)}', which does not exist"
-        raise MissingFile(f"'{path}' {why}. Expected: a file {', '.join(SUFFIXES)}.")
+        raise MissingFile(
+            f"'{path}' {why}. Expected: an existing file of weights ({', '.join(SUFFIXES)}). Check "
+            "the path."
+        )
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"'{path}' is not a file of weights. Expected: {', '.join(SUFFIXES)}.")
+        raise UsageError(
+            f"'{path}' does not have the suffix of a file of weights. Expected: "
+            f"{', '.join(SUFFIXES)}. Rename the file if it is one of these."
+        )
     if path.suffix == ".safetensors":
         return without_compiled(_safetensors(path), path)
     held = unpickle(path)
     if not isinstance(held, Mapping):
         raise UsageError(
-            f"'{path}' contains a {type(held).__name__}. Expected: a state dict, or a dictionary "
-            "that contains one."
+            f"'{path}' contains a {type(held).__name__}, not weights. Expected: a state dict, or a "
+            "dictionary that contains one. Save `model.state_dict()` with `torch.save`."
         )
     if is_state_dict(held):
         return without_compiled(held, path)
     found = next((held[key] for key in MODEL_KEYS if is_state_dict(held.get(key))), None)
     if found is None:
         raise UsageError(
-            f"'{path}' holds {', '.join(map(repr, list(held)[:8]))}, none of them a state dict. "
-            f"Expected: a state dict, alone or under one of {', '.join(MODEL_KEYS)}."
+            f"'{path}' is a dictionary with the keys {', '.join(map(repr, list(held)[:8]))}. "
+            "Expected: the model's state dict, alone or under one of the keys "
+            f"{', '.join(MODEL_KEYS)}. Save `model.state_dict()` there with `torch.save`."
         )
     return without_compiled(found, path)
 
@@ -133,7 +140,8 @@ def fit_to_model(
     if problems:
         raise UsageError(
             f"the weights in '{path}' cannot be used for this model: "
-            f"{'; '.join(problems).strip()}. Expected: finite weights of the same model."
+            f"{'; '.join(problems).strip()}. Use a file that was saved from the same model, or "
+            "change model() in the recipe to match it."
         )
     return found
 
@@ -153,7 +161,8 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
         return load_file(path)
     except Exception as error:
         raise CheckpointCorrupt(
-            f"'{path}' cannot be read: {error}. Expected: an intact safetensors file."
+            f"'{path}' is not an intact safetensors file: {error}. Copy or download it again, or "
+            "save the weights again."
         ) from error
 
 
@@ -167,9 +176,8 @@ def unpickle(path: Path) -> Any:
     other = describe_other(path)
     if other is not None:
         raise UsageError(
-            f"'{path}' is not a file that `torch.save` wrote. It is {other}. Expected: a "
-            "checkpoint of the script, as `torch.save({'model': model.state_dict(), ...}, FILE)` "
-            "writes it."
+            f"'{path}' was not written by `torch.save`: it is {other}. Expected: a checkpoint of "
+            "the script, as `torch.save({'model': model.state_dict(), ...}, FILE)` writes it."
         )
     try:
         with (
@@ -181,15 +189,15 @@ def unpickle(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"'{path}' cannot be loaded with weights_only=True: {_first_line(error)} Loading other "
-            "objects could run code from the file. Expected: tensors, numbers, strings, lists and "
-            "dictionaries. Where you trust the file, load it yourself and save only such values, "
-            "as those of `state_dict()`."
+            f"'{path}' cannot be loaded with weights_only=True: {_first_line(error)} hotlap loads "
+            "only tensors, numbers, strings, lists and dictionaries, because other objects can "
+            "run code. If you trust the file, load it with `torch.load(FILE, weights_only=False)` "
+            "and save only its state dicts."
         ) from error
     except Exception as error:
         raise CheckpointCorrupt(
-            f"'{path}' is truncated or damaged: {_first_line(error)}. Expected: an intact file, as "
-            "`torch.save` writes it."
+            f"'{path}' is truncated or damaged: {_first_line(error)}. Copy or download it again, "
+            "or use an earlier file that `torch.save` wrote."
         ) from error
 
 
@@ -215,8 +223,9 @@ def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[st
     plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
     if len(plain) != len(weights):
         raise UsageError(
-            f"'{path}' holds a parameter twice: with the prefix '{_COMPILED}' in its name and "
-            "without. Remove one of the two."
+            f"'{path}' holds a parameter twice: with the prefix '{_COMPILED}' that torch.compile "
+            "adds to its name, and without. Remove one of the two from the state dict, and save "
+            "it again."
         )
     return plain
 

@@ -78,8 +78,9 @@ def parse_keys(text: str) -> dict[str, str]:
         part, equals, key = (word.strip() for word in each.partition("="))
         if not (part and equals and key) or part in keys:
             raise UsageError(
-                f"--keys {text} is not valid. Expected: PART=KEY,... with each of "
-                f"{', '.join(PARTS)} at most once, as in `model=net,optimizer=opt`."
+                f"--keys '{text}' is not valid. Expected: pairs PART=KEY with commas between them, "
+                f"as in `model=net,optimizer=opt`. PART is one of {', '.join(PARTS)}, each at most "
+                "once."
             )
         keys[part] = key
     _check_parts(keys)
@@ -142,12 +143,14 @@ def _check_parts(keys: Mapping[str, str]) -> None:
 def _read(path: Path) -> Mapping[Any, Any]:
     if path.is_dir():
         raise UsageError(
-            f"'{path}' is a folder. Expected: a file that `torch.save` wrote. Use --resume for a "
-            "run of hotlap."
+            f"'{path}' is a folder. Expected: a file that `torch.save` wrote. To resume a run of "
+            "hotlap, pass its folder to --resume."
         )
     if not path.is_file():
         why = "is not a regular file" if path.exists() else "was not found"
-        raise MissingFile(f"'{path}' {why}. Expected: a file that `torch.save` wrote.")
+        raise MissingFile(
+            f"'{path}' {why}. Expected: a file that `torch.save` wrote. Check the path."
+        )
     held = None if path.suffix == ".safetensors" else unpickle(path)
     if held is None or is_state_dict(held):
         raise UsageError(
@@ -156,8 +159,9 @@ def _read(path: Path) -> Mapping[Any, Any]:
         )
     if not isinstance(held, Mapping):
         raise UsageError(
-            f"'{path}' contains a {type(held).__name__}. Expected: a dictionary with the model's "
-            "and the optimizer's state dict."
+            f"'{path}' contains a {type(held).__name__}. Expected: a dictionary with the state "
+            "dicts of model and optimizer. Save it as `torch.save({'model': model.state_dict(), "
+            "'optimizer': optimizer.state_dict()}, FILE)`."
         )
     return held
 
@@ -168,14 +172,14 @@ def _named(held: Mapping[Any, Any], part: str, key: str, path: Path) -> Any:
         near = difflib.get_close_matches(key, [k for k in held if isinstance(k, str)], 1, 0.4)
         hint = f" Did you mean '{near[0]}'?" if near else ""
         raise UsageError(
-            f"'{path}' has no key '{key}', which was given for {part}. Expected: one of "
+            f"--keys {part}={key}: '{path}' has no key '{key}'. Expected: one of "
             f"{_list_keys(held)}.{hint}"
         )
     value = _READERS[part](held[key])
     if value is None:
         raise UsageError(
-            f"'{key}' in '{path}' was given for {part} and is {_describe(held[key])}. Expected: "
-            f"{_EXPECTED[part]}."
+            f"--keys {part}={key}: '{key}' in '{path}' is {_describe(held[key])}. Expected: a key "
+            f"that holds {_EXPECTED[part]}."
         )
     return value
 
@@ -191,8 +195,8 @@ def _only(
     if len(found) > 1 and len(numbers) != 1:
         first = next(iter(found))
         raise UsageError(
-            f"'{path}' has several keys that could be the {part}: "
-            f"{', '.join(map(repr, found))}. Pass --keys {part}={first} to choose one."
+            f"'{path}' has several keys that could be the {part}: {', '.join(map(repr, found))}. "
+            f"Pass the right one, as in --keys {part}={first}."
         )
     return next(iter(found.items()), None)
 

@@ -89,8 +89,8 @@ class Lock:
         """Return whether the lock was taken; False if it is to be tried again."""
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise UsageError(
-                f"'{self.path}' is not a regular file, so it cannot be the lock of a run. Move or "
-                "delete it."
+                f"'{self.path}' is where the lock file of a run belongs, and it is not a regular "
+                "file. Move or delete it."
             )
         is_free = self._lock(descriptor)
         owner = self._read(descriptor)
@@ -131,8 +131,8 @@ class Lock:
         if same_host or (owner.is_of_this_boot and is_free):
             return
         raise UsageError(
-            f"{self._taken_by(owner)} That run is on another machine, which cannot be checked "
-            f"from here: if that run has ended, delete '{self.path}' and start again."
+            f"{self._taken_by(owner)} That run is on another machine, so whether it has ended "
+            f"cannot be checked from here. If it has ended, delete '{self.path}' and start again."
         )
 
     def _taken_by(self, owner: Owner | None) -> str:

@@ -67,8 +67,13 @@ def find_newest(
             return found, passed
         except (CheckpointCorrupt, MissingFile) as error:
             # Missing: deleted meanwhile by the run that saves there.
-            passed.append(str(error))
+            passed.append(why_passed(error))
     return None, passed
+
+
+def why_passed(error: Exception) -> str:
+    """Return what is wrong with a step, without what to do about it: an older one is read."""
+    return str(error).partition(". Pass the run's folder")[0]
 
 
 def read(path: Path) -> Checkpoint:
@@ -86,7 +91,8 @@ def read(path: Path) -> Checkpoint:
         state = json.loads(contents.pop(STATE))
     except (KeyError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(
-            f"'{path / STATE}' cannot be loaded: {error}. Use another checkpoint."
+            f"'{path / STATE}' cannot be loaded: {error}. Pass the run's folder instead of this "
+            "checkpoint, to use its newest intact one."
         ) from error
     tensors: dict[str, Mapping[str, torch.Tensor]] = {}
     parts: dict[str, dict[str, Mapping[str, torch.Tensor]]] = {}
@@ -103,7 +109,8 @@ def read(path: Path) -> Checkpoint:
             tensors[group] = assemble(manifest["tensors"][group], parts.pop(group))
         except (ValueError, RuntimeError) as error:
             raise CheckpointCorrupt(
-                f"the ranks' parts in '{path}' cannot be joined: {error}. Use another checkpoint."
+                f"the parts that the ranks saved in '{path}' do not fit together: {error}. Pass "
+                "the run's folder instead of this checkpoint, to use its newest intact one."
             ) from error
     return Checkpoint(path, manifest["step"], tensors, state)
 
@@ -113,7 +120,8 @@ def _load(file: Path, content: bytes) -> dict[str, torch.Tensor]:
         return load_tensors(content)
     except Exception as error:
         raise CheckpointCorrupt(
-            f"'{file}' cannot be loaded: {error}. Use another checkpoint."
+            f"'{file}' cannot be loaded: {error}. Pass the run's folder instead of this "
+            "checkpoint, to use its newest intact one."
         ) from error
 
 
@@ -125,7 +133,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
         CheckpointCorrupt: no run writes such a manifest.
     """
     if not path.is_dir():
-        raise MissingFile(f"checkpoint '{path}' was not found. Expected: a folder `step-...`.")
+        raise MissingFile(
+            f"checkpoint '{path}' was not found. Expected: the folder of a checkpoint, as in "
+            "RUN/ckpt/step-000000000500, or the folder RUN of the run."
+        )
     try:
         content = read_regular(path / MANIFEST, MANIFEST_LIMIT)
         if len(content) > MANIFEST_LIMIT:
@@ -142,7 +153,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f"it has no key {error}" if isinstance(error, KeyError) else error
         raise CheckpointCorrupt(
-            f"'{path / MANIFEST}' is not usable: {why}. Use another checkpoint."
+            f"'{path / MANIFEST}' is not a valid manifest: {why}. Pass the run's folder instead of "
+            "this checkpoint, to use its newest intact one."
         ) from error
     return manifest
 
@@ -190,15 +202,17 @@ def read_proven(path: Path, name: str, about: Mapping[str, Any]) -> Iterator[byt
             yield part
         if size != about["bytes"]:
             raise CheckpointCorrupt(
-                f"'{file}' has {file.stat().st_size} bytes. Expected: {about['bytes']}. "
-                "Use another checkpoint."
+                f"'{file}' is damaged: it has {file.stat().st_size} bytes, but the manifest says "
+                f"{about['bytes']}. Pass the run's folder instead of this checkpoint, to use its "
+                "newest intact one."
             )
     except OSError as error:
         raise CheckpointCorrupt(
-            f"'{file}' cannot be read: {error}. Use another checkpoint."
+            f"'{file}' cannot be read: {error}. Pass the run's folder instead of this checkpoint, "
+            "to use its newest intact one."
         ) from error
     if digest.hexdigest() != about["sha256"]:
         raise CheckpointCorrupt(
-            f"the SHA-256 of '{file}' is not the one in the manifest, so the file has "
-            "changed. Use another checkpoint."
+            f"'{file}' has changed since it was saved: its SHA-256 is not the one in the manifest. "
+            "Pass the run's folder instead of this checkpoint, to use its newest intact one."
         )

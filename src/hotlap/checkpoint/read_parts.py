@@ -111,7 +111,10 @@ class PartReader:
             return held[tuple(slice(a - first, a - first + n) for first, a, n in ranges)]
 
     def _corrupt(self, error: Exception) -> CheckpointCorrupt:
-        message = f"'{self.path}' cannot be loaded: {error}. Use another checkpoint."
+        message = (
+            f"'{self.path}' cannot be loaded: {error}. Pass the run's folder instead of this "
+            "checkpoint, to use its newest intact one."
+        )
         return CheckpointCorrupt(message)
 
 

@@ -85,7 +85,7 @@ def commit(
         forget(temporary, notice)
         raise StorageError(
             f"the checkpoint of step {step} could not be written to '{root}': {error}. Earlier "
-            "checkpoints are unchanged. Free some space, or use another folder."
+            "checkpoints are unchanged. Free some space, or pass another folder with --run-dir."
         ) from error
     except BaseException:
         forget(temporary, notice)
@@ -113,8 +113,8 @@ def is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path
         sync_folder(final.parent)
         return True
     raise StorageError(
-        f"'{final}' already exists with other contents: another run saves into this folder. It "
-        "was not overwritten. Use one folder per run."
+        f"checkpoint '{final}' already exists with other contents, so another run saves into this "
+        "folder. It was not overwritten. Pass a folder of its own to each run with --run-dir."
     )
 
 

@@ -151,7 +151,8 @@ def _together(commit: Commit, reduce: Reduce, work: Callable[[], Any]) -> list[A
         raise StorageError(
             f"the checkpoint of step {commit.step} could not be written to '{commit.root}' by "
             f"{len(failed)} of {reduce.world} ranks: {'; '.join(failed)}. Earlier checkpoints are "
-            "unchanged. Free some space, or use another folder that all ranks can write to."
+            "unchanged. Free some space, or pass a folder that all ranks can write to with "
+            "--run-dir."
         ) from cause
     return [each["done"] for each in everything]
 
@@ -173,8 +174,8 @@ def _finish(commit: Commit, temporary: Path, final: Path, files: Mapping[str, An
     content = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
     if len(content) > MANIFEST_LIMIT:
         raise StorageError(
-            f"the manifest has {len(content)} bytes. Expected: at most {MANIFEST_LIMIT}; use fewer "
-            "ranks."
+            f"the checkpoint's manifest, which lists the parts of all ranks, has {len(content)} "
+            f"bytes. Expected: at most {MANIFEST_LIMIT}. Use fewer ranks."
         )
     write_new(temporary / MANIFEST, content)
     sync_folder(temporary)

@@ -105,7 +105,7 @@ def check_values(
         if count > _LONGEST_NAME and not is_text:
             raise UsageError(
                 f"{name} has a file name of {count} bytes, '{longest[:20]}...'. Expected: at most "
-                f"{_LONGEST_NAME} bytes."
+                f"{_LONGEST_NAME} bytes. Use a shorter name."
             )
         # The parser would round a fraction.
         if name in whole and not re.fullmatch(r"[+-]?\d+", value):

@@ -105,7 +105,10 @@ def diagnose(
     if snapshot is not None and not memory:
         raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
     if memory and (profile or trace is not None):
-        raise UsageError("--memory cannot be used with --profile or --trace. Use one at a time.")
+        raise UsageError(
+            "--memory cannot be used with --profile or --trace. Run `hotlap diagnose` once for "
+            "each."
+        )
     if memory:
         return _diagnose_memory(script, budget, hide, svg, snapshot, tell)
     if script.kind == "recipe":
@@ -173,7 +176,7 @@ def _read_trace(target: Target, others: Sequence[str], tell: Callable[..., int])
     if others:
         raise UsageError(
             f"{', '.join(others)} cannot be used with '{path}', which is a trace and not a script. "
-            "Remove it, or give the script."
+            f"Remove {', '.join(others)}, or give the script instead of the trace."
         )
     summary = summarize(read_trace(path))
     found = _OfTrace(path, summary)

@@ -49,7 +49,7 @@ def env(
     if watch:
         return _watch(parse_duration(every, "--every"), pid, as_json=as_json)
     if pid is not None:
-        raise UsageError(f"--pid {pid} needs --watch. Pass --watch, or remove --pid.")
+        raise UsageError(f"--pid {pid} works only with --watch. Add --watch, or remove --pid.")
     host = Host.detect()
     found = problems(host)
     ceilings: list[Ceilings] = []
@@ -67,8 +67,9 @@ def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
     """Show figures until Ctrl-C."""
     if as_json:
         raise UsageError(
-            "--json was given with --watch, which shows figures in the terminal. Remove --json; "
-            "`hotlap train --run-dir` and `hotlap run --run-dir` record them as JSON lines."
+            "--json cannot be used with --watch, which shows live figures in the terminal. Remove "
+            "--json, or use --run-dir of `hotlap train` or `hotlap run` to record the figures as "
+            "JSON lines."
         )
     check_every(every_s)
     gpus, why = open_gpus()

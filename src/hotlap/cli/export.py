@@ -34,8 +34,8 @@ def export(
     if source is None or to is None:
         missing = "--from" if source is None else "--to"
         raise UsageError(
-            f"{missing} is missing. Expected: --from, the run or the weights to read, and --to, "
-            "the file to write."
+            f"{missing} is missing. Expected: --from with a run or weights to read, and --to with "
+            "the file to write, as in `--from runs/1 --to model.pt2`."
         )
     with task_of(target) as task:
         done = export_task(task, source, to, overwrite=overwrite, notice=say)

@@ -33,17 +33,17 @@ class MicroBatchRequest:
         is_auto = self.given is not None and size_given(self.given) is None
         if is_auto and self.estimates:
             raise UsageError(
-                "--micro-batch auto was given with --estimate: the first runs trials, the second "
-                "runs nothing. Remove one of them, or pass a number, as in --micro-batch 16."
+                "--micro-batch auto runs trials, and --estimate runs nothing, so they cannot be "
+                "used together. Remove one of them, or pass a number, as in --micro-batch 16."
             )
         if self.memory is not None and not (self.estimates or is_auto):
             raise UsageError(
-                f"--memory {self.memory} was given without --estimate or --micro-batch auto. Add "
-                "one of these, or remove --memory."
+                f"--memory {self.memory} works only with --estimate or --micro-batch auto. Add one "
+                "of these, or remove --memory."
             )
         if self.again and not is_auto:
             raise UsageError(
-                "--again was given without --micro-batch auto, whose trials it repeats. Add "
+                "--again works only with --micro-batch auto, whose trials it repeats. Add "
                 "--micro-batch auto, or remove --again."
             )
 
@@ -66,8 +66,8 @@ class MicroBatchRequest:
             return ChosenMicroBatch(with_micro_batch(plan, size, batch, own))
         if detect_ranks(os.environ).world > 1:
             raise UsageError(
-                "--micro-batch auto cannot be used on several devices. Run it on one device, and "
-                "pass the number that it finds there: --micro-batch N."
+                "--micro-batch auto cannot be used on several devices. Run it on one device "
+                "first, and pass the number that it finds, as in --micro-batch 16."
             )
         from hotlap.engine.memory.estimate import memory_size
         from hotlap.report.micro_batches import line

@@ -39,8 +39,8 @@ def check_page(page: str | None) -> None:
         )
     if path.exists() and not (path.is_file() and _is_page(path)):
         raise UsageError(
-            f"--page {page} exists and is no page of hotlap's, so it was not overwritten. Choose "
-            "another file."
+            f"--page {page} exists and was not written by hotlap, so it was not overwritten. "
+            "Choose another file."
         )
 
 
@@ -111,6 +111,7 @@ def write_page(page: str | None, data: Mapping[str, Any]) -> None:
         write(document, Path(page))
     except OSError as error:
         raise RunError(
-            f"--page {page} could not be written: {error.strerror}. Choose another file."
+            f"--page {page} could not be written: {error.strerror}. Free some space, or choose "
+            "another file."
         ) from error
     say(f"page written to {page}")

@@ -43,19 +43,19 @@ class RankRequest:
         given = f"--restarts {self.restarts}"
         if detect_ranks(os.environ).world > 1:
             raise UsageError(
-                f"{given} was given to ranks that another launcher (torchrun or Slurm) started, "
-                "which hotlap cannot restart. Use `torchrun --max-restarts N` or Slurm's `sbatch "
-                "--requeue` instead, with --resume auto."
+                f"{given} cannot be used here: another launcher (torchrun or Slurm) started the "
+                "ranks, and hotlap cannot restart them. Use `torchrun --max-restarts N` or "
+                "Slurm's `sbatch --requeue` instead, with --resume auto."
             )
         if self.run_dir is None:
             raise UsageError(
-                f"{given} was given without --run-dir, so there are no checkpoints to restart "
-                "from. Pass --run-dir FOLDER, or remove --restarts."
+                f"{given} needs checkpoints to restart from, and --run-dir was not given. Pass "
+                "--run-dir FOLDER, or remove --restarts."
             )
         if self.resume not in (None, "auto"):
             raise UsageError(
-                f"{given} restarts from what --run-dir holds, and --resume '{self.resume}' names "
-                "another place. Use --resume auto, or remove --restarts."
+                f"{given} restarts from the checkpoints in --run-dir, but --resume '{self.resume}' "
+                "names another place. Use --resume auto, or remove --restarts."
             )
 
     @property

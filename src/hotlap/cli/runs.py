@@ -33,11 +33,15 @@ def runs(
         return _compare(what[1:], as_json=as_json)
     if len(what) > 1:
         raise UsageError(
-            f"{len(what)} folders were given. Expected: one folder of runs, or `compare A B`."
+            f"{len(what)} folders were given to `hotlap runs`. Expected: one folder to list, or "
+            "`compare A B` with the folders of two runs."
         )
     root = Path(what[0] if what else ".")
     if not root.is_dir():
-        raise MissingFile(f"folder '{root}' was not found. Expected: a folder of runs.")
+        raise MissingFile(
+            f"folder '{root}' was not found. Expected: a folder that contains runs, each recorded "
+            "with --run-dir. Check the path."
+        )
     found = [read_run(folder) for folder in find_runs(root)]
     if as_json:
         jsonout.write({"runs": [summary(run) for run in found]})

@@ -43,7 +43,10 @@ def recipe_of(target: Target) -> str:
     """
     if target.script is None:
         given = f"`{target.program}` is a command" if target.program else f"`{target}` is a module"
-        raise UsageError(f"{given}, not a recipe. Expected: the path of a Python file.")
+        raise UsageError(
+            f"{given}, not a recipe. Expected: the path of a recipe, a Python file that defines "
+            "`task()`."
+        )
     return target.script
 
 
@@ -75,7 +78,7 @@ def task_and_values_of(target: Target) -> Iterator[tuple[Task, dict[str, Any]]]:
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise UsageError(
                 f"the recipe raised StopIteration at {last.filename}:{last.lineno}: `next(...)` "
-                "was called on an exhausted iterator. Check that the iterator is not empty."
+                "was called on an exhausted iterator. Check that the iterator has another item."
             ) from error
         try:
             yield task, recipe.values(target.args)
@@ -104,8 +107,8 @@ def plan_given(given: str, techniques: tuple[str, ...] = ()) -> PlanFile:
         return PlanFile(Plan())
     if not os.path.isfile(given):
         raise MissingFile(
-            f"plan file '{given}' was not found. Expected: a file that `hotlap tune` wrote, or "
-            "`plain`."
+            f"plan file '{given}' was not found. Expected: the path of a file that `hotlap tune` "
+            "wrote, or the word `plain` for no plan."
         )
     file = PlanFile.read(Path(given))
     check(file.plan, registry(techniques))

@@ -18,8 +18,8 @@ def script_of(target: Target, python: str) -> Script:
     """
     if target.program is not None and python != sys.executable:
         raise UsageError(
-            f"--python {python} cannot be used with the command `{target}`, which chooses its own. "
-            "Remove it, or give the script that the command starts."
+            f"--python {python} cannot be used with the command `{target}`, which chooses its own "
+            "Python. Remove --python, or give the script that the command starts."
         )
     if shutil.which(python) is None:
         raise MissingFile(

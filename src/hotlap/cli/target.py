@@ -39,7 +39,9 @@ class Target(NamedTuple):
             UsageError: there is no script in it.
         """
         if not tokens or not tokens[0]:
-            raise UsageError(f"no SCRIPT was given. Expected: {_FORMS}.")
+            raise UsageError(
+                f"no SCRIPT was given. Expected: {_FORMS}, as in `hotlap tune train.py`."
+            )
         command = split_command(tokens)
         if command is not None and not Path(tokens[0]).exists():
             # Of the Python that runs it, not the first one on the PATH.
@@ -51,7 +53,8 @@ class Target(NamedTuple):
         if len(tokens) < 2 or not all(part.isidentifier() for part in tokens[1].split(".")):
             given = f"'{tokens[1]}'" if len(tokens) > 1 else "nothing"
             raise UsageError(
-                f"-m was given {given}. Expected: the name of a module, as in `-m pkg.train`."
+                f"-m was given {given}. Expected: the name of a module after it, as in `-m "
+                "pkg.train`."
             )
         return cls(module=tokens[1], args=tuple(tokens[2:]))
 
@@ -165,7 +168,8 @@ def _check_script(script: str, *, own_interpreter: bool = True, is_launched: boo
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             shown = script if len(script) < _SHOWN else f"{script[:_SHOWN]}..."
             raise UsageError(
-                f"'{shown}' cannot be read: {error.strerror}. Expected: {_FORMS}."
+                f"'{shown}' cannot be read: {error.strerror}. Check the path and its permissions. "
+                f"Expected: {_FORMS}."
             ) from error
     if path.is_dir():
         if (path / "__main__.py").is_file():
@@ -183,8 +187,8 @@ def _check_script(script: str, *, own_interpreter: bool = True, is_launched: boo
 def _check_notebook(script: str, *, own_interpreter: bool, is_launched: bool) -> None:
     if is_launched:
         raise UsageError(
-            f"'{script}' is a notebook, which no launcher can start. Expected: a Python script. "
-            "Use `jupyter nbconvert --to script` to convert it."
+            f"'{script}' is a notebook, which torchrun and accelerate cannot start. Use `jupyter "
+            f"nbconvert --to script {script}` to convert it to a Python script."
         )
     from hotlap.attach.notebook import NotebookError, find_problem, has_ipython, read_cells
 
@@ -230,6 +234,7 @@ def _check_module(module: str) -> None:
         found = True
     if not found:
         raise MissingFile(
-            f"module '{module}' was not found: neither the current folder nor this Python's path "
-            f"has '{top}'. Expected: a module that `python -m {module}` would run here."
+            f"module '{module}' was not found: '{top}' is neither in the current folder nor on "
+            "this Python's path. Change to the folder that contains it, or add that folder to "
+            "PYTHONPATH."
         )

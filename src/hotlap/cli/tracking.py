@@ -29,7 +29,8 @@ class TrackRequest:
         check_every(self.every_s)
         if self.trackers and self.folder is None:
             raise UsageError(
-                f"--track {self.trackers[0]} needs the run's folder. Pass --run-dir FOLDER."
+                f"--track {self.trackers[0]} needs a folder to record the run in. Pass --run-dir "
+                "FOLDER."
             )
         check_trackers(self.trackers)
 

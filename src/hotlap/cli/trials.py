@@ -18,13 +18,13 @@ def lab_of(
     """
     if is_off():
         raise UsageError(
-            "the environment variable `HOTLAP_OFF` is set, which disables hotlap, so nothing can "
-            "be measured. Unset it."
+            "the environment variable `HOTLAP_OFF` is set, which switches hotlap off, so nothing "
+            "can be measured. Unset it, as by `unset HOTLAP_OFF`."
         )
     for pattern in hide:
         if os.path.isabs(pattern) or ".." in pattern.split(os.sep):
             raise UsageError(
-                f"--hide '{pattern}' is not allowed. Expected: a pattern of files below the "
-                "working folder, as in `--hide '*.pt'` or `--hide runs`."
+                f"--hide '{pattern}' is not allowed. Expected: a relative path or pattern of files "
+                "below the working folder, as in `--hide '*.pt'` or `--hide runs`."
             )
     return Lab(subject, hide=hide, techniques=techniques)

@@ -298,9 +298,12 @@ def device_of(name: str | None) -> Device:
         return Cuda(name)
     module = getattr(torch, kind, None)
     if module is None or not hasattr(module, "synchronize"):
-        raise UsageError(f"device='{name}' cannot compute. Expected: cpu, cuda, cuda:N, mps.")
+        raise UsageError(f"device='{name}' cannot run a model. Expected: cpu, cuda, cuda:N or mps.")
     if not module.is_available():
-        raise UsageError(f"device='{name}' is not available. Use cpu.")
+        raise UsageError(
+            f"device='{name}' is not available on this machine. Use device='cpu', or run `hotlap "
+            "env` to see what was found."
+        )
     return Accelerator(name)
 
 

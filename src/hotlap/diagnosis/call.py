@@ -75,20 +75,23 @@ def run_of(subject: Any, arguments: Any, device: str | None) -> Subject:
     """
     is_path = isinstance(subject, str | os.PathLike)
     if is_path and not Path(subject).is_file():
-        raise MissingFile(f"'{subject}' was not found. Expected: the path of a script or a recipe.")
+        raise MissingFile(
+            f"'{subject}' was not found. Expected: the path of a script or a recipe. Check the "
+            "path."
+        )
     if not is_path or is_recipe(Path(subject)):
         path = recipe_path(subject, "hotlap.diagnose")
         if not isinstance(arguments, Mapping) and arguments != ():
             raise UsageError(
-                f"arguments={arguments!r} cannot be used with a recipe. Expected: its parameters "
-                "by name, as in {'epochs': 10}."
+                f"arguments={arguments!r} cannot be used with a recipe. Expected: a dict of the "
+                "parameters of task(), as in {'epochs': 10}."
             )
         typed = to_command_line(dict(arguments))
         return RecipeRun(path=str(path), args=typed, cwd=os.getcwd(), device=device)
     if isinstance(arguments, Mapping | str):
         raise UsageError(
-            f"arguments={arguments!r} cannot be used with a script. Expected: its command line, as "
-            "in ['--epochs', '10']."
+            f"arguments={arguments!r} cannot be used with a script. Expected: a list of "
+            "command-line arguments, as in ['--epochs', '10']."
         )
     if device is not None:
         raise UsageError(

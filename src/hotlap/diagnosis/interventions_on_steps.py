@@ -185,8 +185,8 @@ def _without_unused_gradients(target: ModelTarget) -> ModelTarget:
     left = [p for p in target.module.parameters() if p.requires_grad and id(p) not in held]
     if not left:
         raise Refusal(
-            f"the optimizers hold all parameters of {type(target.module).__name__} that have a "
-            "gradient. Use a model with others to measure what those cost."
+            f"every parameter of {type(target.module).__name__} that requires a gradient is in an "
+            "optimizer, so no gradient is computed without use. Keep the model as it is."
         )
     target.notes["left"] = [weakref.ref(parameter) for parameter in left]
     _require_gradients(target, needed=False)

@@ -182,8 +182,8 @@ def diagnose_memory(
     run: Any = run_of(subject, arguments, device)
     if plan is not None and run.kind != "recipe":
         raise UsageError(
-            f"plan={str(plan)!r} cannot be used with a script, which is observed as it is. Remove "
-            "`plan`."
+            f"plan={str(plan)!r} cannot be used with a script, whose memory is measured without a "
+            "plan. Remove `plan`, or pass a recipe."
         )
     to = None if snapshot is None else Path(snapshot).absolute()
     if to is not None:

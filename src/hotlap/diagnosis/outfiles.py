@@ -48,7 +48,7 @@ def check_snapshot(path: Path, given: str, host: Host) -> None:
         option = given.partition(" ")[0].partition("=")[0]
         raise UsageError(
             f"{given}: no CUDA GPU was found on this host, and only CUDA memory has a snapshot. "
-            f"Remove {option}; the timeline (--svg FILE) shows the memory of a CPU."
+            f"Remove {option}. To see the memory of a CPU, use the timeline: --svg FILE."
         )
 
 

@@ -103,8 +103,8 @@ def request_profile(
     path = None if folder is None else Path(folder).absolute()
     if path is not None and path.exists() and not path.is_dir():
         raise UsageError(
-            f"{names[1]}{folder} is a file. Expected: a folder, which is created if it does not "
-            "exist; the trace gets a name of its own in it."
+            f"{names[1]}{folder} is a file. Expected: a folder for the trace, which is created if "
+            "it does not exist."
         )
     if path is not None and not path.parent.is_dir():
         raise UsageError(

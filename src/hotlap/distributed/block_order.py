@@ -69,10 +69,10 @@ class BlockOrder:
     def _check(self, number: int) -> None:
         if self._now is None:
             raise RunError(
-                f"loss() called the module '{self._name(number)}' without the model around it, and "
-                "`sharding` has its parameters only within a call of the model. Call the `model` "
-                "that is passed to loss(model, batch); or set "
-                "level = 'optimizer' in the plan's `sharding`."
+                f"loss() called the module '{self._name(number)}' directly, but with `sharding` "
+                "its parameters are complete only while `model` is called. Call the `model` that "
+                "is passed to loss(model, batch), or set level = 'optimizer' in the plan's "
+                "`sharding`."
             )
         known = self._known.get(self._model.training)
         if known is None:
@@ -90,8 +90,7 @@ class BlockOrder:
 
     def _refuse(self, number: int, why: str) -> None:
         raise RunError(
-            f"the forward pass came to '{self._name(number)}' where {why}. With `sharding` every "
-            "batch must go through the same blocks in the same order, as all ranks gather them "
-            "together. For a model that chooses its layers by the batch, set level = 'optimizer' "
-            "in the plan's `sharding`."
+            f"the forward pass reached '{self._name(number)}', but {why}. With `sharding`, every "
+            "batch must go through the same blocks in the same order on all ranks. If the model "
+            "chooses its layers by the batch, set level = 'optimizer' in the plan's `sharding`."
         )

@@ -27,9 +27,9 @@ def check_platform(name: str = os.name) -> None:
     """
     if name != "posix":
         raise UsageError(
-            "--devices and --restarts start processes in sessions of their own, which this system "
-            "does not have. Use `torchrun --nproc_per_node N -m hotlap train RECIPE` with the "
-            "variable USE_LIBUV=0, or Linux (on Windows, WSL)."
+            f"--devices and --restarts do not work on this system (os.name='{name}'), which has no "
+            "process groups. Use Linux (on Windows, WSL), or `torchrun --nproc_per_node N -m "
+            "hotlap train RECIPE` with USE_LIBUV=0 in the environment."
         )
 
 
@@ -46,13 +46,13 @@ def check_devices(count: int, device: str | None) -> None:
     kind = (device or "").partition(":")
     if kind[1] and count > 1:
         raise UsageError(
-            f"--device {device} names one device, and --devices {count} asks for {count}. Use "
+            f"--device {device} names one device, but --devices {count} asks for {count}. Use "
             f"--device {kind[0]}, or remove --devices."
         )
     there = torch.cuda.device_count() if device in (None, "cuda") else 0
     if (there or device == "cuda") and count > there:
         raise UsageError(
-            f"--devices {count} asks for more CUDA devices than torch sees: {there}. Expected: at "
+            f"--devices {count} asks for more CUDA devices than torch sees ({there}). Expected: at "
             f"most {there}, or --device cpu."
         )
 
@@ -110,13 +110,18 @@ def launch(
                 return code
             words = _describe(loss, timeout_s)
             if code == 2 and not loss.is_hanging:
-                raise UsageError(f"{words}. Check what was given to it; its log is in '{folder}'.")
+                raise UsageError(
+                    f"{words}. Exit code 2 means wrong input. Check the log in '{folder}' for what "
+                    "to change."
+                )
             tried = f". It was restarted {number} times" if number else ""
             if number == restarts or signals.asked is not None:
                 break
             notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")
     again = " Resume from the last checkpoint with --resume auto." if logs is not None else ""
-    raise RunError(f"{words}{tried}. Check the logs of the ranks, in '{folder}'.{again}")
+    raise RunError(
+        f"{words}{tried}. Check the logs of the ranks for the cause, in '{folder}'.{again}"
+    )
 
 
 def _run_once(

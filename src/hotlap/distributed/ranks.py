@@ -54,12 +54,16 @@ def _read(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:
     for name, default in zip(names, defaults, strict=True):
         text = environ.get(name, default) or ""
         if not (text.isascii() and text.isdigit()):
-            raise UsageError(f"the variable {name} is '{text}'. Expected: a whole number.")
+            raise UsageError(
+                f"the environment variable {name} is '{text}'. Expected: a whole number, as "
+                "torchrun and Slurm set it."
+            )
         found.append(int(text))
     ranks = Ranks(*found)
     if ranks.rank >= ranks.world:
         raise UsageError(
-            f"the variables say {names[0]}={ranks.rank} of {names[1]}={ranks.world}. Expected: a "
-            f"rank from 0 to {ranks.world - 1}."
+            f"the environment variable {names[0]} is {ranks.rank}, but {names[1]} is "
+            f"{ranks.world}. Expected: {names[0]} from 0 to {ranks.world - 1}. Set both correctly, "
+            "or start the ranks with `torchrun`, which sets them."
         )
     return ranks

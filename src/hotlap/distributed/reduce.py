@@ -213,8 +213,8 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
         gone = "are gone" if len(absent) > 1 else "is gone"
         what = f"did not answer{within}" if is_late else gone
         raise RunError(
-            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check what it said last, and resume "
-            "from the last checkpoint."
+            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of its log for the "
+            "cause, then resume from the last checkpoint."
         ) from error
 
 
@@ -250,8 +250,9 @@ def joined(
         return
     if not dist.is_available() or not (dist.is_nccl_available() if is_cuda else True):
         raise UsageError(
-            f"this build of torch {torch.__version__} cannot train on {ranks.world} ranks: it has "
-            f"no {'NCCL' if is_cuda else 'torch.distributed'}. Use another build, or one device."
+            f"this build of torch {torch.__version__} has no "
+            f"{'NCCL' if is_cuda else 'torch.distributed'}, so it cannot train on {ranks.world} "
+            "ranks. Install a build that has it, or use one device."
         )
     stacks.write_on_request(environ)
     _join(Meeting(_next_store(ranks, environ), ranks, timeout_s), is_cuda)
@@ -294,7 +295,8 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
         stacks.write_now("This rank has waited in vain for others to join, here:")
         raise RunError(
             f"{LOST}: {name_ranks(absent)} did not join within {meeting.timeout_s:g} s ({error}). "
-            "Check what that rank said last; a longer --rank-timeout lets it join later."
+            "Check the end of its log for the cause. If it only starts slowly, pass a longer "
+            "--rank-timeout."
         ) from error
     _meetings.append(meeting)
 
@@ -326,9 +328,9 @@ def _open_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return next(rendezvous("env://", ranks.rank, ranks.world))[0]
     raise UsageError(
-        "this process is one of several ranks, but MASTER_ADDR and MASTER_PORT, which say where "
-        "they meet, are not set. Set them to the first node's name and a free port, or use "
-        "`torchrun`, or `hotlap train RECIPE --devices N` on one machine."
+        "this process is one of several ranks, but the environment variables MASTER_ADDR and "
+        "MASTER_PORT are not set. Set them to the address of the first node and a free port, or "
+        "use `torchrun`, or `hotlap train RECIPE --devices N` on one machine."
     )
 
 

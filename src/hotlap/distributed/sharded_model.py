@@ -33,18 +33,21 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
     """Return why a model cannot be sharded, None if it can; the same on every rank."""
     if not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"):
         return (
-            f"torch {torch.__version__} cannot shard models some of whose parameters get no "
-            "gradient. Use torch 2.13 or newer, or set level = 'optimizer' in the plan's "
-            "`sharding`, which works with this one."
+            f"torch {torch.__version__} cannot shard a model with parameters that get no gradient. "
+            "Use torch 2.13 or newer, or set level = 'optimizer' in the plan's `sharding`."
         )
     holders: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.dim() == 0:
-            return f"the parameter '{name}' is a scalar, which has no rows to share: use shape [1]"
+            return (
+                f"the parameter '{name}' is a scalar, which `sharding` cannot split over ranks. "
+                "Give it the shape [1] in model()"
+            )
         if not parameter.is_contiguous():
             return (
-                f"the parameter '{name}' is not contiguous, as `sharding` needs it. Use a plan "
-                "without `channels_last`, and no `memory_format` in model()"
+                f"the parameter '{name}' is not contiguous, and `sharding` needs contiguous "
+                "parameters. Remove `channels_last` from the plan, and `memory_format` from "
+                "model()"
             )
         holder = next((each for each in blocks if name.startswith(f"{each}.")), "")
         if holders.setdefault(id(parameter), holder) != holder:
@@ -52,8 +55,9 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
                 f"'{each}'" if each else "the rest" for each in (holders[id(parameter)], holder)
             ]
             return (
-                f"the parameter '{name}' is used in {where[0]} and in {where[1]} of the model, "
-                "which are gathered at different times: set `wrap` so that one module holds both"
+                f"the parameter '{name}' is shared by {where[0]} and {where[1]} of the model, "
+                "which `sharding` gathers at different times. Set `wrap` in the plan's `sharding` "
+                "to the class of a module that contains both"
             )
     return None
 

@@ -11,7 +11,8 @@ def check_timeout(rank_timeout_s: float) -> None:
     """Refuse a time that no rank can wait."""
     if not 0 < rank_timeout_s < 1e9:
         raise UsageError(
-            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: seconds, more than 0."
+            f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: a number of seconds above "
+            "0."
         )
 
 
@@ -34,17 +35,18 @@ def check_beginnings(
     if continue_from is not None and resume not in (None, "auto"):
         raise UsageError(
             f"resume={resume!r} and continue_from='{continue_from}' were both given. Pass one of "
-            "them; with resume='auto' the latter is used if nothing was saved yet."
+            "them; with resume='auto', continue_from is used if nothing was saved yet."
         )
     if continue_from is not None and weights is not None:
         raise UsageError(
-            f"weights='{weights}' and continue_from='{continue_from}' were both given. Pass one of "
-            "them: the latter loads weights, too."
+            f"weights='{weights}' and continue_from='{continue_from}' were both given. Remove "
+            "weights: continue_from loads the model's weights, too."
         )
     for name, value in (("keys", keys), ("epochs_done", epochs_done)):
         if value is not None and continue_from is None:
             raise UsageError(
-                f"{name}={value!r} needs continue_from, the file that it is about. Pass --continue."
+                f"{name}={value!r} was given without continue_from. Pass the script's checkpoint "
+                f"as well (--continue FILE), or remove {name}."
             )
     if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
         raise UsageError(

@@ -68,8 +68,9 @@ class EpochClock:
         items = float(self._items)
         if items < 0:
             raise RunError(
-                f"the counts that loss() returned in this epoch add up to {items:g}. Expected: "
-                "(sum, count) with a count of 0 or more; a negative count reverses the gradient."
+                f"the counts that loss() returned in this epoch add up to {items:g}, and a "
+                "negative count reverses the gradient. Return (sum, count) from loss() with a "
+                "count of 0 or more."
             )
         loss = float(self._loss) / items if items else math.nan
         self.device.synchronize()

@@ -38,8 +38,8 @@ def ends_at(task: Task, position: Position, where: Path) -> bool:
         done, total, unit = position.step, task.total_steps, "steps"
     if done > total:
         raise UsageError(
-            f"'{where}' was saved after {done} {unit}, and the task has only {total}. Increase the "
-            f"task's {unit}, or use an earlier checkpoint."
+            f"'{where}' was saved after {done} {unit}, but the task has only {total}. Increase the "
+            f"task's {unit}, or resume from an earlier checkpoint."
         )
     return done == total
 

@@ -122,8 +122,8 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
         if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
             given = ", ".join(map(_describe, numbers))
             raise UsageError(
-                f"the metric {name!r} is {given} for a held-out batch. Expected: one number (a "
-                "mean over the batch's samples), or (sum, count)."
+                f"the metric {name!r} is {given} for a held-out batch. Expected: one number, the "
+                "mean over the batch's samples, or (sum, count)."
             )
     total, *counted = (widen(number) for number in numbers)
     return (total, counted[0]) if counted else (total * samples, samples)
@@ -148,7 +148,8 @@ def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, An
     found = task.evaluate(model, batch)
     if not isinstance(found, Mapping):
         raise UsageError(
-            f"evaluate() returned {type(found).__name__}. Expected: a dict, name -> (sum, count)."
+            f"evaluate() returned {type(found).__name__}. Expected: a dict of name -> (sum, "
+            "count), as in {'loss': (sum, count)}."
         )
     yield from found.items()
 

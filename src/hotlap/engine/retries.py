@@ -67,11 +67,11 @@ class Retries:
         if ranks is not None and micros is not None:
             if not ranks.is_repeated:
                 raise RunError(
-                    f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) behind "
-                    "its passes, while gradients were added up, clipped or applied. The other "
-                    "ranks do not take the step again, so the run ends: resume it from its last "
-                    "checkpoint. What is done there needs memory for the model, "
-                    "not for the batch: use `sharding`, or a smaller model."
+                    f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) after "
+                    "the backward pass, while gradients were reduced, clipped or applied. The "
+                    "ranks cannot repeat that, so the run ends. Resume from the last checkpoint "
+                    "with `sharding` in the plan, or with a smaller model. Smaller micro-batches "
+                    "do not help here."
                 ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.
             samples = min(built.source.micro, ranks.samples)
@@ -81,9 +81,9 @@ class Retries:
         if micros is not None and built.step.update.has_begun:
             raise RunError(
                 f"step {number} ran out of memory while the optimizer changed the weights, so they "
-                "may be partly updated, and the run ends: resume it from its last checkpoint. An "
-                "update needs memory for the optimizer's state, not for the batch: use an "
-                "optimizer with less state, or a smaller model."
+                "may be partly updated, and the run ends. Resume from the last checkpoint, with "
+                "an optimizer that has less state, or with a smaller model. Smaller micro-batches "
+                "do not help here."
             ) from error
         why_not = why_not_smaller(built.task, built.model, built.step.target)
         if samples > 1 and why_not is None:
@@ -121,9 +121,9 @@ class Retries:
                 built.step.executor.forget()
         except CannotRestore as error:
             raise RunError(
-                f"step {number} ran out of memory ({asked}), and cannot be taken again: {error}. "
-                "Resume the run from its last checkpoint, in smaller micro-batches "
-                "(--micro-batch N)."
+                f"step {number} ran out of memory ({asked}), and cannot be repeated: {error}. "
+                "Resume from the last checkpoint with smaller micro-batches, as in --micro-batch "
+                "8."
             ) from error
         # Frames in cycles hold activations.
         gc.collect()

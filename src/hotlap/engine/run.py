@@ -99,8 +99,8 @@ def steps(
     world = detect_ranks(os.environ).world
     if world > 1:
         raise UsageError(
-            f"hotlap.steps trains in one process, and this is one of {world} ranks: each would "
-            "train a model of its own. Use hotlap.train, or unset RANK and WORLD_SIZE."
+            f"hotlap.steps trains in one process, and this is one of {world} ranks, each of which "
+            "would train its own model. Use hotlap.train, or unset RANK and WORLD_SIZE."
         )
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)
@@ -236,13 +236,14 @@ def explain_error(error: Exception) -> Exception:
     if found is not None:
         return UsageError(
             f"label {found[1]} is out of range for the model's outputs. Expected: labels from 0 to "
-            "the number of outputs minus 1; set `ignore_index` for a label that must not count."
+            "the number of outputs minus 1. Correct the labels or the number of outputs; set "
+            "`ignore_index` in the loss for a label that must not count."
         )
     if "got mixed torch.Tensor and DTensor" in text:
         return UsageError(
-            "loss() used a parameter outside of a call of the model, where `sharding` leaves each "
-            "rank its share only. Call the `model` that is passed to loss(model, batch), or "
-            "set level = 'optimizer' in the plan's `sharding`."
+            "loss() used a parameter outside of a call of the model, but with `sharding` it is "
+            "complete only while the model is called. Call the `model` that is passed to "
+            "loss(model, batch), or set level = 'optimizer' in the plan's `sharding`."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):

@@ -51,7 +51,8 @@ def scheduler_of(task: Task, optimizer: Any) -> Any:
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise UsageError(
             "schedule() returned a scheduler of another optimizer, so this run's learning rate "
-            "would never change. Pass the argument of schedule() to the scheduler."
+            "would never change. Create the scheduler for the optimizer that is passed to "
+            "schedule(optimizer)."
         )
     check_length(scheduler, task)
     return scheduler
@@ -91,7 +92,7 @@ def made_by(what: str, make: Callable[[Any], Any], given: Any, *needed: str) -> 
         made = make(given)
     except ValueError as error:
         raise UsageError(
-            f"{what}() raised ValueError: {error}. Check the values in {what}()."
+            f"{what}() raised ValueError: {error}. Check the values that {what}() uses."
         ) from error
     except TypeError as error:
         if not isinstance(make, type | functools.partial):
@@ -134,7 +135,7 @@ def check_parameters(model: Any, optimizer: Any) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if own and not own & held:
         raise UsageError(
-            "optimizer() returned an optimizer that holds no trainable parameter of the model, "
-            "so it would learn nothing. Pass that model's parameters to it; or, to train other "
-            "parameters only, freeze the model's with `requires_grad_(False)`."
+            "optimizer() returned an optimizer that holds no trainable parameter of the model, so "
+            "the model would not learn. Pass `model.parameters()` of its argument to it. To train "
+            "other parameters only, freeze the model with `requires_grad_(False)`."
         )

@@ -189,9 +189,13 @@ def train(
 def _check_unsaved(save_every: str | None, track: Sequence[str]) -> None:
     """Refuse what needs a run's folder, where there is none."""
     if save_every is not None:
-        raise UsageError(f"save_every={save_every!r} needs the run's folder. Pass --run-dir.")
+        raise UsageError(
+            f"save_every={save_every!r} needs a folder for checkpoints. Pass --run-dir FOLDER."
+        )
     if track:
-        raise UsageError(f"tracker '{track[0]}' needs the run's folder. Pass --run-dir.")
+        raise UsageError(
+            f"tracker '{track[0]}' needs a folder to record the run in. Pass --run-dir FOLDER."
+        )
 
 
 def _own_device(device: str | None, ranks: Ranks) -> str | None:

@@ -96,10 +96,10 @@ def _check_mean(step: Step, source: LengthSource, device: str) -> None:
             continue
         if abs(share - 0.5) > _LEANS:
             raise UsageError(
-                f"in a batch of two, a sample of {source.lengths[short]} tokens makes up "
-                f"{100 * share:.1f} % of the loss and one of {source.lengths[long]} tokens the "
-                "rest: the loss is not a mean over samples, so a step cannot be split. Return "
-                "(sum, count) from loss(), with tokens as the count; or set accumulate=1."
+                "the loss is not a mean over samples: in a batch of two, a sample of "
+                f"{source.lengths[short]} tokens makes up {100 * share:.1f} % of it, and one of "
+                f"{source.lengths[long]} tokens the rest. So a step cannot be split. Return (sum, "
+                "count) from loss() with the number of tokens as count, or set accumulate=1."
             )
         return
 
@@ -143,9 +143,9 @@ def _no_trace(model: Any) -> Iterator[None]:
         if parameter._version != versions.get(name):
             raise UsageError(
                 f"the model's forward writes to its parameter '{name}'. With `lengths`, the "
-                "largest batch is run before the first step to check that it fits into memory, and "
-                "must leave no trace. Use a buffer instead of this parameter, or a task without "
-                "`lengths`."
+                "largest batch is run once before training, to check that it fits into memory, "
+                "and that would change the parameter. Make it a buffer (`register_buffer`), or "
+                "remove `lengths` from the task."
             )
 
 

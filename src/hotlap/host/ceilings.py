@@ -126,9 +126,9 @@ def measure(*, busy_cores: float, device: str = "cpu") -> Ceilings:
         )
     except subprocess.TimeoutExpired:
         raise RunError(
-            f"the measurement of what {device} can compute and copy per second was stopped after "
-            f"{_LIMIT_S:g} s. Stop other processes and try again, or use `hotlap env --quick`, "
-            "which leaves it out."
+            f"measuring how fast {device} computes and copies took longer than {_LIMIT_S:g} s and "
+            "was stopped. Stop other processes and try again, or use `hotlap env --quick` to skip "
+            "it."
         ) from None
     seconds = time.perf_counter() - start
     return parse(done.stdout, done.stderr, busy_cores=busy_cores, seconds=seconds)
@@ -149,8 +149,8 @@ def parse(output: str, errors: str, *, busy_cores: float, seconds: float) -> Cei
     except (IndexError, ValueError, KeyError, TypeError):
         last = (errors.strip().splitlines() or ["no output"])[-1]
         raise RunError(
-            "the speed of matrix products and copies could not be measured on this device: "
-            f"{last}. Use `hotlap env --quick` to skip that measurement."
+            f"the speed of matrix products and copies could not be measured: {last}. Use `hotlap "
+            "env --quick` to skip that measurement."
         ) from None
 
 

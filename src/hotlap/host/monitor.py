@@ -55,7 +55,8 @@ class Monitor:
             self._root = psutil.Process(pid)
         except (psutil.NoSuchProcess, ValueError):
             raise UsageError(
-                f"there is no process {pid}. Expected: the number of one that runs."
+                f"--pid {pid}: there is no such process. Expected: the number (PID) of a running "
+                "process, as `ps` shows it."
             ) from None
         self._gpus, self._watches_process = gpus, watches_process
         self._children: list[psutil.Process] = []

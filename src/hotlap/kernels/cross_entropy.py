@@ -106,7 +106,10 @@ def chunked_cross_entropy(
             "(classes, features) and (...)."
         )
     if targets.is_floating_point():
-        raise UsageError(f"targets have dtype {targets.dtype}. Expected: class indices, int64.")
+        raise UsageError(
+            f"targets have dtype {targets.dtype}. Expected: class indices of dtype torch.int64. "
+            "Class probabilities are not supported."
+        )
     kind = hidden.device.type
     narrow = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     setting = Setting(

@@ -30,7 +30,9 @@ def check_call(name: str, budget: Any) -> None:
         )
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if not is_number or not 0 < budget < math.inf:
-        raise UsageError(f"budget={budget!r} is not allowed. Expected: seconds, above 0.")
+        raise UsageError(
+            f"budget={budget!r} is not allowed. Expected: a number of seconds above 0."
+        )
 
 
 def recipe_path(task: Any, name: str) -> Path:
@@ -50,16 +52,20 @@ def recipe_path(task: Any, name: str) -> Path:
     )
     if isinstance(task, Task):
         raise UsageError(
-            "a Task was given, whose functions exist in this process only, and each trial is a new "
-            f"process. Expected: {forms}."
+            f"{name} was given a Task, whose functions exist only in this process, but every trial "
+            f"is a new process. Expected: {forms}."
         )
     if inspect.isfunction(task):
         file = inspect.getsourcefile(task)
         if task.__qualname__ != "task" or file is None or not is_recipe(file):
-            raise UsageError(f"the function '{task.__qualname__}' was given. Expected: {forms}.")
+            raise UsageError(
+                f"{name} was given the function '{task.__qualname__}'. Expected: {forms}."
+            )
         return Path(file)
     if not isinstance(task, str | os.PathLike):
-        raise UsageError(f"{type(task).__name__} was given. Expected: {forms}.")
+        raise UsageError(
+            f"{name} was given a value of type {type(task).__name__}. Expected: {forms}."
+        )
     path = Path(task)
     if not path.is_file():
         raise MissingFile(f"recipe '{path}' was not found. Expected: {forms}.")

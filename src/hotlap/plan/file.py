@@ -158,14 +158,18 @@ class PlanFile:
         path = Path(path)
         if not path.is_file():
             words = "is not a file" if path.exists() else "was not found"
-            raise MissingFile(f"plan file '{path}' {words}. Run `hotlap tune SCRIPT` to write one.")
+            raise MissingFile(
+                f"plan file '{path}' {words}. Check the path, or run `hotlap tune SCRIPT` to write "
+                "one."
+            )
         with path.open("rb") as stream:
             content = stream.read(SIZE_LIMIT + 1)
         try:
             return cls.from_toml(content.decode(), str(path))
         except UnicodeDecodeError as error:
             raise PlanError(
-                f"{path}: byte {error.start} is not UTF-8. Expected: a plan file, which is TOML."
+                f"{path}: byte {error.start} is not valid UTF-8, so this is not a plan file. "
+                "Expected: TOML, as `hotlap tune` writes it. Check the path."
             ) from error
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -249,8 +253,8 @@ def _parse(text: str) -> PlanFile:
         data = tomllib.loads(text)
     except RecursionError:
         raise PlanError(
-            "the plan file is nested too deeply. Expected: `schema`, `[host]`, `[verdict]` and "
-            "`[techniques.NAME]`."
+            "the plan file is nested too deeply. Expected: only `schema`, `[host]`, `[verdict]` "
+            "and `[techniques.NAME]`. Remove what is nested deeper."
         ) from None
     except ValueError as error:
         raise PlanError(
@@ -261,8 +265,8 @@ def _parse(text: str) -> PlanFile:
     if type(data.get("schema")) is not int or data["schema"] != SCHEMA:
         given = data.get("schema", "(missing)")
         raise PlanError(
-            f"schema = {given} is not known. Expected: {SCHEMA}. Run `hotlap tune` again with "
-            "this version of hotlap."
+            f"schema = {given} is not supported by this version of hotlap. Expected: {SCHEMA}. Run "
+            "`hotlap tune` again with this version."
         )
     plan = Plan(_section(data, "techniques") or {})
     speedup, measured = _read_header(text)

@@ -36,7 +36,8 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{what} '{spec}': no module named '{error.name}'. Add its folder to PYTHONPATH."
+            f"{what} '{spec}': no module named '{error.name}' was found. Check the name, or add "
+            "the folder that contains it to PYTHONPATH."
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(

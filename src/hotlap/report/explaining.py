@@ -101,8 +101,8 @@ def _message(text: str) -> Page:
     if known is None:
         shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
         raise UnknownName(
-            f"{shown!r} is not a message that hotlap knows. Expected: the last line of a "
-            f"traceback, or a name: {', '.join(failures.registry())}."
+            f"{shown!r} is not an error message that hotlap knows. Expected: the last line of a "
+            f"traceback, or one of these names: {', '.join(failures.registry())}."
         )
     name = known.failure.name
     said = "\n".join([*known.sentences, *known.advice])
@@ -168,7 +168,8 @@ def _acts_on_steps(name: str, values: Mapping[str, Any]) -> bool:
 def _plan(path: Path) -> str:
     if not path.is_file():
         raise MissingFile(
-            f"plan file '{path}' was not found. Run `hotlap tune SCRIPT` to write one."
+            f"plan file '{path}' was not found. Check the path, or run `hotlap tune SCRIPT` to "
+            "write one."
         )
     file = PlanFile.read(path)
     check(file.plan)

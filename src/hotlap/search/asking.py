@@ -106,8 +106,8 @@ def _check(request: Request) -> None:
             )
     if 0 < request.seeds < LEAST_SEEDS:
         raise UsageError(
-            f"--seeds {request.seeds} is not valid: so few show no difference beyond their noise. "
-            f"Expected: {LEAST_SEEDS} or more, or 0 to repeat nothing."
+            f"--seeds {request.seeds} is too few to tell a gain from the noise of seeds. Expected: "
+            f"{LEAST_SEEDS} or more, or 0 for no repetitions."
         )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials {request.trials} is not valid. Expected: 1 or more.")
@@ -134,8 +134,8 @@ def _max_steps(request: Request, task: Any) -> int:
     if request.max_steps is None:
         if total is None:
             raise UsageError(
-                "the recipe's task is a stream that does not say how many steps it has. Pass "
-                "--max-steps, the steps of a whole trial."
+                "the recipe's task is a stream of unknown length, so the steps of a whole trial "
+                "are unknown. Pass them with --max-steps N."
             )
         return total
     if total is not None and request.max_steps > total:

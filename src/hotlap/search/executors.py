@@ -41,8 +41,8 @@ def threads_of(engine: str, resources: str | None) -> int | None:
         return max(1, int(parse_resources(resources)["cpu"]))
     if resources is not None:
         raise UsageError(
-            f"--resources {resources} was given without --engine ray, which gives them to trials. "
-            "Add --engine ray, or remove --resources."
+            f"--resources {resources} works only with --engine ray. Add --engine ray, or remove "
+            "--resources."
         )
     return None
 

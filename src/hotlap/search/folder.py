@@ -19,7 +19,10 @@ def folder_of(recipe: str, given: str | None) -> Path:
     path = Path(given) if given is not None else Path(os.getcwd()) / f"{Path(recipe).stem}.search"
     check_path(path)
     if path.is_dir() and any(path.iterdir()) and not (path / TRIALS).is_dir():
-        raise UsageError(f"'{path}' exists and is no folder of a search. Choose another --run-dir.")
+        raise UsageError(
+            f"'{path}' is not empty and does not hold a search. Choose another folder with "
+            "--run-dir."
+        )
     return path
 
 

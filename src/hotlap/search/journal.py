@@ -53,8 +53,8 @@ class Journal:
         except OSError as error:
             os.ftruncate(self._descriptor, before)
             raise StorageError(
-                f"the search's journal '{self.path}' could not be written: {error}. What was "
-                "written before is complete: free space, and run the same command to continue."
+                f"the search's journal '{self.path}' could not be written: {error}. Nothing that "
+                "was found is lost. Free some space, and run the same command to continue."
             ) from error
 
     def close(self) -> None:
@@ -79,11 +79,14 @@ def read(path: Path) -> tuple[list[dict[str, Any]], int]:
         except ValueError as error:
             raise UsageError(
                 f"line {number} of '{path}' is not JSON ({error}), so the search cannot be "
-                "continued. Use another --run-dir."
+                "continued. Choose another folder with --run-dir, or use --again to delete this "
+                "search and begin again."
             ) from error
         if not isinstance(record, dict) or "kind" not in record:
             raise UsageError(
-                f"line {number} of '{path}' is no record of a search. Use another --run-dir."
+                f"line {number} of '{path}' is not a record of a search, so the search cannot be "
+                "continued. Choose another folder with --run-dir, or use --again to delete this "
+                "search and begin again."
             )
         records.append(record)
     return records, whole

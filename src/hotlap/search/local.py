@@ -182,8 +182,8 @@ def end_orphan(lease: Mapping[str, Any]) -> None:
             os.killpg(pid, signal.SIGKILL)
         if time.monotonic() > until:
             raise UsageError(
-                f"process {pid} of an earlier run of this search does not end. Use `kill -9 "
-                f"{pid}` to end it, and run the same command again."
+                f"process {pid} of an earlier run of this search is still running and cannot be "
+                f"ended. Use `kill -9 {pid}`, and run the same command again."
             )
         time.sleep(_POLL_S)
 

@@ -37,7 +37,8 @@ class Space:
             if name in trail:
                 circle = " -> ".join((*trail, name))
                 raise UsageError(
-                    f"Derived parameters follow from each other: {circle}. Remove one of them."
+                    f"Derived parameters depend on each other in a circle: {circle}. Replace "
+                    "Derived by a value or a distribution in one of them."
                 )
             if name not in order and name in self.derived:
                 for needed in self.derived[name].needs:
@@ -61,8 +62,9 @@ class Space:
             value = source.function(**{each: known[each] for each in source.needs})
             if not isinstance(value, Value):
                 raise UsageError(
-                    f"Derived parameter `{name}` became {value!r} ({type(value).__name__}). "
-                    "Expected: a number, text or bool, which a command line can give."
+                    f"Derived parameter `{name}` returned {value!r} ({type(value).__name__}). "
+                    "Expected: a number, a string or a bool, which can be passed on a command "
+                    "line."
                 )
             values[name] = value
         return values
@@ -116,8 +118,8 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
         spaces = [m for m in _metadata(hints.get(name)) if isinstance(m, Distribution | Derived)]
         if len(spaces) > 1:
             raise UsageError(
-                f"parameter `{name}` of '{recipe.path}' has {len(spaces)} spaces. Expected: one; "
-                "remove the others."
+                f"parameter `{name}` of '{recipe.path}' is annotated with {len(spaces)} "
+                "distributions. Expected: one. Remove the others."
             )
         if spaces:
             found[name] = spaces[0]
@@ -126,8 +128,8 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
     for name in fixed:
         if name in overridden:
             raise UsageError(
-                f"--{name.replace('_', '-')} was given to the recipe, and --space for it as well. "
-                "Remove one of them."
+                f"--{name.replace('_', '-')} sets a fixed value, but --space searches the same "
+                "parameter. Remove one of the two."
             )
         found.pop(name, None)
     found |= overridden
@@ -142,8 +144,9 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
     missing = sorted(n for n in needed if n not in found and n not in others)
     if missing:
         raise UsageError(
-            f"a derived parameter of '{recipe.path}' follows from `{missing[0]}`, which has no "
-            f"value. Pass --{missing[0].replace('_', '-')}, or give it a default."
+            f"a derived parameter of '{recipe.path}' depends on the parameter `{missing[0]}`, "
+            f"which has no value. Pass --{missing[0].replace('_', '-')} VALUE, or give it a "
+            "default in task()."
         )
     made.complete({n: each.draw(0.5) for n, each in distributions.items()})
     return made
@@ -191,7 +194,8 @@ def _parse(text: str, recipe: Recipe) -> tuple[str, Distribution]:
     kind = KINDS[match["kind"].lower()]
     if kind is not Choice and len(values) != 2:
         raise UsageError(
-            f"--space '{text}' has {len(values)} values. Expected: two, the ends of the range."
+            f"--space '{text}' has {len(values)} values. Expected: two, the ends of the range, as "
+            "in 'lr=loguniform(1e-5,1e-2)'."
         )
     try:
         return name, kind(*values)
@@ -224,18 +228,19 @@ def _check_type(
         inner = type(default) if default is not inspect.Parameter.empty else None
     if inner is int and space.kind in ("uniform", "loguniform"):
         raise UsageError(
-            f"parameter `{name}` of '{recipe.path}' is an int, and {space} gives fractions. Use "
+            f"parameter `{name}` of '{recipe.path}' is an int, but {space} gives fractions. Use "
             "IntRange, PowerOfTwo or Choice."
         )
     if get_origin(inner) is Literal:
         strange = [v for v in space.grid(2) if v not in get_args(inner)]
         if strange:
             raise UsageError(
-                f"parameter `{name}` of '{recipe.path}' cannot be {strange[0]!r}, which {space} "
-                f"gives. Use Choice of some of {', '.join(map(repr, get_args(inner)))}."
+                f"parameter `{name}` of '{recipe.path}' cannot be {strange[0]!r}, but {space} "
+                "gives that value. Use Choice with some of "
+                f"{', '.join(map(repr, get_args(inner)))}."
             )
     if inner in (str, bool) and not isinstance(space, Choice):
         raise UsageError(
-            f"parameter `{name}` of '{recipe.path}' is a {inner.__name__}, and {space} gives "
-            "numbers. Use Choice."
+            f"parameter `{name}` of '{recipe.path}' is a {inner.__name__}, but {space} gives "
+            "numbers. Use Choice with the values to try."
         )

@@ -58,7 +58,7 @@ def grid(distributions: Mapping[str, Distribution], points: int) -> list[dict[st
     axes = [[(name, value) for value in each.grid(points)] for name, each in distributions.items()]
     found = [dict(values) for values in itertools.product(*axes)]
     if not found:
-        raise UsageError(f"a grid of {points} points is empty. Expected: --points 1 or more.")
+        raise UsageError(f"--points {points} gives an empty grid. Expected: 1 or more.")
     return found
 
 

@@ -95,14 +95,14 @@ def find_learning_rate(
     """
     if not 0 < lowest < highest < math.inf:
         raise UsageError(
-            f"lowest={lowest!r} and highest={highest!r} are no range of learning rates. Expected: "
-            "0 < lowest < highest."
+            f"lowest={lowest!r} and highest={highest!r} are not a range of learning rates. "
+            "Expected: 0 < lowest < highest."
         )
     steps = steps if task.total_steps is None else min(steps, task.total_steps)
     if steps < _LEAST_STEPS:
         raise UsageError(
-            f"a range test of {steps} steps shows nothing. Expected: {_LEAST_STEPS} or more; use "
-            "more steps, or a longer task."
+            f"a learning-rate range test of {steps} steps is too short. Expected: {_LEAST_STEPS} "
+            "steps or more. Increase the task's epochs or steps, or the `steps` that were passed."
         )
     before = rng.rng_states()
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)

@@ -78,8 +78,8 @@ class LogUniform(Distribution):
         _check_range(self, self.low, self.high)
         if self.low <= 0:
             raise UsageError(
-                f"{self} begins at {self.low}. Expected: a range above 0, which has logarithms; "
-                "use Uniform for others."
+                f"{self} has low={self.low}, which has no logarithm. Expected: low above 0. Use "
+                "Uniform for a range with other numbers."
             )
 
     def draw(self, share: float) -> float:
@@ -138,7 +138,8 @@ class PowerOfTwo(Distribution):
         for end in (self.low, self.high):
             if end < 1 or end & (end - 1):
                 raise UsageError(
-                    f"{self} has the end {end}. Expected: powers of two, as in PowerOfTwo(16, 256)."
+                    f"{self} has the end {end}. Expected: powers of two at both ends, as in "
+                    "PowerOfTwo(16, 256)."
                 )
 
     def draw(self, share: float) -> int:
@@ -171,7 +172,7 @@ class Choice(Distribution):
             if not isinstance(value, Value):
                 raise UsageError(
                     f"Choice() has the value {value!r} ({type(value).__name__}). Expected: "
-                    "numbers, text and bool, which a command line can give."
+                    "numbers, strings and bools, which can be passed on a command line."
                 )
 
     def draw(self, share: float) -> Value:
@@ -203,8 +204,9 @@ class Derived:
             )
         if not self.needs:
             raise UsageError(
-                "Derived() was given a function without arguments. Expected: arguments with the "
-                "names of other parameters, as in Derived(lambda batch_size: 1e-3 * batch_size)."
+                "Derived() was given a function without arguments, so it depends on nothing. "
+                "Expected: arguments with the names of other parameters, as in Derived(lambda "
+                "batch_size: 1e-3 * batch_size)."
             )
 
     @property
@@ -226,7 +228,7 @@ def from_json(data: dict[str, Any]) -> Distribution:
 
 def _shares(points: int) -> tuple[float, ...]:
     if points < 1:
-        raise UsageError(f"a grid of {points} points is empty. Expected: points=1 or more.")
+        raise UsageError(f"points={points} gives an empty grid. Expected: points=1 or more.")
     return (0.5,) if points == 1 else tuple(n / (points - 1) for n in range(points))
 
 
@@ -237,14 +239,15 @@ def _rounded(value: float, low: float, high: float) -> float:
 def _check_range(of: Distribution, low: float, high: float, *, allows_one: bool = False) -> None:
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
-            raise UsageError(f"{of} has the end {end!r}. Expected: finite numbers.")
+            raise UsageError(f"{of} has the end {end!r}. Expected: finite numbers at both ends.")
     if low > high or (low == high and not allows_one):
         raise UsageError(
-            f"{of} is empty: low={low} is not below high={high}. Expected: the smaller end first."
+            f"{of} is an empty range: low={low} is not below high={high}. Expected: the smaller "
+            "number first."
         )
 
 
 def _check_integers(of: Distribution, *ends: int) -> None:
     for end in ends:
         if type(end) is not int:
-            raise UsageError(f"{of} has the end {end!r}. Expected: integers.")
+            raise UsageError(f"{of} has the end {end!r}. Expected: integers at both ends.")

@@ -34,9 +34,9 @@ class Objective:
             return cls(text)
         if direction not in ("min", "max") or not name:
             raise UsageError(
-                f"--objective {text} does not say whether more or less is better. Expected: "
-                f"max:NAME or min:NAME, as in max:{name or text or 'accuracy'}; of "
-                f"{', '.join(_MINIMIZED)} less is better."
+                f"--objective {text} does not say whether it is to be maximized or minimized. "
+                f"Expected: max:NAME or min:NAME, as in max:{name or text or 'accuracy'}, or one "
+                f"of {', '.join(_MINIMIZED)}, which are minimized."
             )
         return cls(name, direction == "max")
 
@@ -133,8 +133,8 @@ def rungs_of(method: str, max_steps: int, grace: int | None, reduction: int) -> 
     if method not in STOPS_EARLY:
         if grace is not None:
             raise UsageError(
-                f"--grace {grace} was given with --method {method}, which trains every trial to "
-                "its end. Use --method asha or hyperband, or remove --grace."
+                f"--grace {grace} cannot be used with --method {method}, which trains every trial "
+                "to its end. Use --method asha or hyperband, or remove --grace."
             )
         return (max_steps,)
     if grace is None:

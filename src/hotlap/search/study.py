@@ -55,8 +55,8 @@ class Study:
         except OSError as error:
             lock.release()
             raise UsageError(
-                f"the search cannot be kept in '{self.folder}': "
-                f"{why_unwritable(error, self.folder)}. Choose another --run-dir."
+                f"the search cannot be saved in '{self.folder}': "
+                f"{why_unwritable(error, self.folder)}. Choose another folder with --run-dir."
             ) from error
         try:
             if records:
@@ -143,14 +143,17 @@ def continued(records: list[dict[str, Any]], spec: SearchSpec, folder: Path) -> 
     first = records[0]
     if first["kind"] != "search":
         raise UsageError(
-            f"'{folder / JOURNAL}' does not begin with what was asked. Use another --run-dir."
+            f"'{folder / JOURNAL}' does not begin with the settings of a search, so the search "
+            "cannot be continued. Choose another folder with --run-dir, or use --again to delete "
+            "this search and begin again."
         )
     begun = SearchSpec.from_json(first)
     different = replace(spec, threads=begun.threads).difference(begun)
     if different is not None:
         raise UsageError(
-            f"'{folder}' holds another search: {different}. Use the same command to continue it, "
-            "another --run-dir, or --again to delete it and search again."
+            f"'{folder}' holds a search with other settings: {different}. Use the same command to "
+            "continue it, another --run-dir for a new one, or --again to delete it and begin "
+            "again."
         )
     return begun
 
@@ -163,10 +166,16 @@ def read_study(folder: Path) -> SearchState:
     """
     path = folder / JOURNAL
     if not path.is_file():
-        raise UsageError(f"'{folder}' holds no search: {JOURNAL} was not found. Check the path.")
+        raise UsageError(
+            f"'{folder}' holds no search: {JOURNAL} was not found in it. Expected: the --run-dir "
+            "of a `hotlap search`. Check the path."
+        )
     records, _ = read(path)
     if not records or records[0]["kind"] != "search":
-        raise UsageError(f"'{path}' is no journal of a search. Check the path.")
+        raise UsageError(
+            f"'{path}' is not the journal of a search. Expected: the one in the --run-dir of a "
+            "`hotlap search`. Check the path."
+        )
     return replay(SearchSpec.from_json(records[0]), records)
 
 

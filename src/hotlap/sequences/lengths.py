@@ -50,7 +50,7 @@ def lengths_of(given: Any, data: Any) -> np.ndarray:
         position = int(lengths.argmin())
         raise UsageError(
             f"sample {position} has length {lengths[position]}. Expected: 1 or more. Remove empty "
-            "samples."
+            "samples from the dataset."
         )
     return lengths.astype(np.int64)
 
@@ -127,7 +127,7 @@ def bucket(longest: int, to: Sequence[int]) -> int:
         return longest
     if longest > to[-1]:
         raise UsageError(
-            f"a sample has length {longest}, but batches are padded to {to[-1]} at most. Add a "
+            f"a sample has length {longest}, but `to` pads batches to at most {to[-1]}. Add a "
             "larger bucket to `to`, or truncate or drop such samples."
         )
     return to[bisect_left(to, longest)]

@@ -68,7 +68,8 @@ class Pad:
     def _check(self) -> None:
         if not self.values:
             raise UsageError(
-                "hotlap.pad() has no field to pad. Pass one or more, as {'input_ids': 0}."
+                "hotlap.pad() was given no field to pad. Pass one or more with their padding "
+                "values, as {'input_ids': 0}."
             )
         for field, value in self.values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -220,32 +221,33 @@ class Pad:
         rows = [torch.as_tensor(row) for row in column]
         if any(row.dim() <= self.dim for row in rows):
             raise UsageError(
-                f"field {field!r} has no dimension {self.dim} to pad: a sample's has shape "
-                f"{tuple(min(rows, key=torch.Tensor.dim).shape)}. Expected: {self.dim + 1} "
-                "dimensions or more."
+                f"hotlap.pad(dim={self.dim}) cannot pad field {field!r}, which has shape "
+                f"{tuple(min(rows, key=torch.Tensor.dim).shape)} in a sample. Expected: "
+                f"{self.dim + 1} dimensions or more. Pass a smaller dim."
             )
         # What an empty list holds is not known, torch says float.
         kinds = {row.dtype for row in rows if row.numel()} or {rows[0].dtype}
         if len(kinds) > 1:
             raise UsageError(
                 f"field {field!r} is {' in one sample and '.join(sorted(map(str, kinds)))} in "
-                "another. Expected: one dtype."
+                "another. Expected: one dtype. Convert the field in the dataset."
             )
         kind = kinds.pop()
         rows = [row.to(kind).movedim(self.dim, 0) for row in rows]
         if len({row.shape[1:] for row in rows}) > 1:
             raise UsageError(
-                f"the shape of field {field!r} differs between samples in other dimensions than "
-                f"dim={self.dim}. Expected: shapes that differ in that dimension only."
+                f"field {field!r} differs between samples in another dimension than "
+                f"dim={self.dim}. Expected: shapes that differ in that dimension only. Pass the "
+                "right dim, or make the others equal in the dataset."
             )
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
         end = self.target(longest) if wide is None else wide
         if longest > end:
             raise UsageError(
-                f"a sample has {longest} tokens in field {field!r}, but no value in the task's "
-                f"`lengths` is above {end}. Expected: for each sample, the length of its longest "
-                "field."
+                f"a sample has {longest} tokens in field {field!r}, but the largest value in the "
+                f"task's `lengths` is {end}. Expected: for each sample, the length of its longest "
+                "field. Set `lengths` so."
             )
         value = self.values[field]
         padded = pad_sequence(rows, batch_first=True, padding_value=value)

@@ -39,13 +39,14 @@ def check_data(name: str, data: Any) -> None:
     if isinstance(data, Mapping):
         keys = ", ".join(map(repr, data)) or "none"
         raise UsageError(
-            f"{name} is a {type(data).__name__}, with the keys {keys}. Pass one of its values."
+            f"{name} is a {type(data).__name__} with the keys {keys}, not one dataset. Pass the "
+            "dataset under one of the keys."
         )
     if _is_torchs("DataLoader", data):
         raise UsageError(
-            f"{name} is a {type(data).__name__}, which makes batches itself. Pass the dataset that "
-            f"it reads, {name}=loader.dataset; set batch_size, shuffle, collate and drop_last in "
-            "the task, and workers in the plan."
+            f"{name} is a {type(data).__name__}. Expected: the dataset that it reads. Pass "
+            f"{name}=loader.dataset, and set batch_size, shuffle, collate and drop_last in the "
+            "task, and workers in the plan."
         )
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not is_map and not is_stream(data):
@@ -56,14 +57,16 @@ def check_data(name: str, data: Any) -> None:
     # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
-            f"{name} is a {type(data).__name__}, an iterator, which can be read only once. "
-            "Expected: a dataset that can be iterated again. Wrap the function that returned the "
-            "iterator: a class whose `__iter__` calls it."
+            f"{name} is a {type(data).__name__}, an iterator, which can be read only once. Pass an "
+            "object whose `__iter__` creates a new iterator each time."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)
     if samples_in(data) == 0:
-        raise UsageError(f"{name} is empty. Expected: one sample or more.")
+        raise UsageError(
+            f"{name} is empty. Expected: one sample or more. Check what it reads, such as a path "
+            "or a filter."
+        )
 
 
 def _check_length(name: str, data: Any) -> None:
@@ -75,11 +78,11 @@ def _check_length(name: str, data: Any) -> None:
         if is_stream(data):
             return
         raise UsageError(
-            f"len({name}) raised {type(error).__name__}: {error}. Expected: an integer of 0 or "
-            "more."
+            f"len({name}) raised {type(error).__name__}: {error}. Return the number of samples "
+            "from `__len__`, an integer of 0 or more."
         ) from error
     if not hasattr(type(length), "__index__") or length < 0:
         raise UsageError(
-            f"len({name}): {type(data).__name__}.__len__ returned {length!r}. Expected: an "
-            "integer of 0 or more."
+            f"len({name}): {type(data).__name__}.__len__ returned {length!r}. Return the number of "
+            "samples from it, an integer of 0 or more."
         )

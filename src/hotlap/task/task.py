@@ -96,7 +96,8 @@ class Task:
             self._check_one_of(*names)
         if type(self.seed) is not int or not 0 <= self.seed < 2**63:
             raise UsageError(
-                f"hotlap.Task(seed={self.seed!r}) is not valid. Expected: 0 to 2**63 - 1."
+                f"hotlap.Task(seed={self.seed!r}) is not valid. Expected: an integer from 0 to "
+                "2**63 - 1."
             )
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
@@ -110,8 +111,9 @@ class Task:
                 )
         if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
             raise UsageError(
-                f"model={type(self.model).__name__}(...) is already a model. Pass a function, "
-                f"which is called after seeding: `model=lambda: {type(self.model).__name__}(...)`."
+                f"model={type(self.model).__name__}(...) is already a model. Pass a function that "
+                f"makes it, as in `model=lambda: {type(self.model).__name__}(...)`, so that it is "
+                "made after seeding."
             )
         _check_call("model", self.model, "")
         _check_call("loss", self.loss, "model, batch")
@@ -135,17 +137,17 @@ class Task:
                 )
         if self.steps_per_epoch == 0:
             raise UsageError(
-                f"a step takes {self.logical_batch} samples, data has {self.samples}, and "
-                "drop_last drops an incomplete step. Use a smaller batch_size or accumulate, or "
-                "drop_last=False."
+                f"a step takes {self.logical_batch} samples, but data has only {self.samples}, and "
+                "drop_last=True drops an incomplete step. Use a smaller batch_size or accumulate, "
+                "or drop_last=False."
             )
 
     def _check_one_of(self, one: str, other: str) -> None:
         given = [name for name in (one, other) if getattr(self, name) is not None]
         if len(given) != 1:
             raise UsageError(
-                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Expected: exactly "
-                f"one, {one}=N or {other}=N."
+                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Pass exactly one of "
+                f"them: {one}=N or {other}=N."
             )
         _check_whole(given[0], getattr(self, given[0]))
 
@@ -165,13 +167,14 @@ class Task:
                 _check_call(name, measure, "model, batch")
         if "loss" in self.metrics:
             raise UsageError(
-                "metrics has the name 'loss', under which the loss itself is measured. Use another "
-                "name."
+                "metrics has an entry 'loss', and the loss is measured under that name anyway. "
+                "Rename the entry, or remove it."
             )
         if self.held_out is None and (self.metrics or self.evaluate is not None):
             given = f"metrics {sorted(self.metrics)}" if self.metrics else "evaluate"
             raise UsageError(
-                f"{given} given without held_out, the samples to measure on. Pass held_out=DATA."
+                f"{given} given without held_out. Pass the samples to measure on, as in "
+                "held_out=DATASET."
             )
 
     def _check_lengths(self) -> None:
@@ -179,13 +182,15 @@ class Task:
             return
         if self.lengths is None:
             raise UsageError(
-                f"tokens_per_batch={self.tokens_per_batch} needs lengths. Pass "
-                "lengths=[...], one integer per sample, or a function of a sample."
+                f"tokens_per_batch={self.tokens_per_batch} was given without lengths. Pass "
+                "lengths=[...], one integer per sample, or a function of a sample that returns "
+                "one."
             )
         if self.drop_last:
             raise UsageError(
-                f"drop_last=True with tokens_per_batch={self.tokens_per_batch}: a token budget has "
-                "no fixed number of samples. Use batch_size, or drop_last=False."
+                f"drop_last=True cannot be used with tokens_per_batch={self.tokens_per_batch}, "
+                "whose batches have no fixed number of samples. Use batch_size instead, or "
+                "drop_last=False."
             )
 
     @cached_property
@@ -261,8 +266,9 @@ def _check_call(name: str, function: Any, takes: str) -> None:
     try:
         signature.bind(*takes.split(", ") if takes else ())
     except TypeError as error:
+        wanted = f"a function of ({takes})" if takes else "a function without arguments"
         raise UsageError(
-            f"{name} cannot be called with ({takes}): {error}. Expected: a function of ({takes})."
+            f"{name} cannot be called with ({takes}): {error}. Expected: {wanted}."
         ) from error
 
 

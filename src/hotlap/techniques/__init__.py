@@ -188,7 +188,10 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
         if f.name not in values and f.default is MISSING and f.default_factory is MISSING
     ]
     if missing:
-        raise PlanError(f"technique '{name}' needs the option '{missing[0]}'. Set it in the plan.")
+        raise PlanError(
+            f"technique '{name}' needs the option '{missing[0]}'. Set it in the plan, under "
+            f"[techniques.{name}]."
+        )
     try:
         technique.options(values)
     except ValueError as error:

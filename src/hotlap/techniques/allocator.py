@@ -59,13 +59,14 @@ class Options:
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if not host.gpus or task.device == "cpu":
         return (
-            f"no GPU is used for training (device='{task.device}', {len(host.gpus)} GPUs on the "
-            "host); train on a CUDA GPU to use allocator"
+            "allocator sets PyTorch's CUDA allocator, but no GPU is used for training "
+            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU to "
+            "use it, or use a plan without it."
         )
     if options == Options(expandable_segments=False):
         return (
-            "expandable_segments=false, without another option, is PyTorch's default and changes "
-            "nothing. Set expandable_segments=true, or another option."
+            "expandable_segments=false alone is PyTorch's default and changes nothing. Set "
+            "expandable_segments=true or another option, or use a plan without allocator."
         )
     return None
 
@@ -116,8 +117,8 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     def switch() -> Callable[[], None]:
         if target.device != "cuda" or not switches.has_cuda():
             raise Refusal(
-                f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
-                "allocator"
+                f"no CUDA device is in use (device='{target.device}'). Train on a CUDA GPU to use "
+                "allocator, or use a plan without it."
             )
         wanted, now = torch_settings(options), parse(switches.allocator_settings() or "")
         if all(now.get(key) == value for key, value in wanted.items()):
@@ -126,18 +127,18 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         kept = [f"{key}:{own[key]}" for key in wanted if own.get(key, wanted[key]) != wanted[key]]
         if kept:
             raise Refusal(
-                f"the environment already sets {', '.join(kept)}; remove it from "
-                f"{' and '.join(VARIABLES)} to use the plan's value"
+                f"the environment already sets {', '.join(kept)}, which hotlap does not override. "
+                f"Remove it from {' and '.join(VARIABLES)} to use the plan's value"
             )
         if "backend" in wanted:
             raise Refusal(
-                f"backend='{options.backend}' must be chosen before torch is imported; set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment"
+                f"backend='{options.backend}' must be chosen before torch is imported. Set "
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the start"
             )
         if not switches.set_allocator(text({**now, **wanted})):
             raise Refusal(
-                "this version of torch cannot change its allocator's settings at runtime; set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment"
+                "this version of torch cannot change its allocator's settings at runtime. Set "
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the start"
             )
         # torch forgets what is not named, but for the segments, which have to be told.
         return lambda: _restore(text({"expandable_segments": "False", **now}))

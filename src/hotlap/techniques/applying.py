@@ -66,8 +66,8 @@ class Applied:
         try:
             if self._on_ranks and not technique.on_ranks:
                 raise Refusal(
-                    f"`{technique.name}` cannot be used on several devices yet. Use one device, or "
-                    "a plan without it."
+                    f"`{technique.name}` cannot be used on several devices yet. Use a plan without "
+                    "it, or use one device."
                 )
             why = None if self._why_not is None else self._why_not(technique, options)
             if why is not None:

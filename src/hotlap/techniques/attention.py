@@ -43,8 +43,8 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
     if not any(name.endswith(_PROJECTIONS) for name in task.layers):
         names = ", ".join(_PROJECTIONS)
         return (
-            "the model has no layer that could make an attention's queries, keys and values. "
-            f"Expected: one of {names}; or remove attention from the plan."
+            "the model has no layer that could compute queries, keys and values, so it has no "
+            f"attention to speed up. Use a plan without attention, or a model with one of {names}."
         )
     return _why_not_on(task.device, options)
 
@@ -78,8 +78,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
         raise Refusal(reason)
     if is_compiled(module):
         raise Refusal(
-            "the model is compiled by `torch.compile`, so its first forward, which attention "
-            "needs, cannot be recorded. Remove `torch.compile` to use attention."
+            "the model is already compiled by `torch.compile`, so attention cannot record its "
+            "first forward pass. Remove `torch.compile` from the script to use attention."
         )
     reference, ended = weakref.ref(module), target.ended
 

@@ -61,8 +61,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     head = layers[-1]
     if "forward" in vars(head):
         raise Refusal(
-            "the last linear layer's `forward` is already replaced, for example by fp8; "
-            "remove that replacement to use chunked_loss"
+            "the `forward` of the last linear layer is already replaced, for example by fp8. Use "
+            "a plan without fp8 to use chunked_loss, or remove your own replacement"
         )
     seen = Chunks()
     # A bound method, so that a copied model's layer calls the copy, and a pickled one its own.

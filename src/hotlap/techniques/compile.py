@@ -84,7 +84,10 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     for name, part in module.named_modules():
         if hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
             what = f"module '{name}'" if name else "the model"
-            raise Refusal(f"{what} is already compiled; remove its `torch.compile` to use compile")
+            raise Refusal(
+                f"{what} is already compiled. Remove its `torch.compile` to use compile from the "
+                "plan"
+            )
     record = target.notes["compile"] = _Record()
     target.notes["compile_mode"] = options.mode
     if options.region == "loss":
@@ -98,7 +101,10 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
         return target
     parts = [module] if options.region == "model" else find_repeated_blocks(module)
     if not parts:
-        raise Refusal("region='blocks' found no repeated module in the model; use region='model'")
+        raise Refusal(
+            "region='blocks' found no repeated module in the model. Use region='model' for "
+            "compile in the plan"
+        )
     for part in parts:
         _Region.replace_forward(part, options, record)
 

@@ -84,8 +84,8 @@ def why_not(task: TaskFacts) -> str | None:
         return _no_device(task.device)
     if len(task.optimizers) > 1:
         return (
-            f"the script has {len(task.optimizers)} optimizers, and a captured step can have only "
-            "one. Use a plan without cuda_graph."
+            f"the script has {len(task.optimizers)} optimizers, but cuda_graph captures steps of "
+            "only one. Use a plan without cuda_graph."
         )
     return None
 

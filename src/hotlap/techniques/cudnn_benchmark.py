@@ -23,11 +23,15 @@ from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Te
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if not host.gpus or task.device == "cpu":
         return (
-            f"no GPU is used for training (device='{task.device}', {len(host.gpus)} GPUs on the "
-            "host); train on a CUDA GPU to use cudnn_benchmark"
+            "cudnn_benchmark chooses cuDNN's kernels, but no GPU is used for training "
+            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU to "
+            "use it, or use a plan without it."
         )
     if not any("Conv" in name for name in task.layers):
-        return "the model has no convolution; expected: at least one `Conv1d`, `Conv2d` or `Conv3d`"
+        return (
+            "the model has no convolution, so cudnn_benchmark would change nothing. Use a plan "
+            "without it, or a model with `Conv1d`, `Conv2d` or `Conv3d`"
+        )
     return None
 
 
@@ -38,13 +42,14 @@ def apply(target: ProcessTarget) -> ProcessTarget:
 
         if target.device != "cuda" or not switches.has_cuda():
             raise Refusal(
-                f"no CUDA device is in use (device='{target.device}'); train on a CUDA GPU to use "
-                "cudnn_benchmark"
+                f"no CUDA device is in use (device='{target.device}'). Train on a CUDA GPU to use "
+                "cudnn_benchmark, or use a plan without it."
             )
         if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
             raise Refusal(
-                "deterministic algorithms are enabled, by `torch.use_deterministic_algorithms` or "
-                "`torch.backends.cudnn.deterministic`; set them to False to use cudnn_benchmark"
+                "`torch.use_deterministic_algorithms` or `torch.backends.cudnn.deterministic` is "
+                "set to True, which rules out cudnn_benchmark. Set both to False, or use a plan "
+                "without cudnn_benchmark."
             )
         before = torch.backends.cudnn.benchmark
         torch.backends.cudnn.benchmark = True

@@ -74,8 +74,8 @@ def _set(options: Options, device: str) -> Callable[[], None]:
         if refused is not None:
             undo()
             raise Refusal(
-                f"this process used cuBLAS before {_VARIABLE} was set. Set the environment "
-                f"variable {_VARIABLE}={_WORKSPACE} before the process starts."
+                f"this process used cuBLAS before the environment variable {_VARIABLE} was set, "
+                f"which is too late. Set {_VARIABLE}={_WORKSPACE} before the process starts."
             )
     return undo
 

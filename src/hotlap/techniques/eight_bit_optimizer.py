@@ -48,7 +48,10 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     known = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
     if task.optimizers and not any(row.name in known for row in task.optimizers):
         name = task.optimizers[0].name
-        return f"the optimizer is {name}. Expected: torch.optim.Adam or torch.optim.AdamW."
+        return (
+            f"eight_bit_optimizer cannot replace the optimizer {name}. Expected: torch.optim.Adam "
+            "or torch.optim.AdamW; or use a plan without eight_bit_optimizer."
+        )
     return None
 
 
@@ -70,8 +73,8 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if options.package == "bitsandbytes":
         if target.device != "cuda":
             raise Refusal(
-                f"package='bitsandbytes' needs a CUDA device; the model is on '{target.device}'. "
-                "Use package='torchao'."
+                "package='bitsandbytes' needs a CUDA device, but the model is on "
+                f"'{target.device}'. Use package='torchao'."
             )
         made = _bitsandbytes(plain, groups)
     else:
@@ -110,8 +113,8 @@ def _kind(plain: Any) -> str:
     ways = {_decouples(plain, group) for group in plain.param_groups}
     if len(ways) > 1:
         raise Refusal(
-            "the parameter groups have different values of `decoupled_weight_decay`. Expected: the "
-            "same value in all groups, as an 8-bit optimizer has one for all."
+            "the parameter groups have different values of `decoupled_weight_decay`, and an 8-bit "
+            "optimizer has one for all groups. Set the same value in all groups."
         )
     return "AdamW" if ways == {True} else "Adam"
 

@@ -31,13 +31,13 @@ _ELEMENTS = 2**18
 def why_not(task: TaskFacts) -> str | None:
     if task.device != "cpu":
         return (
-            f"the model trains on '{task.device}', which denormal numbers do not slow down. Train "
-            "on a CPU to use flush_denormal."
+            f"the model trains on '{task.device}', and denormal numbers slow down CPUs only. Use a "
+            "plan without flush_denormal."
         )
     if task.denormals < MANY:
         return (
-            f"the optimizer's state held about {task.denormals} denormal numbers while the run was "
-            f"watched, too few to slow it down. Expected: {MANY} or more."
+            f"the optimizer's state held about {task.denormals} denormal numbers, too few to slow "
+            f"down the run. Expected: {MANY} or more. Use a plan without flush_denormal."
         )
     return None
 
@@ -53,8 +53,9 @@ def _set() -> Callable[[], None]:
     before = _flushes(1)
     if not torch.set_flush_denormal(True):
         raise Refusal(
-            f"`torch.set_flush_denormal` returned False on '{platform.machine()}'. Expected: a CPU "
-            "with SSE3, or an ARM CPU."
+            f"this CPU ('{platform.machine()}') cannot flush denormal numbers: "
+            "`torch.set_flush_denormal(True)` returned False. Use a plan without flush_denormal, "
+            "or a CPU with SSE3 or of the ARM architecture."
         )
     _renew()
     return lambda: _switch(on=before)
@@ -103,8 +104,9 @@ def _switch_live(*, on: bool) -> None:
     _switch(on=on)
     if _flushes(_ELEMENTS) != on:
         raise Refusal(
-            "`omp_pause_resource_all` failed, so torch's threads keep their mode. Use a plan file "
-            "with flush_denormal, which is applied before they start."
+            "flush_denormal could not be switched in threads that run already "
+            "(`omp_pause_resource_all` failed). Use it in a plan file: it is then applied before "
+            "torch's threads start."
         )
 
 

@@ -33,9 +33,15 @@ ROWS = 8
 
 def why_not(task: TaskFacts) -> str | None:
     if task.device.partition(":")[0] != "cuda":
-        return f"the model trains on '{task.device}'. Expected: {_GPU}."
+        return (
+            f"fp8 cannot run on '{task.device}', where the model trains. Expected: {_GPU}. Use a "
+            "plan without fp8 on other devices."
+        )
     if "Linear" not in task.layers:
-        return "the model has no `torch.nn.Linear`. Expected: one or more; fp8 needs them."
+        return (
+            "the model has no `torch.nn.Linear`, so fp8 would change nothing. Use a plan without "
+            "fp8."
+        )
     return _explain_absence()
 
 
@@ -102,7 +108,7 @@ def apply(target: ModelTarget) -> ModelTarget:
         raise Refusal(
             "no `torch.nn.Linear` of the model can run in fp8. Expected: at least one with "
             f"in_features and out_features divisible by {SIDE}, and a weight that no other module "
-            "shares; or remove fp8 from the plan."
+            "shares; or use a plan without fp8."
         )
     try:
         twins = [(linear, *_engine_linear(linear)) for linear in chosen]

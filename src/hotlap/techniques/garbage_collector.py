@@ -37,8 +37,8 @@ class Options:
 def why_not(task: TaskFacts) -> str | None:
     if task.planned_steps is not None and task.planned_steps <= 1:
         return (
-            f"the run has {task.planned_steps} steps, and garbage is collected between steps. "
-            "Expected: 2 steps or more."
+            f"the run has {task.planned_steps} steps, and garbage_collector acts only between "
+            "steps. Expected: 2 steps or more. Use a plan without garbage_collector."
         )
     return None
 

@@ -39,13 +39,13 @@ _OTHERS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 def why_not(task: TaskFacts, host: Any) -> str | None:
     if host.platform != "linux":
         return (
-            f"this platform is '{host.platform}', and host_allocator sets options of Linux's GNU C "
-            "library. Expected: 'linux'."
+            "host_allocator sets options of the GNU C library on Linux, but this platform is "
+            f"'{host.platform}'. Use a plan without host_allocator."
         )
     if task.device != "cpu":
         return (
-            f"the model trains on '{task.device}', whose memory PyTorch caches already. Remove "
-            "host_allocator from the plan: it is for training on a CPU."
+            f"host_allocator speeds up training on a CPU, but the model trains on '{task.device}', "
+            "whose memory PyTorch caches already. Use a plan without host_allocator."
         )
     return None
 
@@ -57,14 +57,14 @@ def apply(target: ProcessTarget) -> ProcessTarget:
     def switch() -> Callable[[], None]:
         if not switches.is_glibc():
             raise Refusal(
-                "`malloc` of this process is not the GNU C library's. Unset LD_PRELOAD, or use "
-                "a host with glibc."
+                "this process uses another `malloc` than that of the GNU C library, for example "
+                "jemalloc by LD_PRELOAD. Unset LD_PRELOAD, or use a host with glibc."
             )
         for name in (*VARIABLES, *_OTHERS):
             if os.environ.get(name, VARIABLES.get(name)) != VARIABLES.get(name):
                 raise Refusal(
-                    f"the environment sets {name}={os.environ[name]}, which is kept. Unset it to "
-                    "use host_allocator."
+                    f"the environment variable {name}={os.environ[name]} is set, and hotlap does "
+                    "not override it. Unset it to use host_allocator."
                 )
         return switches.keep_freed_memory()
 

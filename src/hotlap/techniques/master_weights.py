@@ -46,8 +46,8 @@ def apply(target: StepTarget) -> StepTarget:
     strange = [tuple(parameter.shape) for parameter in held if id(parameter) not in own]
     if strange:
         raise Refusal(
-            f"the optimizer has a parameter of shape {strange[0]} that is not in the "
-            "model. Expected: parameters of the model only."
+            f"the optimizer has a parameter of shape {strange[0]} that is not in the model. Pass "
+            "only the model's parameters to the optimizer, or use a plan without master_weights."
         )
     masters = {id(parameter): _master(parameter) for parameter in held}
     # What is not trained is given back as it was, not as bfloat16 holds it.
@@ -81,16 +81,21 @@ def _check(module: Any) -> None:
         if getattr(each, "max_norm", None) is not None:
             raise Refusal(
                 f"{type(each).__name__} has max_norm={each.max_norm}, so its forward changes its "
-                "weights. Use autocast instead, which keeps the weights in float32."
+                "weights, which master_weights cannot keep in step. Use autocast instead of "
+                "master_weights: it keeps the weights in float32."
             )
         if getattr(each, "sparse", False):
             raise Refusal(
                 f"{type(each).__name__} has sparse=True, and sparse gradients cannot be added to "
-                "float32 master weights. Set sparse=False, or use autocast."
+                "float32 master weights. Set sparse=False, or use autocast instead of "
+                "master_weights."
             )
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
-            raise Refusal(f"parameter {name} is {parameter.dtype}. Expected: torch.float32.")
+            raise Refusal(
+                f"parameter {name} is {parameter.dtype}. Expected: torch.float32. Convert the "
+                "model with `.float()`, or use a plan without master_weights."
+            )
 
 
 def _master(parameter: Any) -> Any:

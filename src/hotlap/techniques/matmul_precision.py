@@ -41,14 +41,14 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
         if needed not in host.features:
             return (
                 f"precision='{options.precision}' needs a CPU with the instructions {needed}, "
-                "which this CPU lacks. Remove matmul_precision from the plan; products stay in "
-                "float32."
+                "which this CPU lacks, so products would stay in float32. Use a plan without "
+                "matmul_precision."
             )
     elif not any(float(gpu.compute_capability or 0) >= 8 for gpu in host.gpus):
         found = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in host.gpus)
         return (
-            f"TF32 needs an NVIDIA GPU, and the GPUs on this host are: {found or 'none'}. "
-            "Expected: compute capability 8.0 or newer."
+            "TF32 needs an NVIDIA GPU of compute capability 8.0 or newer. GPUs on this host: "
+            f"{found or 'none'}. Use a plan without matmul_precision."
         )
     return None
 
@@ -62,8 +62,8 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
             if error < _FLOAT32_ERROR:
                 switches.set_matmul_precision(before)
                 raise Refusal(
-                    f"precision='{options.precision}' {_as_before(target, error)}. Remove "
-                    "matmul_precision from the plan."
+                    f"precision='{options.precision}' {_as_before(target, error)}. Use a plan "
+                    "without matmul_precision."
                 )
         return lambda: switches.set_matmul_precision(before)
 

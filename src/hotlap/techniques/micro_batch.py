@@ -37,7 +37,7 @@ def why_not(task: TaskFacts) -> str | None:
         return None
     return (
         f"the model has {norm}, which would compute its statistics per micro-batch instead of per "
-        "batch. Use another normalization, or a plan without micro_batch."
+        "batch. Use another normalization, or use a plan without micro_batch."
     )
 
 
@@ -53,7 +53,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal(
             "micro_batch cannot split the steps of a script. Use `hotlap train` with a recipe, or "
-            "remove micro_batch from the plan."
+            "use a plan without micro_batch."
         )
     source = target.loader
     if target.is_held_out and options.size != source.batch:
@@ -68,8 +68,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         )
     if options.size == source.batch == source.micro:
         raise Refusal(
-            f"micro_batch.size={options.size} is the whole batch, so nothing would be split. Set "
-            f"a size below {source.batch}."
+            f"micro_batch.size={options.size} is the whole batch, so nothing would be split. Set a "
+            f"size below {source.batch}, or use a plan without micro_batch."
         )
     source.micro = options.size
     target.notes["micro_batch"] = -(-source.batch // options.size)

@@ -51,8 +51,8 @@ class Buffers:
             if holder[key] is not copy or copy._version > 0:
                 raise UsageError(
                     f"the model's forward writes to its buffer {path}, which master_weights holds "
-                    "in bfloat16. Remove master_weights from the plan, or use autocast, which "
-                    "keeps buffers in float32."
+                    "in bfloat16, so the values would lose precision. Use autocast instead of "
+                    "master_weights: it keeps buffers in float32."
                 )
 
     def _before_forward(self, *_: Any) -> None:

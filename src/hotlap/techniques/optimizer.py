@@ -46,7 +46,7 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
     if not task.optimizers:
         return (
             "the script took no step with an optimizer of torch.optim. Expected: one of "
-            f"{', '.join(supported)}, whose `step()` is called."
+            f"{', '.join(supported)}. Call its `step()`, or use a plan without optimizer."
         )
     return _ELSEWHERE.format(task.optimizers[0].name, options.implementation, ", ".join(supported))
 
@@ -81,14 +81,15 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             raise Refusal(reason)
         if _has_twice(group["params"]):
             raise Refusal(
-                f"parameter group {number} holds a parameter twice. Expected: each parameter once, "
-                f"because {options.implementation} updates all of them at the same time."
+                f"parameter group {number} holds a parameter twice, and {options.implementation} "
+                "updates all parameters of a group at the same time. Pass each parameter once."
             )
         for p in group["params"]:
             if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
                 raise Refusal(
                     f"a parameter of shape {list(p.shape)} in group {number} has {_kind(p)}. "
-                    "Expected: dense (torch.strided) parameters of torch.float32 or torch.float64."
+                    "Expected: dense (torch.strided) parameters of torch.float32 or "
+                    "torch.float64. Use a plan without optimizer for others."
                 )
     if options.implementation == "fused":
         _place_step_counters(optimizer)

@@ -47,8 +47,8 @@ def why_not(task: TaskFacts) -> str | None:
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if not target.own_order:
         raise Refusal(
-            "the script moves its batches itself. Set pin_memory=True in its DataLoader and "
-            "non_blocking=True in its `.to`."
+            "pinned is for recipes, but this is a script, which moves its batches itself. Set "
+            "pin_memory=True in its DataLoader and non_blocking=True in its `.to`."
         )
     if target.device is None or not target.device.can_pin:
         raise Refusal(_NO_DEVICE)

@@ -57,13 +57,13 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_SCRIPT)
     if loader.num_workers > 0:
         raise Refusal(
-            f"{loader.num_workers} worker processes read the samples already. Remove `workers` "
-            "from the plan."
+            f"{loader.num_workers} worker processes read the samples already. Remove `workers` or "
+            "`reader_threads` from the plan."
         )
     if is_stream(loader.dataset):
         raise Refusal(
-            f"{type(loader.dataset).__name__} is an iterable dataset, whose samples threads cannot "
-            "read by index. Use `workers`."
+            f"{type(loader.dataset).__name__} is an iterable dataset, from which threads cannot "
+            "read samples by index. Use `workers` instead of `reader_threads`."
         )
     problem = Reach(loader.dataset).problem
     if problem is not None:

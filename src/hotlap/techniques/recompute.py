@@ -55,7 +55,10 @@ class Options:
 
 def why_not(task: TaskFacts) -> str | None:
     if not any(count > 1 for count in task.layers.values()):
-        return f"no class of module occurs twice in the model. Expected: {_REPEATED}."
+        return (
+            "the model has no repeated blocks: no class of module occurs twice in it. Expected: "
+            f"{_REPEATED}. Use a plan without recompute."
+        )
     return None
 
 
@@ -85,20 +88,24 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
 
     found = blocks_of(target.module)
     if not found:
-        raise Refusal(f"the model has no repeated blocks. Expected: {_REPEATED}.")
+        raise Refusal(
+            f"the model has no repeated blocks. Expected: {_REPEATED}. Use a plan without "
+            "recompute."
+        )
     chosen = dict(list(found.items())[:: options.every])
     for name, block in chosen.items():
         for inner in block.modules():
             if isinstance(inner, torch.nn.modules.batchnorm._BatchNorm):
                 raise Refusal(
-                    f"module '{name}' contains a {type(inner).__name__}, which would update its "
-                    "running statistics twice. Expected: repeated modules without batch norm; or "
-                    "remove recompute from the plan."
+                    f"module '{name}' contains a {type(inner).__name__}, whose running statistics "
+                    "would be updated twice. Expected: repeated modules without batch norm. Use "
+                    "another normalization, or use a plan without recompute."
                 )
         if "forward" in vars(block):
             raise Refusal(
-                f"the `forward` of module '{name}' was replaced on the instance. Use the `forward` "
-                f"of its class {type(block).__name__}, or remove recompute from the plan."
+                f"the `forward` of module '{name}' was replaced on the instance, so recompute "
+                f"cannot wrap it. Use the `forward` of its class {type(block).__name__}, or use a "
+                "plan without recompute."
             )
     seen = _Seen(len(chosen), len(found))
     for name, block in chosen.items():

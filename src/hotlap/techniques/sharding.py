@@ -115,8 +115,9 @@ def _share_state(target: StepTarget) -> StepTarget:
     if torchs_name(kind) not in _BY_PARAMETER:
         raise Refusal(
             f"the optimizer is {kind.__module__}.{kind.__qualname__}, which may need all "
-            "parameters for the update of one, and each rank has only its own. Expected: one of "
-            f"{', '.join(_BY_PARAMETER)} of torch.optim, or a subclass."
+            "parameters to update one of them, but with `sharding` each rank has only its own. "
+            f"Use one of {', '.join(_BY_PARAMETER)} of torch.optim or a subclass, or use a plan "
+            "without sharding."
         )
     target.sharding = target.notes["sharding"] = Owners(target.optimizer, target.reduce)
     return target
@@ -137,7 +138,8 @@ def _share_model(target: ModelTarget, options: Options) -> ModelTarget:
     if world % options.replicas or options.replicas >= world:
         legal = [str(n) for n in range(1, world) if world % n == 0]
         raise Refusal(
-            f"{world} ranks cannot be {options.replicas} groups of two or more. Expected: "
+            f"`sharding` with replicas={options.replicas} needs {options.replicas} groups of two "
+            f"or more ranks each, which {world} ranks cannot form. Expected: "
             f"replicas={' or '.join(legal)}."
         )
     blocks = blocks_of(module, options)
@@ -156,8 +158,8 @@ def _share_model(target: ModelTarget, options: Options) -> ModelTarget:
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         # The model may be sharded in part: going on without the technique would train nonsense.
         raise PlanError(
-            f"torch cannot shard the model: {error}. Use other module classes in `wrap` of the "
-            "plan's `sharding`, or a plan without it."
+            f"torch cannot shard the model: {error}. Name other module classes in `wrap` of the "
+            "plan's `sharding`, or use a plan without sharding."
         ) from error
     target.ended.append(target.sharding.undo)
     return target
@@ -189,8 +191,8 @@ def blocks_of(module: Any, options: Options) -> dict[str, Any]:
     if absent:
         classes = sorted({type(part).__name__ for part in module.modules()} - {"ModuleList"})
         raise Refusal(
-            f"wrap names `{min(absent)}`, and the model has no such module. Expected: some of "
-            f"{', '.join(classes)}."
+            f"`wrap` in the plan's `sharding` names the class `{min(absent)}`, which the model "
+            f"does not contain. Expected: some of {', '.join(classes)}."
         )
     return {
         name: part

@@ -33,11 +33,14 @@ class Options:
 
 def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if options.count > host.cores:
-        return f"count={options.count} is more than the usable cores. Expected: 1 to {host.cores}."
+        return (
+            f"count={options.count} is more than the {host.cores} usable cores of this host. "
+            f"Expected: 1 to {host.cores}."
+        )
     if task.threads == options.count:
         return (
-            f"count={options.count} is what the script runs with already. Choose another number "
-            f"from 1 to {host.cores}, or remove threads from the plan."
+            f"count={options.count} is the script's number of threads already, so nothing would "
+            f"change. Choose another number from 1 to {host.cores}, or use a plan without threads."
         )
     return None
 

@@ -96,7 +96,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             raise Refusal(problem)
     elif options.persistent:
         raise Refusal(
-            "persistent=true serves scripts only: in a recipe, workers are started once. Remove "
+            "persistent=true has no use in a recipe, whose workers are started only once. Remove "
             "`persistent` from the options of `workers`."
         )
     if options.persistent:

@@ -66,8 +66,8 @@ class MetricsFile:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"'{self.path}' is in use: another run records into it. Wait until it has ended, "
-                "or choose another folder."
+                f"'{self.path}' is in use: another run writes to it. Wait until that run has "
+                "ended, or choose another folder with --run-dir."
             ) from None
         except OSError:
             # A file system without locks.

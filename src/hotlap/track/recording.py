@@ -56,8 +56,8 @@ class Recording:
             self._file = MetricsFile(folder)
         except OSError as error:
             raise UsageError(
-                f"'{folder}' cannot be written into: {error.strerror or error}. Choose a folder "
-                "that can be created and written to."
+                f"'{folder}' cannot be written to: {error.strerror or error}. Choose a folder that "
+                "can be created and written to."
             ) from error
         self._info = RunInfo()
         self._writer: Writer | None = None
@@ -199,8 +199,9 @@ def check_folder(folder: Path) -> None:
     while not above.exists() and above != above.parent:
         above = above.parent
     if not above.is_dir():
-        raise UsageError(f"'{above}' is not a folder. Choose another --run-dir.")
+        raise UsageError(f"'{above}' is not a folder. Pass the path of a folder with --run-dir.")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UsageError(
-            f"'{folder}' cannot be written: no permission in '{above}'. Choose another --run-dir."
+            f"'{folder}' cannot be written: no permission in '{above}'. Choose another folder with "
+            "--run-dir."
         )

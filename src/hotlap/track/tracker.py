@@ -88,7 +88,10 @@ def check_trackers(names: Sequence[str]) -> None:
             continue
         known = TRACKERS.get(name)
         if known is None:
-            raise UsageError(f"{unknown_name(name, TRACKERS, 'tracker')} Or use module:NAME.")
+            raise UsageError(
+                f"{unknown_name(name, TRACKERS, 'tracker')} For a tracker of your own, use "
+                "module:NAME."
+            )
         if importlib.util.find_spec(known.module) is None:
             raise UsageError(
                 f"tracker '{name}' needs the package {known.package}, which is not installed. "
@@ -96,7 +99,7 @@ def check_trackers(names: Sequence[str]) -> None:
             )
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise UsageError(f"tracker '{min(twice)}' was named twice. Expected: each once.")
+        raise UsageError(f"--track {min(twice)} was given twice. Remove one of them.")
 
 
 def _check_outside(name: str) -> None:
@@ -106,8 +109,9 @@ def _check_outside(name: str) -> None:
     found = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], places)
     if found is None or not attribute.isidentifier():
         raise UsageError(
-            f"tracker '{name}': the module '{module}' was not found. Expected: module:NAME, of a "
-            "class that is made with a hotlap.track.tracker.TrackedRun."
+            f"tracker '{name}' was not found: there is no module '{module}', or no class name "
+            "after the colon. Expected: module:NAME of a class that is called with a "
+            "hotlap.track.tracker.TrackedRun."
         )
 
 

@@ -118,8 +118,7 @@ def check_request(
         raise UsageError(unknown_name(aim, AIMS, "--for"))
     if steps is not None and steps < LEAST_HORIZON:
         raise UsageError(
-            f"--steps {steps} is not allowed. Expected: {LEAST_HORIZON} or more, which a verdict "
-            "needs."
+            f"--steps {steps} is too few for a verdict. Expected: {LEAST_HORIZON} or more."
         )
     known = registry(techniques)
     for name in only:
@@ -127,13 +126,13 @@ def check_request(
             raise UsageError(unknown_name(name, known, "technique"))
     if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
         raise UsageError(
-            f"--out '{out}' cannot be written: it is a folder, or its own folder is missing or "
-            "read-only. Choose a file in a folder that is writable."
+            f"--out '{out}' cannot be written: it is a folder, or its parent folder is missing or "
+            "read-only. Choose a file in a folder that you can write to."
         )
     if out is not None and out.exists() and not is_plan_file(out):
         raise UsageError(
-            f"--out '{out}' exists and is not a plan file. Choose a new file, or a plan file that "
-            "may be overwritten."
+            f"--out '{out}' exists and is not a plan file, so it is not overwritten. Choose "
+            "another file."
         )
     return known
 

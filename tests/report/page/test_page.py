@@ -212,7 +212,7 @@ def test_a_document_of_which_there_is_no_page_is_refused(
     document = documents.diagnosis() | change
     if words is None:
         document = {"schema": 1, "text": "an explanation"}
-        words = "is of no known kind"
+        words = "is of an unknown kind"
     with pytest.raises(UsageError) as raised:
         page_of(document, "'a.json'")
     assert words in str(raised.value) and "'a.json'" in str(raised.value)
@@ -247,7 +247,7 @@ def test_a_document_that_lacks_what_its_kind_has_is_refused_and_writes_nothing(
     tmp_path: Path,
 ) -> None:
     document = documents.tuning() | {"speedup": {"median": None}}
-    with pytest.raises(UsageError, match="does not hold what a tuning holds"):
+    with pytest.raises(UsageError, match="lacks what a document of the kind 'tuning' holds"):
         write_page(document, tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 

@@ -160,8 +160,8 @@ class StepSampler:
             return
         if self.folder is None:
             raise Refusal(
-                f"step {self._step} cannot be saved without a folder. Set the role's option "
-                "`folder`"
+                f"step {self._step} is to be saved, and the role has no folder to save it to. Set "
+                "its option `folder`"
             )
         path = self.folder / f"step-{self._step:06d}.safetensors"
         meta = {

@@ -92,11 +92,10 @@ def check_mean(
     if too_far:
         place = too_far[0]
         raise UsageError(
-            f"the gradient of a batch of {samples} samples differs by "
-            f"{100 * off[place] / size:.3g} % from the weighted mean of the gradients of its parts "
-            f"({place} and {samples - place} samples): the loss is not a mean over the batch's "
-            "items, so a step cannot be split. Return (sum, count) from loss(), as for ignored "
-            "targets, class weights or padded tokens; or set accumulate=1."
+            f"the loss is not a mean over the batch's items: the gradient of {samples} samples "
+            f"differs by {100 * off[place] / size:.3g} % from the combined gradient of its parts "
+            f"of {place} and {samples - place} samples. So a step cannot be split. Return (sum, "
+            "count) from loss(), with the number of counted items as count, or set accumulate=1."
         )
     return True
 

@@ -27,8 +27,8 @@ def check_model(model: Any, reduce: Reduce) -> None:
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise UsageError(
-                f"the module '{name}' has sparse gradients, which are not summed over ranks. Use "
-                "sparse=False, or one device."
+                f"the module '{name}' has sparse gradients, which are not summed over ranks. Set "
+                "sparse=False in the module, or use one device."
             )
     found = reduce.gather({name: _digest(value) for name, value in model.state_dict().items()})
     for rank, theirs in enumerate(found):
@@ -36,9 +36,10 @@ def check_model(model: Any, reduce: Reduce) -> None:
             names = [*found[0], *(name for name in theirs if name not in found[0])]
             name = next(name for name in names if theirs.get(name) != found[0].get(name))
             raise UsageError(
-                f"model() made '{name}' on rank {rank} unlike on rank 0. Expected: the same model "
-                "on every rank. The seed is set before model(); remove what differs between "
-                "processes, such as the order of a set, the time, or a file that only one has."
+                f"model() returned another '{name}' on rank {rank} than on rank 0. Expected: the "
+                "same model on every rank. The seed is set before model(). Remove other "
+                "differences between processes, such as the order of a set, the time, or a file "
+                "that only one of them has."
             )
 
 

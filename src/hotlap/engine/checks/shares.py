@@ -19,15 +19,15 @@ def check_sharding(optimizer: Any, sharding: Any) -> None:
     kind = type(optimizer)
     if torchs_name(kind) not in ELEMENTWISE:
         raise UsageError(
-            f"optimizer() returned {kind.__name__}, and with `sharding` each rank updates its "
-            "share of every parameter, which may not be the update of the whole. Expected: one of "
-            f"{', '.join(ELEMENTWISE)} of torch.optim, or a subclass; or level = 'optimizer' in "
+            f"optimizer() returned {kind.__name__}, whose update of one element may depend on "
+            "others, but with `sharding` each rank has only its part of a parameter. Use one of "
+            f"{', '.join(ELEMENTWISE)} of torch.optim or a subclass, or set level = 'optimizer' in "
             "the plan's `sharding`."
         )
     trained = [each for group in optimizer.param_groups for each in group["params"]]
     if not all(map(is_share, trained)):
         raise UsageError(
             "optimizer() returned an optimizer that also holds a parameter outside of the model, "
-            "which `sharding` does not share. Make it a parameter of the model, or set "
-            "level = 'optimizer' in the plan's `sharding`."
+            "which `sharding` cannot split. Make it a parameter of the model, or set level = "
+            "'optimizer' in the plan's `sharding`."
         )

@@ -30,10 +30,10 @@ def check_statistics(task: Task, model: Any, micro: int, world: int = 1) -> None
         )
     if name is not None:
         raise UsageError(
-            f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, "
-            f"and batch norm ({name}) would compute its statistics per micro-batch. Use "
-            "another normalization, do not split the step, or set splits_statistics=True to "
-            "accept this."
+            f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, and "
+            f"batch norm ({name}) would compute its statistics per micro-batch. Use another "
+            "normalization, or do not split the step (accumulate=1, no --micro-batch). To accept "
+            "it, set splits_statistics=True in the task."
         )
 
 
@@ -41,9 +41,10 @@ def check_gradients(task: Task, target: StepTarget, micro: int) -> None:
     """Raise UsageError if graphs that `compile` makes would overwrite gradients of a step."""
     if micro < task.logical_batch and _overwrites_gradients(target):
         raise UsageError(
-            f"compile with mode='{target.notes['compile_mode']}' and a step split into "
-            f"micro-batches of {micro}: each CUDA graph overwrites the gradients of the previous "
-            "micro-batch. Use mode='default', or do not split the step."
+            f"compile with mode='{target.notes['compile_mode']}' cannot be used in a step that is "
+            f"split into micro-batches of {micro}: each CUDA graph overwrites the gradients of the "
+            "previous micro-batch. Set mode='default' in the plan, or do not split the step "
+            "(accumulate=1, no --micro-batch)."
         )
 
 

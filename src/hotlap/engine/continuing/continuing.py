@@ -36,8 +36,9 @@ def continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None]
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         # What was loaded half is thrown away with what it was loaded into.
         raise UsageError(
-            f"'{run.path}' cannot be continued: {type(e).__name__}: {str(e)[:200]}. Expected: the "
-            "state dicts of the recipe's model, optimizer and scheduler."
+            f"'{run.path}' cannot be continued: {type(e).__name__}: {str(e)[:200]}. Expected: "
+            "state dicts that fit the recipe's model, optimizer and scheduler. Use those of the "
+            "script in the recipe, or --weights to start a new run from the weights."
         ) from e
 
 
@@ -82,8 +83,8 @@ def _check_sharing(built: BuiltRun) -> None:
     if built.sharding is not None:
         raise UsageError(
             "a run of a plain script cannot be continued with `sharding` in the plan. Use "
-            "--weights for its weights alone; or continue it without `sharding` until a checkpoint "
-            "is saved, and resume that with it."
+            "--weights to start a new run from its weights. To keep the optimizer's state, "
+            "continue without `sharding`, save a checkpoint, and resume that one with `sharding`."
         )
 
 
@@ -93,8 +94,8 @@ def _check_state(built: BuiltRun, run: ForeignRun, named: NamedStates, position:
         return
     raise UsageError(
         f"'{run.keys['optimizer']}' in '{run.path}' holds no state for any of {named.parameters} "
-        f"parameters, after {position.step} steps. Expected: what `Optimizer.state_dict` returns "
-        "after training. Use --weights to start a new run from the weights."
+        f"parameters, although {position.step} steps were done. Save `optimizer.state_dict()` "
+        "after training, or use --weights to start a new run from the weights."
     )
 
 

@@ -72,8 +72,8 @@ def name_states(built: BuiltRun, run: ForeignRun, weights: Mapping[str, Any]) ->
     """
     if "eight_bit_optimizer" in built.plan.techniques:
         raise UsageError(
-            "the plan has `eight_bit_optimizer`, which keeps another optimizer state than the one "
-            f"in '{run.path}'. Use a plan without it to continue that run."
+            "the plan has `eight_bit_optimizer`, whose state has another form than the one in "
+            f"'{run.path}'. Remove it from the plan to continue that run."
         )
     own, groups = built.optimizer.param_groups, run.optimizer["param_groups"]
     _check_sizes(own, groups, run)
@@ -141,8 +141,8 @@ def load_states(
     )
     if wrong is not None:
         raise UsageError(
-            f"the optimizer state in '{run.path}' does not fit the recipe: {wrong}. Use the same "
-            "model, optimizer and order of parameters in the recipe."
+            f"the optimizer state in '{run.path}' does not fit the recipe: {wrong}. Use the "
+            "script's model, optimizer and order of parameters in the recipe."
         )
     held = {"model": weights, "optimizer": tensors}
     load_optimizer(built, Checkpoint(run.path, steps, held, {"optimizer": saved}))
@@ -156,23 +156,30 @@ def _check_sizes(own: list[Any], groups: Any, run: ForeignRun) -> None:
         isinstance(group, Mapping) and isinstance(group.get("params"), list) for group in groups
     ):
         raise UsageError(
-            f"'{run.keys['optimizer']}' in '{run.path}' is not a state dict of an optimizer. "
-            "Expected: `state` as a dictionary and `param_groups` as a list of dictionaries."
+            f"'{run.keys['optimizer']}' in '{run.path}' is not a state dict of an optimizer: "
+            "`state` must be a dictionary, and `param_groups` a list of dictionaries. Save "
+            "`optimizer.state_dict()` there, or pass --keys optimizer=KEY if another key holds it."
         )
     mine, theirs = [len(g["params"]) for g in own], [len(g["params"]) for g in groups]
     if mine != theirs:
         raise UsageError(
             f"the optimizer in '{run.path}' has {_list_sizes(theirs)}, and the recipe's has "
-            f"{_list_sizes(mine)}. Use the same groups, in the same order, in the recipe."
+            f"{_list_sizes(mine)}. Use the script's parameter groups in the recipe, in the same "
+            "order."
         )
     indices = [index for group in groups for index in group["params"]]
     known = set(indices)
     unknown = [key for key in states if key not in known]
     if unknown or len(known) != len(indices):
-        what = f"a state of parameter {unknown[0]!r}" if unknown else "a parameter in two groups"
+        what = (
+            f"a state of parameter {unknown[0]!r}, which is in no group"
+            if unknown
+            else "a parameter in two groups"
+        )
         raise UsageError(
-            f"the optimizer in '{run.path}' has {what}. Expected: one state at most for each "
-            "parameter of its groups."
+            f"the optimizer in '{run.path}' has {what}. Expected: each parameter in one group, and "
+            "states of these parameters only. Save `optimizer.state_dict()` again, or use "
+            "--weights to start a new run from the weights."
         )
 
 
@@ -202,7 +209,7 @@ def _check_kind(
     differs += [f"has {_quote(given - own)}"] if given - own else []
     raise UsageError(
         f"the optimizer in '{run.path}' is not the recipe's {kind}: its group "
-        f"{' and '.join(differs)}. Use the same optimizer in the recipe.{hint}"
+        f"{' and '.join(differs)}. Use the script's optimizer in the recipe.{hint}"
     )
 
 
@@ -247,7 +254,7 @@ def _check_values(built: BuiltRun, number: int, theirs: Mapping[str, Any], run: 
             kind = type(built.optimizer).__name__
             hint = " (AdamW has True, Adam False)" if key == "decoupled_weight_decay" else ""
             raise UsageError(
-                f"'{key}' of parameter group {number} is {given!r} in '{run.path}', and "
+                f"'{key}' of parameter group {number} is {given!r} in '{run.path}', but "
                 f"{mine[key]!r} in the recipe's {kind}{hint}. Set {_remedy(key, theirs, given)}"
             )
 
@@ -258,8 +265,8 @@ def _remedy(key: str, theirs: Mapping[str, Any], given: Any) -> str:
     if key != "lr" or began is None or is_same(began, given):
         return f"the recipe's to {given!r}."
     return (
-        f"the recipe's to {began!r}, from which the script's scheduler has brought it there, and "
-        f"`schedule` to the script's; or set it to {given!r}, which stays constant then."
+        f"the recipe's to {began!r}, with which the script began, and use the script's scheduler "
+        f"as `schedule`; or set it to {given!r} to continue at a constant rate."
     )
 
 
@@ -273,8 +280,8 @@ def _check_names(
         own, plain = names.get(id(parameter), ""), str(name).replace(_COMPILED, "")
         if plain != own and not plain.endswith(f".{own}"):
             raise UsageError(
-                f"the optimizer in '{run.path}' has '{plain}' where the recipe's has '{own}'. Use "
-                "the same order of parameters in the recipe."
+                f"the optimizer in '{run.path}' has the parameter '{plain}' where the recipe's has "
+                f"'{own}'. Pass the parameters to the recipe's optimizer in the script's order."
             )
 
 
@@ -283,6 +290,7 @@ def _check_in_model(mine: Mapping[str, Any], names: Mapping[int, str], run: Fore
         if id(parameter) not in names:
             raise UsageError(
                 f"the recipe's optimizer holds a parameter of shape {tuple(parameter.shape)} that "
-                f"is not the model's, and its value is not in '{run.path}'. Use --weights to start "
-                "a new run."
+                f"is not in the model, so its value is not in '{run.path}'. Pass only the model's "
+                "parameters to the optimizer, or use --weights to start a new run from the "
+                "weights."
             )

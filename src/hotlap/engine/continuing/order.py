@@ -62,16 +62,16 @@ def match_parameters(
         stored = [name for name in weights if name in same]
         if stored == sorted(stored):
             raise UsageError(
-                f"{where}, and is sorted by name, so the order of the parameters in the script's "
-                "optimizer is unknown. Expected: the order of the script's model in both. Define "
-                "the modules of the recipe's model in that order; if the file was sorted, load it "
-                "into the script's model and save its `state_dict()` instead."
+                f"{where}. The names in the file are sorted, so the order of the parameters in the "
+                "script's optimizer is unknown. Use the file's order in the recipe's model if the "
+                "script's model has it. If not, load the file into the script's model and save "
+                "its `state_dict()` again."
             )
         if len(indices) > 1 or mine != registered:
             raise UsageError(
-                f"{where}, and states can be matched by name only if one group of the optimizer "
-                f"holds all {len(registered)} parameters of the model. Expected: the same order. "
-                "Define the modules of the recipe's model in the order of the script's."
+                f"{where}. States can be matched by name only if one group of the optimizer holds "
+                f"all {len(registered)} parameters of the model. Use the script's order of modules "
+                "in the recipe's model."
             )
         numbers = dict(zip(given, indices[0], strict=True))
         said = (

@@ -65,8 +65,8 @@ def find_position(
     if not is_clear or not _follows(counts, done, steps, task):
         raise UsageError(
             f"how many epochs of the run in '{path}' were done is unclear: {counts}, and an epoch "
-            f"of the recipe has {each} steps. Use the script's batch size, accumulation, drop_last "
-            "and schedule_per in the recipe; or pass that number: --epochs-done N."
+            f"of the recipe has {each} steps. Pass the number, as in --epochs-done 3, or use the "
+            "script's batch size, accumulation, drop_last and schedule_per in the recipe."
         )
     base = "" if counts.epoch is None else f", numbered {_from(counts, done)}"
     why = f"{_epochs(done)} done{base}, as {steps} steps were counted and an epoch has {each}"
@@ -86,9 +86,9 @@ def _as_told(counts: Counts, each: int, done: int, path: Path) -> tuple[Position
     more = max(0, (counts.updates or 0) - steps)
     if more >= each:
         raise UsageError(
-            f"--epochs-done {done} are {steps} steps of the recipe, and the optimizer in '{path}' "
-            f"has counted {counts.updates} updates. Use the script's batch size in the recipe, or "
-            f"pass --epochs-done {(counts.updates or 0) // each}."
+            f"--epochs-done {done} means {steps} steps of the recipe, but the optimizer in "
+            f"'{path}' has counted {counts.updates} updates. Use the script's batch size in the "
+            f"recipe, or pass --epochs-done {(counts.updates or 0) // each}."
         )
     why = f"{_epochs(done)} done, as --epochs-done says"
     if more:
@@ -115,8 +115,8 @@ def _by_epochs(counts: Counts, each: int, by_step: bool, path: Path) -> tuple[Po
         why = f", assuming that it is numbered from 0; if not, pass --epochs-done {epoch}"
     else:
         raise UsageError(
-            f"how many epochs of the run in '{path}' were done is unclear: {counts}. Pass "
-            "--epochs-done N for the number of whole epochs."
+            f"how many epochs of the run in '{path}' were done is unclear: {counts}. Pass the "
+            "number of whole epochs, as in --epochs-done 3."
         )
     return Position(done * each, done), f"{_epochs(done)} done{why}"
 
@@ -127,7 +127,8 @@ def _in_stream(counts: Counts, epochs_done: int | None, path: Path) -> tuple[Pos
     if steps is None:
         raise UsageError(
             f"'{path}' does not say how many steps were done ({counts}), and the recipe's data is "
-            "a stream, whose epochs have no known length. Pass --keys step=KEY, or use --weights."
+            "a stream, whose epochs have no known length. Pass --keys step=KEY with the key of "
+            "that number, or use --weights to start a new run from the weights."
         )
     if epochs_done is None and counts.epoch is None:
         raise UsageError(_unknown(counts, path))
@@ -140,8 +141,8 @@ def _in_stream(counts: Counts, epochs_done: int | None, path: Path) -> tuple[Pos
 
 def _unknown(counts: Counts, path: Path) -> str:
     return (
-        f"'{path}' does not say how many epochs were done ({counts}). Pass --epochs-done N, or "
-        "--keys epoch=KEY."
+        f"'{path}' does not say how many epochs were done ({counts}). Pass the number, "
+        "as in --epochs-done 3, or its key in the file, as in --keys epoch=KEY."
     )
 
 

@@ -43,14 +43,15 @@ def check_has_schedule(built: BuiltRun, run: ForeignRun) -> None:
     own = built.scheduler
     if run.scheduler is None and isinstance(own, ReduceLROnPlateau):
         raise UsageError(
-            f"no scheduler was taken from '{run.path}', and the recipe's ReduceLROnPlateau depends "
-            "on measurements of earlier epochs. Pass --keys scheduler=KEY, or use another schedule."
+            f"no scheduler was taken from '{run.path}', but the recipe's ReduceLROnPlateau needs "
+            "the state with its measurements of earlier epochs. Pass --keys scheduler=KEY with "
+            "the key of that state, or use another schedule in the recipe."
         )
     if run.scheduler is not None and own is None:
         raise UsageError(
-            f"'{run.path}' has a scheduler under '{run.keys['scheduler']}', and the recipe has no "
-            "schedule. Add it to the recipe, or pass --keys scheduler=none to continue at a "
-            "constant learning rate."
+            f"'{run.path}' has a scheduler under '{run.keys['scheduler']}', but the recipe has no "
+            "schedule. Add the script's scheduler to the recipe as `schedule`, or pass --keys "
+            "scheduler=none to continue at a constant learning rate."
         )
 
 

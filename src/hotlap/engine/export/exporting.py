@@ -106,8 +106,8 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
     same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     if not same:
         raise RunError(
-            f"'{path}' was read back and its tensors differ from the model's. Export again, and "
-            "check the disk if that fails too."
+            f"'{path}' was read back, and its tensors differ from the model's. Export again. If "
+            "that fails too, check the disk."
         )
     return f"{len(weights)} tensors, equal when read back, and loaded into the plain model"
 

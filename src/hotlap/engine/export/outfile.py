@@ -22,15 +22,22 @@ def check_free(path: Path, overwrite: bool) -> None:
     check_path(path)
     if path.is_symlink() and not path.exists():
         raise UsageError(
-            f"'{path}' is a symlink to '{os.readlink(path)}', which does not exist. Choose another "
-            "path."
+            f"'{path}' is a symlink to '{os.readlink(path)}', which does not exist. Remove the "
+            "symlink, or choose another path."
         )
     if path.exists() and not path.is_file():
-        raise UsageError(f"'{path}' is not a regular file. Choose another path.")
+        raise UsageError(
+            f"'{path}' exists and is not a regular file, so it is not overwritten. Choose another "
+            "path."
+        )
     if path.exists() and not overwrite:
-        raise UsageError(f"'{path}' exists. Choose another path, or pass --overwrite.")
+        raise UsageError(
+            f"'{path}' already exists. Choose another path, or pass --overwrite to replace it."
+        )
     if not path.parent.is_dir():
-        raise MissingFile(f"folder '{path.parent}' was not found. Create it, or choose another.")
+        raise MissingFile(
+            f"folder '{path.parent}' was not found. Create it, or choose a path in another folder."
+        )
 
 
 def write_atomically(path: Path, write: Callable[[Path], str]) -> str:

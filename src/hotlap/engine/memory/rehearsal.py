@@ -176,8 +176,9 @@ def rehearse(
     except Exception as error:
         raise RunError(
             f"{type(error).__name__}: {error}\nThe model or the loss cannot run with fake tensors, "
-            "for example because its control flow depends on values, so its memory cannot be "
-            "estimated. Train a few steps: `hotlap train` prints the peak memory of every epoch."
+            "for example because of data-dependent control flow, so its memory cannot be "
+            "estimated. Train a few steps instead: `hotlap train` prints the peak memory of every "
+            "epoch."
         ) from error
     finally:
         rng.restore(states)
@@ -307,8 +308,8 @@ def _batch(sample: Sample, count: int, fake: Any, device: str) -> Any:
         if count > _MOST_READ:
             raise RunError(
                 f"the shapes of a batch of {count} samples cannot be inferred from batches of 2 "
-                f"and of 3 samples: {irregular}. Use such a collate_fn, or a batch size of at most "
-                f"{_MOST_READ}, for which a real batch is read."
+                f"and 3 samples: {irregular}. For an estimate without that, use a batch size of at "
+                f"most {_MOST_READ}: such a batch is read."
             ) from None
     with _no_modes():
         whole = sample.batch_of(count)
@@ -326,23 +327,23 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     """
     if type(two) is not type(three):
         raise _Irregular(
-            f"collate_fn gives a {type(two).__name__} for 2 samples, and a "
-            f"{type(three).__name__} for 3; expected: the same type in every batch"
+            f"collate_fn returned a {type(two).__name__} for 2 samples, and a "
+            f"{type(three).__name__} for 3; return the same type for every batch"
         )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
             raise _Irregular(
-                f"collate_fn gives a tensor {two.dtype} {list(two.shape)} for 2 samples, and "
-                f"{three.dtype} {list(three.shape)} for 3; expected: one dtype, and dimensions "
-                "constant or multiples of the number of samples"
+                f"collate_fn returned a tensor {two.dtype} {list(two.shape)} for 2 samples, and "
+                f"{three.dtype} {list(three.shape)} for 3; return one dtype, and dimensions that "
+                "are constant or multiples of the number of samples"
             )
         return torch.empty(_grow_shape(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
-                f"collate_fn gives the keys {list(two)} for 2 samples, and {list(three)} for 3; "
-                "expected: the same keys in every batch"
+                f"collate_fn returned the keys {list(two)} for 2 samples, and {list(three)} for 3; "
+                "return the same keys for every batch"
             )
         grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
@@ -355,8 +356,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
-            f"collate_fn gives a list of {len(two)} items for 2 samples, and of {len(three)} for "
-            "3; expected: as many items as samples, or one tensor for all samples"
+            f"collate_fn returned a list of {len(two)} items for 2 samples, and of {len(three)} "
+            "for 3; return one item per sample, or one tensor for all samples"
         )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)

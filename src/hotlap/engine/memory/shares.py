@@ -143,8 +143,9 @@ def predict_for(task: Task, plan: Plan, world: int) -> Held | None:
     options = _options_of(plan)
     if options is not None and (world % options.replicas or options.replicas >= max(world, 2)):
         raise UsageError(
-            f"{world} ranks cannot be {options.replicas} groups of two or more. Expected: a number "
-            "of devices that `replicas` divides."
+            f"`sharding` with replicas={options.replicas} needs {options.replicas} groups of two "
+            f"or more ranks each, which {world} ranks cannot form. Use a number of devices that "
+            "replicas divides, or another number of replicas."
         )
     states = rng.global_random_states()
     try:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotlap.checkpoint.read import Checkpoint
+from hotlap.checkpoint.read import Checkpoint, why_passed
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.content import Position, restore
 from hotlap.engine.state.fitting import check_fits
@@ -55,8 +55,9 @@ def begin(
             built.end()
             if saved is None or resume is None or _names_a_step(resume):
                 raise
-            notice(f"skipped: {error}")
-            unfit[saved.path.name] = str(error)
+            why = why_passed(error)
+            notice(f"skipped: {why}")
+            unfit[saved.path.name] = why
             before, reasons = saved.path, tuple(unfit.values())
             saved, passed = find(resume, run_dir, before=before, unfit=reasons)
             for why in passed:
@@ -79,6 +80,6 @@ def _restore(built: BuiltRun, saved: Checkpoint) -> Position:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         # What was loaded half is thrown away with what it was loaded into.
         raise CheckpointCorrupt(
-            f"'{saved.path}' cannot be loaded: {type(e).__name__}: {e}. Use another "
-            "checkpoint of this task."
+            f"checkpoint '{saved.path}' cannot be loaded: {type(e).__name__}: {e}. Pass the run's "
+            "folder instead of this checkpoint, to use its newest intact one."
         ) from e

@@ -33,8 +33,8 @@ def check_fits(built: BuiltRun, checkpoint: Checkpoint) -> None:
         wrong = f"{type(error).__name__}: {error}"
     if wrong is not None:
         raise CheckpointCorrupt(
-            f"checkpoint '{checkpoint.path}' cannot be loaded: {wrong}. Use another checkpoint of "
-            "this task."
+            f"checkpoint '{checkpoint.path}' cannot be loaded: {wrong}. Pass the run's folder "
+            "instead of this checkpoint, to use its newest intact one."
         )
 
 

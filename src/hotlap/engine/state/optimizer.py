@@ -165,7 +165,7 @@ def _join_state(built: BuiltRun, parameter: Any, found: Mapping[str, Any]) -> di
         empty: Any = None if make is None else make(parameter, key)
         if not hasattr(empty, "__tensor_flatten__"):
             raise UsageError(
-                f"the checkpoint's optimizer keeps `{key}` as {', '.join(sorted(tensors))}, and "
+                f"the checkpoint's optimizer stores `{key}` as {', '.join(sorted(tensors))}, which "
                 "this plan's optimizer does not. Use the plan that the run was started with."
             )
         names, context = empty.__tensor_flatten__()

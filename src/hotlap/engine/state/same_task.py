@@ -52,7 +52,7 @@ def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Checkp
                 name = min(k for k in old | new if old.get(k) != new.get(k))
                 key, old, new = f"{key} ({name})", old.get(name), new.get(name)
             raise UsageError(
-                f"'{where.path}' is of another task: {key} was {old}, now it is {new}. Use the "
-                "same recipe with the same parameters. Only its epochs or steps may change, not "
-                "values that depend on them, such as a schedule's length."
+                f"checkpoint '{where.path}' was saved by another task: {key} was {old}, now it is "
+                f"{new}. Resume with the recipe and the parameters of that run. Only its epochs or "
+                "steps may change, and nothing that depends on them, such as a schedule's length."
             )

@@ -88,8 +88,8 @@ class Saver:
         except OSError as error:
             raise UsageError(
                 f"checkpoints cannot be saved in '{self.run_dir}': "
-                f"{why_unwritable(error, self.root)}. Choose a folder that can be created and "
-                "written to."
+                f"{why_unwritable(error, self.root)}. Pass a folder that can be created and "
+                "written to with --run-dir."
             ) from error
 
     def close(self) -> None:
@@ -116,9 +116,9 @@ class Saver:
             newer = [path for path in steps if path.name > saved.path.name]
             if any(map(self._is_usable, newer)):
                 raise UsageError(
-                    f"'{self.run_dir}' holds newer steps than {saved.path.name}, up to "
-                    f"{steps[-1].name}, and this run's steps would be mixed with them. Use another "
-                    "--run-dir, or --resume auto to continue from the newest."
+                    f"'{self.run_dir}' holds checkpoints up to {steps[-1].name}, newer than "
+                    f"{saved.path.name}, from which this run continues, and the two would be "
+                    "mixed. Use another --run-dir, or --resume auto to continue from the newest."
                 )
         elif steps:
             raise UsageError(
@@ -190,8 +190,8 @@ class Saver:
         if self.reduce.world > 1 and (self.is_in_parts or holds_pieces(tensors)):
             raise StorageError(
                 f"the checkpoint of step {position.step} was not saved: {self.reduce.world} ranks "
-                f"hold parts of it, and rank {self.reduce.rank} is ending alone. Resume from the "
-                "last checkpoint."
+                f"hold parts of it, but rank {self.reduce.rank} ended alone. Resume from the last "
+                "checkpoint."
             )
         self._save_whole(built, tensors, state, position)
 
@@ -305,7 +305,10 @@ def find(
     """
     if resume == "auto":
         if run_dir is None:
-            raise UsageError("--resume auto needs the run's folder. Pass --run-dir.")
+            raise UsageError(
+                "--resume auto needs a run's folder to look for checkpoints in. Pass --run-dir "
+                "FOLDER."
+            )
         folder = run_dir
     else:
         folder = Path(resume)
@@ -327,11 +330,9 @@ def _why_none(folder: Path, problems: Sequence[str]) -> str:
             f"'{folder}' holds no checkpoint. Expected: a run's folder, or a folder `step-...` in "
             "it."
         )
-    # What each says one could do instead, was tried.
-    found = "; ".join(problem.partition(". Use another checkpoint")[0] for problem in problems)
     return (
-        f"'{folder}' holds no usable checkpoint: {found}. Use the recipe and the plan that the run "
-        "was started with, or the folder of another run."
+        f"'{folder}' holds no usable checkpoint: {'; '.join(problems)}. Use the recipe and the "
+        "plan that the run was started with, or the folder of another run."
     )
 
 
@@ -358,6 +359,6 @@ def run_of(step: Path) -> Path:
     if root.name != CHECKPOINTS:
         raise UsageError(
             f"checkpoint '{step}' is not in a run's folder (RUN/{CHECKPOINTS}/step-...), so there "
-            "is no folder for new checkpoints. Pass --run-dir."
+            "is no folder for new checkpoints. Pass one with --run-dir."
         )
     return root.parent

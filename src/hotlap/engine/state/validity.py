@@ -109,7 +109,10 @@ def _corrupt(checkpoint: Checkpoint, error: Exception) -> CheckpointCorrupt:
     if not isinstance(error, _Wrong):
         line = f"{type(error).__name__}: {what}".splitlines()[0]
         what = f"the state cannot be read: {line[:240]}"
-    message = f"'{checkpoint.path}': {what.splitlines()[0][:300]}. Use another checkpoint."
+    message = (
+        f"checkpoint '{checkpoint.path}' is damaged: {what.splitlines()[0][:300]}. Pass the run's "
+        "folder instead of this checkpoint, to use its newest intact one."
+    )
     return CheckpointCorrupt(message)
 
 
@@ -129,8 +132,9 @@ def _check(checkpoint: Checkpoint) -> None:
     if (state["schedule"] is None) != (state["task"]["schedule"] is None):
         saved = _describe(state["schedule"])
         raise _Wrong(
-            f"the checkpoint's task has the schedule {state['task']['schedule']}, and its state of "
-            f"the schedule is {saved}. Expected: a state if there is a schedule, None otherwise"
+            f"the checkpoint's task has the schedule {state['task']['schedule']}, but its saved "
+            f"state of the schedule is {saved}. Expected: a state if there is a schedule, None "
+            "otherwise"
         )
     if any(not isinstance(name, str) for name in state["extra"]):
         raise _Wrong(
@@ -194,8 +198,8 @@ def _check_listed(listed: Any, tensors: Mapping[str, Any]) -> None:
         for file in sorted({*files, *found}):
             if files.get(file) != found.get(file):
                 raise _Wrong(
-                    f"the tensors in {file}.safetensors differ from the list in the checkpoint's "
-                    "state. Expected: the same names and shapes"
+                    f"the tensors in {file}.safetensors are not those that the checkpoint's state "
+                    "lists. Expected: the same names and shapes"
                 )
         raise _Wrong(f"'{LISTED}' of the checkpoint's state is {_describe(listed)}. Expected: dict")
 
@@ -215,7 +219,9 @@ def _check_weights(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, Any
             )
     broken = not_finite(weights, set())
     if broken is not None:
-        raise _Wrong(f"the weight '{broken}' in model.safetensors contains NaN. Expected: no NaN")
+        raise _Wrong(
+            f"the weight '{broken}' in model.safetensors contains NaN. Expected: numbers only"
+        )
 
 
 def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
@@ -252,7 +258,9 @@ def _check_groups(saved: Mapping[str, Any], tensors: Mapping[str, torch.Tensor])
                 "of the form PARAMETER/KEY, such as `0.weight/exp_avg`"
             )
         if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-            raise _Wrong(f"'{name}' of the checkpoint's optimizer contains NaN. Expected: no NaN")
+            raise _Wrong(
+                f"'{name}' of the checkpoint's optimizer contains NaN. Expected: numbers only"
+            )
 
 
 def _numbers(value: Any) -> Iterator[float]:

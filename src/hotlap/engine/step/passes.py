@@ -132,7 +132,8 @@ class Passes:
         if counts and len(counts) != len(micros):
             raise RunError(
                 f"loss() returned (sum, count) for {len(counts)} of {len(micros)} micro-batches of "
-                "a step, and a mean for the others. Return the same form for all."
+                "a step, and a mean for the others. Return (sum, count) for all of them, or a "
+                "mean for all."
             )
         return total, sum(counts[1:], counts[0]) if counts else None
 

@@ -77,8 +77,8 @@ class RankSum:
             raise torch.OutOfMemoryError(failed or "another rank ran out of memory")
         if counts and means:
             raise RunError(
-                f"loss() returned (sum, count) on {counts:.0f} ranks and a mean on {means:.0f}. "
-                "Return the same form for all micro-batches."
+                f"loss() returned (sum, count) on {counts:.0f} ranks, and a mean on {means:.0f}. "
+                "Return (sum, count) for all micro-batches, or a mean for all."
             )
         self._add_up(trained, used, is_stale=stale > 0)
         dtype = torch.float32 if share is None else share.dtype
@@ -103,8 +103,8 @@ class RankSum:
             return more, counted
         if (count is None) != (counted is None):
             raise RunError(
-                "loss() returned (sum, count) for some micro-batches of a step, and a mean for the "
-                "others. Return the same form for all."
+                "loss() returned (sum, count) for some micro-batches of a step, and a mean for "
+                "the others. Return (sum, count) for all of them, or a mean for all."
             )
         return share + more, None if count is None else count + counted
 

@@ -22,8 +22,8 @@ def check_length(scheduler: Any, task: Task) -> None:
     """
     if task.schedule_per == "step" and isinstance(scheduler, lr_scheduler.ReduceLROnPlateau):
         raise UsageError(
-            "ReduceLROnPlateau steps on a metric, which is measured once per epoch. "
-            'Set schedule_per="epoch".'
+            "schedule_per='step' cannot be used with ReduceLROnPlateau, whose metric is measured "
+            "once per epoch. Set schedule_per='epoch' in the task."
         )
     steps = _length_of_run(task)
     if steps is None:

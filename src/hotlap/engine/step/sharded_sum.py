@@ -63,8 +63,9 @@ class ShardedSum(RankSum):
                 self._batch = micros[number][1]
                 if number and (count is None) != (items is None):
                     raise RunError(
-                        "loss() returned (sum, count) for some micro-batches of a step, and a mean "
-                        "for the others. Return the same form for all."
+                        "loss() returned (sum, count) for some micro-batches of a step, and a "
+                        "mean for the others. Return (sum, count) for all of them, or a mean for "
+                        "all."
                     )
                 share = part if share is None else share + part
                 count = items if count is None else count + items
@@ -72,10 +73,10 @@ class ShardedSum(RankSum):
             if not is_out_of_memory(error):
                 raise
             raise RunError(
-                f"step {self.number} ran out of memory on rank {self._reduce.rank} ({error}). With "
-                "shared parameters the ranks wait for each other inside of the step, so it cannot "
-                "be taken again, and the run ends: resume it from its last checkpoint in smaller "
-                "micro-batches, as with `micro_batch.size` in the plan."
+                f"step {self.number} ran out of memory on rank {self._reduce.rank} ({error}), and "
+                "with `sharding` it cannot be repeated in smaller micro-batches. Resume from the "
+                "last checkpoint with a smaller `micro_batch.size` in the plan, as by "
+                "--micro-batch 8."
             ) from error
         self._sharding.updates += 1
         return share, count, ""
@@ -88,8 +89,9 @@ class ShardedSum(RankSum):
         if lacking:
             raise UsageError(
                 f"step {self.number} has {self.samples} samples for {self._reduce.world} ranks, "
-                "and a rank without any has had no batch yet to go through the model with. Use a "
-                "batch size of which the samples leave no rest, drop_last=True, or fewer devices."
+                "and a rank without samples has no earlier batch to run the model on, as "
+                "`sharding` needs. Use a batch size that divides the number of samples, "
+                "drop_last=True, or fewer devices."
             )
         return int(most)
 

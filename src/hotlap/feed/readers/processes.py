@@ -98,8 +98,8 @@ class WorkerProcesses:
                 raise
             raise told from error
         raise RunError(
-            "the worker processes ended before the epoch did: the dataset's `__getitem__` raised "
-            "StopIteration. Expected: a sample, or another exception."
+            "the dataset's `__getitem__` raised StopIteration, which ended the worker processes "
+            "before the epoch. Return a sample from it, or raise another exception."
         )
 
 

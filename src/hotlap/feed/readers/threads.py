@@ -94,9 +94,9 @@ class ReaderThreads:
         changed = reach.watched.find_rebinding()
         if changed is not None:
             raise UsageError(
-                f"reading a sample changes {changed}, so samples depend on the order in which they "
-                "are read. This was found by reading one, before training. Use a plan without "
-                "reader_threads, or a dataset that reading does not change."
+                f"the dataset changes {changed} when a sample is read, so with threads samples "
+                "would depend on the order of reading. Remove `reader_threads` from the plan, or "
+                "make `__getitem__` leave the dataset unchanged."
             )
 
     def steps(self, steps: Steps) -> Iterator[list[tuple[int, Any]]]:
@@ -154,9 +154,9 @@ class ReaderThreads:
 
     def _too_late(self, drawn: str) -> RunError:
         return RunError(
-            f"reading a sample draws from {drawn}, which threads share, so they would draw in "
-            "another order in each run. Use the technique `workers` instead of `reader_threads`, "
-            "or draw in a transform(sample, generator)."
+            f"the dataset draws from {drawn} when a sample is read, and threads share it, so "
+            "results would differ from run to run. Use the technique `workers` instead of "
+            "`reader_threads`, or draw from the generator of transform(sample, generator)."
         )
 
     def _samples(self, wanted: Sequence[int]) -> list[Any]:

@@ -81,9 +81,9 @@ class BatchedReader:
             return
         if self.batches:
             raise RunError(
-                f"{self.refused}, after {self.batches} batches without a difference. Expected: the "
-                "same samples from `__getitem__` and `__getitems__`. Remove `__getitems__`, or "
-                "wrap the dataset in one without it."
+                f"{self.refused}, after {self.batches} batches in which both agreed. Make "
+                "`__getitems__` return the same samples as `__getitem__`, or remove it from the "
+                "dataset."
             )
         log.info("samples are read one by one: %s", self.refused)
 
@@ -135,7 +135,8 @@ def explain_collation_error(error: Exception) -> Exception:
         )
     if any(words in text for words in _UNEQUAL):
         return UsageError(
-            "samples of a batch differ in length or shape, and default_collate cannot stack them. "
-            "Expected: samples of one shape; or set `collate=hotlap.pad(...)`, which pads them."
+            "default_collate cannot stack the samples of a batch, which differ in length or shape "
+            f"(torch: {text.strip().splitlines()[-1]}). Set `collate=hotlap.pad(...)` in the task "
+            "to pad them, or return samples of one shape."
         )
     return error

@@ -47,10 +47,9 @@ def takes_generator(transform: Callable[..., Any]) -> bool:
     ]
     if len(needed) > 2:
         raise UsageError(
-            f"the task's transform takes {len(needed)} arguments, and hotlap passes one or two. "
-            "Expected: `transform(sample)`, which draws from the global RNGs, or "
-            "`transform(sample, generator)`, which draws from the torch.Generator that it is "
-            "passed."
+            f"the task's transform takes {len(needed)} arguments. Expected: one or two, as in "
+            "`transform(sample)`, or `transform(sample, generator)` to draw from that "
+            "torch.Generator. Use functools.partial to bind others."
         )
     return len(needed) == 2
 
@@ -133,8 +132,9 @@ class Stages:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
                 f"{name} drew from {drawn}, so its result depends on which process reads the "
-                "sample. Use its argument `generator` or `draws` to draw instead; or define "
-                "`transform(sample)` with one argument, before which hotlap seeds the global RNGs."
+                "sample. Use its argument `generator` or `draws` to draw from instead, or define "
+                "`transform(sample)` with one argument: hotlap seeds the global RNGs before each "
+                "call."
             )
 
     def make_batch(self, positions: Any, joined: Any) -> Any:
@@ -259,8 +259,8 @@ def read_at(dataset: Any, position: int) -> Any:
         return dataset[position]
     except StopIteration as error:
         raise RunError(
-            f"`__getitem__` raised StopIteration for sample {position}. Expected: a sample, or "
-            "another exception."
+            f"the dataset's `__getitem__` raised StopIteration for sample {position}. Return a "
+            "sample from it, or raise another exception."
         ) from error
     except Exception as error:
         error.add_note(f"hotlap: raised while reading sample {position} of the dataset")

@@ -247,8 +247,8 @@ class Source:
         except StopIteration as error:
             # It would end the epoch without a word.
             raise RunError(
-                f"`__getitem__` raised StopIteration for one of the samples {wanted[0]} to "
-                f"{wanted[-1]}. Return a sample, or raise IndexError."
+                "the dataset's `__getitem__` raised StopIteration for one of the samples "
+                f"{wanted[0]} to {wanted[-1]}. Return a sample from it, or raise another exception."
             ) from error
 
 

@@ -80,15 +80,15 @@ class Stream:
         if ends and is_endless(dataset):
             raise UsageError(
                 f"{name} is {type(dataset).__name__}, whose `__iter__` never ends, but epochs must "
-                "end. Use a dataset that ends or, for training, steps=N instead of epochs."
+                "end. Make it end or, for training, set steps=N instead of epochs."
             )
         generator = own_generator(dataset)
         if generator is not None and not hasattr(dataset, "set_epoch"):
             raise UsageError(
-                f"{name} owns a random generator ({generator}), whose numbers would depend on the "
-                "number of workers and of resumes. Use the global RNG of Python, numpy or torch, "
-                "which is seeded for every epoch, or add a method `set_epoch(epoch)` that seeds "
-                "the generator."
+                f"{name} has its own random generator ({generator}), so its samples would depend "
+                "on the number of workers, and on whether the run was resumed. Use the global RNG "
+                "of Python, numpy or torch, which is seeded for every epoch, or add a method "
+                "`set_epoch(epoch)` that seeds the generator."
             )
         if transform is not None:
             takes_generator(transform)

@@ -167,7 +167,7 @@ class StreamReader:
             raise RunError(
                 f"{self.name} yielded {total} samples in epoch {self.epoch + 1}, but the "
                 f"checkpoint was saved after {self.first} steps of {self.batch} samples in it. "
-                "Resume with the same data."
+                "Resume with the data that the run was started with."
             )
         if total < (self.batch if self.drop_last else 1):
             raise self._too_short(total)
@@ -176,17 +176,18 @@ class StreamReader:
     def _too_short(self, total: int) -> Exception:
         if total == 0 and self.is_again:
             return RunError(
-                f"{self.name} yielded no samples on the second pass: it can be read only once. "
-                "Expected: an `__iter__` that starts from the beginning each time."
+                f"{self.name} yielded no samples on the second pass, so it can be read only once. "
+                "Make its `__iter__` start from the beginning each time."
             )
         if total == 0:
             return UsageError(
-                f"{self.name} is empty: its iterator yielded no samples. Expected: one "
-                "sample or more."
+                f"{self.name} is empty: its `__iter__` yielded no samples. Expected: one sample or "
+                "more. Check what it reads, such as a path or a filter."
             )
         return UsageError(
-            f"a step takes {self.batch} samples, {self.name} yielded {total}, and drop_last drops "
-            "an incomplete step. Use a smaller batch_size or accumulate, or drop_last=False."
+            f"a step takes {self.batch} samples, but {self.name} yielded only {total}, and "
+            "drop_last=True drops an incomplete step. Use a smaller batch_size or accumulate, or "
+            "drop_last=False."
         )
 
     def _read(self) -> Iterator[Item]:

@@ -68,9 +68,9 @@ def check_document(document: Any, name: str) -> str:
     if kind is None:
         kind = next((k for k, keys in _KEYS.items() if all(key in document for key in keys)), None)
     if kind not in KINDS:
-        what = f"is of the kind '{kind}'" if kind is not None else "is of no known kind"
+        what = f"is of the kind '{kind}'" if kind is not None else "is of an unknown kind"
         raise UsageError(
-            f"{name} {what}, of which there is no page. Expected: a document that `hotlap "
-            f"{_SOURCES}` wrote with --json."
+            f"{name} {what}, which has no page. Expected: a document that `hotlap {_SOURCES}` "
+            "wrote with --json."
         )
     return str(kind)

@@ -25,8 +25,8 @@ def document_of(first: Path, second: Path | None = None) -> dict[str, Any]:
     for path in (first, second):
         if path.is_file():
             raise UsageError(
-                f"'{path}' is a file, and only runs are compared. Expected: the folders of two "
-                f"runs, or one file alone, as in `hotlap report {path}`."
+                f"'{path}' is a file, and only the folders of runs can be compared. Expected: two "
+                f"run folders, or one file alone, as in `hotlap report {path}`."
             )
     runs = [document_of_run(path) for path in (first, second)]
     return {"schema": SCHEMA, "kind": "comparison", "runs": runs}

@@ -52,8 +52,9 @@ def page_of(document: Document, name: str = "the document") -> Page:
         return _PAGES[kind](document)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageError(
-            f"{name} does not hold what a {kind} holds ({type(error).__name__}: {error}). "
-            "Expected: a document as hotlap wrote it. Write it again with --json."
+            f"{name} lacks what a document of the kind '{kind}' holds ({type(error).__name__}: "
+            f"{error}). Run the command that wrote it again with --json, and use its output "
+            "unchanged."
         ) from error
 
 

@@ -108,8 +108,8 @@ def read_trace(path: Path) -> Recording:
     recording = _recording(events)
     if not recording.of(OPERATOR, *ON_DEVICE):
         raise UsageError(
-            f"'{path}' holds no operator and no kernel among {len(events):,} events. Expected: "
-            f"{_EXPECTED}, while something was computed."
+            f"'{path}' holds {len(events):,} events, and no operator or kernel among them. "
+            f"Expected: {_EXPECTED}, recorded while a model was trained."
         )
     return recording
 
@@ -127,7 +127,8 @@ def _text(path: Path) -> bytes:
         ) from error
     except OSError as error:
         raise UsageError(
-            f"'{path}' cannot be read: {error.strerror}. Expected: {_EXPECTED}."
+            f"'{path}' cannot be read: {error.strerror}. Check the path and its permissions. "
+            f"Expected: {_EXPECTED}."
         ) from error
 
 
@@ -136,7 +137,9 @@ def _parse(path: Path, text: bytes) -> Any:
         # Names of threads and kernels have been seen with control characters in them.
         return json.loads(text, strict=False)
     except RecursionError as error:
-        raise UsageError(f"'{path}' is nested too deeply. Expected: {_EXPECTED}.") from error
+        raise UsageError(
+            f"'{path}' is nested too deeply to be a trace. Expected: {_EXPECTED}."
+        ) from error
     except ValueError as error:
         raise UsageError(
             f"'{path}' is damaged, or not JSON: {error}. Expected: {_EXPECTED}. If the process "

@@ -136,9 +136,9 @@ def measure(
     held = trials.facts["held_bytes"]
     if held:
         raise RunError(
-            f"--memory {limit / 2**20:,.0f} MiB is less than the {held / 2**20:,.0f} MiB that "
+            f"--memory of {limit / 2**20:,.0f} MiB is less than the {held / 2**20:,.0f} MiB that "
             f"`{trials.subject}` holds on {trials.facts['device']} before its model is made. Use a "
-            "larger --memory; its unit is bytes unless one is given, as in 2GiB."
+            "larger --memory. A number without a unit is bytes; for GiB write 2GiB."
         )
     why_whole = trials.facts["why_not_split"] or ""
     if below is not None:

@@ -48,7 +48,9 @@ def test_a_folder_and_another_ending_are_no_file_of_weights(tmp_path: Path) -> N
     assert not is_foreign(tmp_path / "x.npz")
     with pytest.raises(MissingFile, match="not a regular file"):
         read_foreign(tmp_path / "run.ckpt")
-    with pytest.raises(UsageError, match=r"not a file of weights. Expected: \.safetensors, \.pt"):
+    with pytest.raises(
+        UsageError, match=r"not have the suffix of a file of weights. Expected: \.safetensors, \.pt"
+    ):
         read_foreign(tmp_path / "x.npz")
     (tmp_path / "link.pt").symlink_to("nowhere.pt")
     with pytest.raises(MissingFile, match=r"link to 'nowhere\.pt', which does not exist"):
@@ -157,7 +159,7 @@ def test_what_a_module_gives_as_extra_state_need_not_be_there() -> None:
 )
 def test_weights_of_another_model_are_refused_with_what_differs(changes: Any, words: str) -> None:
     given = {k: v for k, v in {**WANTED, **changes}.items() if v is not None}
-    said = rf"'some.pt' cannot be used for this model: .*{words}.* Exp"
+    said = rf"'some.pt' cannot be used for this model: .*{words}.* Use a file"
     with pytest.raises(UsageError, match=said):
         fit_to_model(given, WANTED, SOME)
 

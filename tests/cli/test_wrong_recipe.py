@@ -115,8 +115,8 @@ def test_a_current_folder_that_was_removed_is_said(
             "parser.add_argument('--needed', required=True)\nparser.parse_args()\n",
             "reads the command line with argparse while it was imported",
         ),
-        ("data=data", "data=hotlap_bad(data, 64.0)", "returned 64.0. Expected: an integer"),
-        ("data=data", "data=hotlap_bad(data, None)", "returned None. Expected: an integer"),
+        ("data=data", "data=hotlap_bad(data, 64.0)", "returned 64.0. Return the number of samples"),
+        ("data=data", "data=hotlap_bad(data, None)", "returned None. Return the number of samples"),
         ("data=data", "data=data, held_out=hotlap_bad(data, -1)", "len(held_out)"),
     ],
 )

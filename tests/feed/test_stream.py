@@ -277,7 +277,9 @@ def test_a_length_that_is_wrong_is_an_error(count: int, gave: str, workers: int)
 def test_what_gives_nothing_is_an_error() -> None:
     with pytest.raises(UsageError, match="data is empty"):
         steps(Stream(Numbers(0), 8))
-    with pytest.raises(UsageError, match="a step takes 8 samples, data yielded 7, and drop_last"):
+    with pytest.raises(
+        UsageError, match="a step takes 8 samples, but data yielded only 7, and drop_last"
+    ):
         steps(Stream(Numbers(7), 8, drop_last=True))
     with pytest.raises(
         RunError,

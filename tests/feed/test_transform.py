@@ -270,7 +270,9 @@ def test_a_data_set_that_draws_gives_the_same_on_every_tier(tier: str, data: Any
 
 @pytest.mark.parametrize("tier", ["threads", "resident, threads"])
 def test_draws_that_threads_see_too_late_end_the_run(tier: str) -> None:
-    with pytest.raises(hotlap.RunError, match="draws from torch's global RNG, which threads share"):
+    with pytest.raises(
+        hotlap.RunError, match="draws from torch's global RNG when a sample is read"
+    ):
         fed(task(data=DrawsSometimes()), TIERS[tier])
     # A model that draws is not taken for the data set.
     hotlap.train(task(epochs=1), TIERS[tier])
@@ -434,7 +436,7 @@ class Caching(Pictures):
 
 
 def test_threads_do_not_serve_who_is_changed_by_reading() -> None:
-    with pytest.raises(hotlap.UsageError, match=r"reading a sample changes Counting\.reads"):
+    with pytest.raises(hotlap.UsageError, match=r"the dataset changes Counting\.reads"):
         fed(task(data=Counting()), TIERS["threads"])
 
 

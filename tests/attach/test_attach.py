@@ -152,6 +152,7 @@ def test_what_is_seen_of_the_task_is_right(seen: Observation) -> None:
     assert facts.layers["Linear"] == 2
 
 
+@pytest.mark.slow
 def test_a_saved_step_is_the_same_under_every_exact_plan() -> None:
     with Lab(tiny("--epochs", "3")) as lab:
         prover = Prover(lab, 40, registry())
@@ -170,6 +171,7 @@ def test_a_saved_step_is_the_same_under_every_exact_plan() -> None:
         }
 
 
+@pytest.mark.slow
 def test_a_script_without_seeds_is_seeded_from_outside() -> None:
     with Lab(tiny("--epochs", "3", "--unseeded")) as lab:
         prover = Prover(lab, 20, registry())

@@ -96,7 +96,13 @@ def can_start(tree: Path, user: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("user", [None, NOBODY], ids=["this user", "another user"])
+@pytest.mark.parametrize(
+    "user",
+    [
+        pytest.param(None, id="this user"),
+        pytest.param(NOBODY, id="another user", marks=pytest.mark.slow),
+    ],
+)
 def test_diagnose_and_tune_change_no_file_and_a_plain_run_changes_all(
     tree: Path, user: int | None
 ) -> None:
@@ -109,11 +115,11 @@ def test_diagnose_and_tune_change_no_file_and_a_plain_run_changes_all(
             pytest.skip("another user cannot read this Python's packages")
     before = digest(tree)
     script = ("script.py", "--epochs", "40")
-    done = run(tree, "-m", "hotlap", "diagnose", "--budget", "10s", *script, user=user)
+    done = run(tree, "-m", "hotlap", "diagnose", "--budget", "6s", *script, user=user)
     assert done.returncode == 0, done.stderr
     assert digest(tree) == before
     assert "not protected" not in done.stdout + done.stderr
-    done = run(tree, "-m", "hotlap", "tune", "--budget", "20s", *script, user=user)
+    done = run(tree, "-m", "hotlap", "tune", "--budget", "15s", *script, user=user)
     assert done.returncode == 0, done.stderr
     after = digest(tree)
     # The plan is the one file that a user asked for.

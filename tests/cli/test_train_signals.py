@@ -179,7 +179,7 @@ def test_the_second_signal_ends_a_data_set_that_hangs(start: Any, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [each / 10 for each in range(0, 40, 2)])
+@pytest.mark.parametrize("delay", [each / 10 for each in range(0, 40, 4)])
 def test_at_any_moment_of_the_start_it_ends_and_nothing_half_is_committed(
     delay: float, start: Any, tmp_path: Path
 ) -> None:

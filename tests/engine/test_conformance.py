@@ -125,6 +125,9 @@ def marked(row: Any, *names: str) -> Any:
     marks = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")] if "compile" in names else []
     if len(names) > 1 and not LATER.isdisjoint(names):
         marks.append(pytest.mark.slow)
+    if len(names) > 1 and not {*NEED_CUDA}.isdisjoint(names):
+        # Without a device all of them are tried at once beside each other technique.
+        marks.append(pytest.mark.gpu)
     return pytest.param(row, marks=marks, id=" + ".join(names))
 
 
@@ -136,6 +139,14 @@ def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("row", ["resident", "master_weights", "micro_batch", "optimizer fused"])
 def test_all_settings_beside_another_technique(row: str, plain: Any, tmp_path: Path) -> None:
     check(plan(*SETTINGS, row), plain, tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="they serve on this device")
+@pytest.mark.parametrize("row", [marked(row, row) for row in ROWS if row not in NEED_CUDA])
+def test_what_needs_a_device_refuses_without_one_and_changes_nothing(
+    row: str, plain: Any, tmp_path: Path
+) -> None:
+    check(plan(*NEED_CUDA, row), plain, tmp_path, refused=True)
 
 
 @pytest.mark.parametrize("pair", [marked(pair, *pair) for pair in PAIRS])

@@ -54,6 +54,7 @@ def test_a_planted_gain_is_found_and_idleness_is_not(monkeypatch: pytest.MonkeyP
         assert second.of((0, 2)).state != "faster"
 
 
+@pytest.mark.slow
 def test_what_was_watched_is_raced_in_the_same_process() -> None:
     script = Script(path="loading.py", args=("1000000",), cwd=str(HERE))
     plans = [Plan({"resident": {}}), Plan({"optimizer": {"implementation": "fused"}})]

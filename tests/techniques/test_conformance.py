@@ -95,9 +95,13 @@ def first_loss(output: str) -> float:
 
 def marked(row: Any, *names: str) -> Any:
     """What does nothing here is left to `make test-all`, as are pairs that `TOGETHER` has."""
-    is_slow = not {*NEED_CUDA, *(SETTINGS if len(names) > 1 else ())}.isdisjoint(names)
+    is_slow = not {*NEED_CUDA, *SETTINGS}.isdisjoint(names)
     is_slow |= len(names) > 1 and not EXACT.issuperset(names)
-    return pytest.param(row, marks=[pytest.mark.slow] if is_slow else [], id=" + ".join(names))
+    marks = [pytest.mark.slow] if is_slow else []
+    if len(names) > 1 and not {*NEED_CUDA}.isdisjoint(names):
+        # Without a device all of them are tried at once.
+        marks.append(pytest.mark.gpu)
+    return pytest.param(row, marks=marks, id=" + ".join(names))
 
 
 @pytest.mark.parametrize("row", [marked(row, row) for row in ROWS])
@@ -106,13 +110,19 @@ def test_alone(row: str, plain: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they serve on this device")
+@pytest.mark.parametrize(
+    "beside",
+    [(), *(pytest.param((row,), marks=pytest.mark.slow, id=row) for row in sorted(EXACT))],
+)
 def test_what_needs_a_device_refuses_without_one_and_changes_nothing(
-    plain: Any, tmp_path: Path
+    beside: tuple[str, ...], plain: Any, tmp_path: Path
 ) -> None:
     names = [name for name in NEED_CUDA if name in ROWS]
-    output, saved, techniques = trained(tmp_path, plan(*names))
-    assert [row["state"] for row in techniques] == ["refused"] * len(names)
-    assert all("cpu" in row["why"].lower() for row in techniques)
+    output, saved, techniques = trained(tmp_path, plan(*names, *beside))
+    refused = [row for row in techniques if row["state"] == "refused"]
+    assert {row["name"] for row in refused} == {*names}
+    assert len(techniques) == len(names) + len(beside)
+    assert all("cpu" in row["why"].lower() for row in refused)
     assert output == plain[0]
     for key, value in plain[1]["model"].items():
         assert torch.equal(saved["model"][key], value), key

@@ -158,6 +158,7 @@ def tune(tmp_path: Path, *argv: str) -> tuple[dict, subprocess.CompletedProcess]
     return json.loads(done.stdout), done
 
 
+@pytest.mark.slow
 def test_a_real_tuning_says_all_that_it_promises(tmp_path: Path) -> None:
     found, _ = tune(tmp_path)
     assert found["schema"] == 1

@@ -14,8 +14,10 @@ from hotlap.host.facts import Host
 from hotlap.lab.coverage import Limit
 from hotlap.lab.curves import loss_curves
 from hotlap.lab.sampled_steps import Check
+from hotlap.plan import Plan
 from hotlap.report import jsonout
 from hotlap.report.page.sources import document_of
+from hotlap.tuning.checking import PlanComparison
 from tests.report.test_diagnosis import FOUND as DIAGNOSIS
 from tests.report.test_memory_page import TRACE as MEMORY
 from tests.report.test_training import DONE as TRAINING
@@ -67,6 +69,12 @@ def training() -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     return read("memory", MemoryDiagnosis("train.py", replace(MEMORY), ()).to_json(), "diagnose")
+
+
+def verdict() -> dict[str, Any]:
+    plans = (Plan(), Plan({"autocast": {"dtype": "bf16"}}))
+    applied = [{"name": "autocast", "state": "applied", "why": "in 3 regions"}]
+    return read("verdict", PlanComparison("train.py", plans, PROVEN, applied).to_json(), "verify")
 
 
 def story() -> dict[str, Any]:
@@ -180,6 +188,7 @@ def all_documents(folder: Path) -> dict[str, dict[str, Any]]:
         "diagnosis": diagnosis(),
         "tuning": tuning(),
         "tuning without a gain": tuning_without_gain(),
+        "verdict": verdict(),
         "training": training(),
         "memory": memory(),
         "demo": story(),

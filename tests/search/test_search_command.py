@@ -70,6 +70,7 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=loguniform(1,0.1)"], "is empty"),
         (["--space", "lr=uniform(0,1)", "--method", "ahsa"], "Did you mean 'asha'"),
         (["--space", "lr=uniform(0,1)", "--max-steps", "10"], "more than the 9 steps"),
+        (["--space", "lr=uniform(0,1)", "--schedule", "rungs"], "Did you mean 'rung'"),
         (["--space", "lr=uniform(0,1)", "--method", "grid", "--points", "0"], "--points 0"),
         (["--space", "lr=uniform(0,1)", "--objective", "accuracy"], "max:accuracy"),
         (["--space", "lr=uniform(0,1)", "--objective", "max:acc"], "'acc' is not known"),
@@ -128,6 +129,21 @@ def test_a_search_finds_a_better_configuration(here: Path) -> None:
     again = searched(here, *argv)
     assert {**again, "made": None} == {**found, "made": None}
     assert len(list(here.glob("seen-*"))) == processes + 1
+
+
+@pytest.mark.slow
+def test_a_promoted_trial_goes_on_with_a_longer_schedule(here: Path) -> None:
+    argv = ("--trials", "5", "--seeds", "0", "--decays", "--max-steps", "24", "--grace", "8")
+    found = {
+        schedule: searched(here, *argv, "--schedule", schedule, "--run-dir", schedule)
+        for schedule in ("whole", "rung")
+    }
+    whole, own = (found[schedule]["trials"] for schedule in ("whole", "rung"))
+    assert all(a["rungs"]["8"] != b["rungs"]["8"] for a, b in zip(whole, own, strict=True))
+    promoted = [trial for trial in own if len(trial["rungs"]) > 1]
+    assert promoted and all(trial["step"] == 24 for trial in promoted)
+    log = (here / "rung" / "trials" / f"{promoted[0]['number']:04}" / "log.txt").read_text()
+    assert "resuming from" in log
 
 
 @pytest.mark.slow

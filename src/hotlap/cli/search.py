@@ -39,6 +39,13 @@ def search(
     reduction: Annotated[
         int, Parameter(help="One of this many trials continues from a rung to the next one.")
     ] = 3,
+    schedule: Annotated[
+        str,
+        Parameter(
+            help="whole: trials keep the schedule of the whole run; rung: it ends where trials are "
+            "compared, and is longer after a promotion."
+        ),
+    ] = "whole",
     workers: Annotated[int, Parameter(help="Trials at a time; they divide the cores.")] = 1,
     seed: Annotated[int, Parameter(help="Of what is drawn; trials have the task's seed.")] = 0,
     seeds: Annotated[
@@ -124,6 +131,7 @@ def search(
         max_steps=max_steps,
         grace=grace,
         reduction=reduction,
+        schedule=schedule,
         workers=workers,
         seed=seed,
         seeds=seeds,

@@ -15,7 +15,14 @@ from hotlap.recipe import Recipe, as_command_line, load
 from hotlap.search.parameters import Space, read_space, words_of
 from hotlap.search.propose import grid
 from hotlap.search.result import LEAST_SEEDS
-from hotlap.search.spec import STOPS_EARLY, Objective, SearchSpec, check_method, rungs_of
+from hotlap.search.spec import (
+    STOPS_EARLY,
+    Objective,
+    SearchSpec,
+    check_method,
+    check_schedule,
+    rungs_of,
+)
 
 _TRIALS = 24
 _BUILT_IN = ("loss", "seconds", "memory")
@@ -32,6 +39,7 @@ class Request:
     max_steps: int | None = None
     grace: int | None = None
     reduction: int = 3
+    schedule: str = "whole"
     workers: int = 1
     seed: int = 0
     seeds: int = 3
@@ -70,6 +78,8 @@ def ask(request: Request, host: Host) -> Asked:
         task = recipe.task([*request.args, *_first_words(space)])
     trials = _trials(request, space)
     notes = list(_check_objective(objective, task))
+    if request.schedule == "rung" and task.schedule is None:
+        notes.append("the task has no schedule, so --schedule rung changes nothing")
     plan, line = _plan(request, host)
     spec = SearchSpec(
         recipe=request.recipe,
@@ -80,6 +90,7 @@ def ask(request: Request, host: Host) -> Asked:
         method=request.method,
         trials=trials,
         reduction=request.reduction,
+        schedule=request.schedule,
         objective=objective,
         seed=request.seed,
         seeds=request.seeds,
@@ -95,6 +106,7 @@ def ask(request: Request, host: Host) -> Asked:
 
 def _check(request: Request) -> None:
     check_method(request.method)
+    check_schedule(request.schedule)
     if request.method == "tpe":
         from hotlap.search.tpe import load_optuna
 

@@ -41,6 +41,8 @@ class Order:
     threads: int
     slot: int = 0
     """Number of the worker, from 0."""
+    whole: int | None = None
+    """Steps of the whole trial, if its schedule is to end at `until`; None for the task's own."""
     cwd: str | None = None
     """Working folder of the process; that of its parent if None."""
 
@@ -76,6 +78,7 @@ def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: 
         device=spec.device,
         threads=spec.threads,
         slot=slot,
+        whole=spec.rungs[-1] if spec.schedule == "rung" else None,
     )
 
 

@@ -26,6 +26,7 @@ from hotlap.errors import DoesNotFit, StorageError
 from hotlap.plan import Plan
 from hotlap.recipe import as_command_line, load
 from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
+from hotlap.search.own_schedule import at_rung
 from hotlap.search.space import Value
 
 _MEASURED = "measured-{}.json"
@@ -66,6 +67,8 @@ class _Job:
         with as_command_line(order.recipe, order.words):
             recipe = load(order.recipe)
             task, values = recipe.task(order.words), recipe.values(order.words)
+            if order.whole is not None:
+                task = at_rung(task, order.until, order.whole)
             return train(
                 replace(task, seed=task.seed + order.repeat),
                 Plan(order.plan),

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from hotlap.errors import UsageError, unknown_name
+from hotlap.errors import UnknownName, UsageError, unknown_name
 from hotlap.search.space import Value
 
 METHODS = ("asha", "random", "grid", "hyperband", "tpe")
 STOPS_EARLY = ("asha", "hyperband")
+SCHEDULES = ("whole", "rung")
 _MINIMIZED = ("loss", "seconds", "memory")
 _RUNGS = 3
 
@@ -64,6 +65,9 @@ class SearchSpec:
     trials: int = 24
     reduction: int = 3
     """One of this many trials goes on from a rung to the next one."""
+    schedule: str = "whole"
+    """`whole`: trials keep the schedule of the whole run; `rung`: it ends where they are
+    compared."""
     objective: Objective = field(default_factory=Objective)
     seed: int = 0
     seeds: int = 3
@@ -109,9 +113,13 @@ class SearchSpec:
 def check_method(method: str) -> None:
     """Raise UnknownName for a method that does not exist."""
     if method not in METHODS:
-        from hotlap.errors import UnknownName
-
         raise UnknownName(unknown_name(method, METHODS, "--method"))
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise UnknownName for a choice of schedule that does not exist."""
+    if schedule not in SCHEDULES:
+        raise UnknownName(unknown_name(schedule, SCHEDULES, "--schedule"))
 
 
 def rungs_of(method: str, max_steps: int, grace: int | None, reduction: int) -> tuple[int, ...]:

@@ -24,6 +24,10 @@ from hotlap.report.page.view import (
 )
 
 _LOG = ("loguniform", "poweroftwo")
+_SCHEDULES = {
+    "whole": "that of the whole run",
+    "rung": "ends where trials are compared, longer after each promotion",
+}
 _GOOD = 1 / 3
 """Share of trials that are drawn as the better ones."""
 
@@ -324,6 +328,7 @@ def _asked(document: Document) -> Section:
         ("objective", str(spec.get("objective"))),
         ("compared after", ", ".join(map(figures.number, list_of(spec, "rungs"))) + " steps"),
         ("one of this many continues", figures.number(spec.get("reduction"))),
+        ("schedule of a trial", _SCHEDULES.get(str(spec.get("schedule") or "whole"), "")),
         ("seed of the search", str(spec.get("seed"))),
         ("plan of each trial", figures.plan(spec.get("plan"))),
     ]

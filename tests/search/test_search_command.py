@@ -74,6 +74,11 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=uniform(0,1)", "--method", "grid", "--points", "0"], "--points 0"),
         (["--space", "lr=uniform(0,1)", "--objective", "accuracy"], "max:accuracy"),
         (["--space", "lr=uniform(0,1)", "--objective", "max:acc"], "'acc' is not known"),
+        (["--space", "lr=uniform(0,1)", "--objective", "loss", "--objective", "acc"], "max:acc"),
+        (
+            ["--space", "lr=uniform(0,1)", "--objective", "loss", "--objective", "min:loss"],
+            "'loss' 2 times",
+        ),
         (["--space", "lr=uniform(0,1)", "--seeds", "2"], "--seeds 2"),
         (["--space", "lr=uniform(0,1)", "--workers", "0"], "--workers 0"),
         (["--space", "lr=uniform(0,1)", "--trials", "0"], "--trials 0"),
@@ -221,7 +226,7 @@ def test_a_search_that_is_killed_at_random_ends_as_one_that_is_not(here: Path) -
 @pytest.mark.slow
 def test_a_trial_that_is_asked_to_end_goes_on_and_none_outlives_its_workers(here: Path) -> None:
     words = ("--lr", "0.5", "--wait-s", "0.02")
-    order = Order("recipe.py", words, str(here / "0"), 24, 0, "loss", {}, "cpu", 1)
+    order = Order("recipe.py", words, str(here / "0"), 24, 0, ("loss",), {}, "cpu", 1)
     workers = LocalWorkers(1)
     workers.start(Job(0, 0), order)
     until = time.monotonic() + 60

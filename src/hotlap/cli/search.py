@@ -28,7 +28,7 @@ def search(
         int | None, Parameter(help="Configurations to try; 24, or all points of a grid.")
     ] = None,
     space: tuple[str, ...] = (),
-    objective: str = "loss",
+    objective: tuple[str, ...] = ("loss",),
     max_steps: Annotated[
         int | None, Parameter(help="Optimizer steps of a whole trial; the task's if not given.")
     ] = None,
@@ -103,7 +103,8 @@ def search(
         poweroftwo and choice(a,b). May be given several times.
     objective
         What is compared: loss, or max:NAME or min:NAME of a metric of the task; also seconds and
-        memory.
+        memory. May be given several times: trials are then compared in all of them, and what is
+        found are those of which none is better than another in everything.
     columns
         Columns of the table, as in trial,value,lr: trial, state, step, value, seconds, memory,
         parameters, seeds, and each parameter.
@@ -135,7 +136,7 @@ def search(
         workers=workers,
         seed=seed,
         seeds=seeds,
-        objective=objective,
+        objectives=objective,
         space=space,
         points=points,
         memory_bytes=memory_given(memory),
@@ -230,6 +231,7 @@ COMMAND = Command(
     examples=(
         "hotlap search recipe.py --trials 24 --workers 2 --objective max:accuracy",
         "hotlap search recipe.py --space 'lr=loguniform(1e-5,1e-2)' --space 'width=choice(64,128)'",
+        "hotlap search recipe.py --objective loss --objective seconds   # what speed costs",
         "hotlap search recipe.py --range-test   # a learning rate to begin with",
         "hotlap search recipe.py --method tpe --trials 30 --epochs 5   # --epochs is the recipe's",
     ),

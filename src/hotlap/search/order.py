@@ -35,7 +35,7 @@ class Order:
     """Optimizer steps of the trial at the rung."""
     repeat: int
     """Added to the task's seed."""
-    objective: str
+    objectives: tuple[str, ...]
     plan: Mapping[str, Any]
     device: str | None
     threads: int
@@ -53,7 +53,8 @@ class Order:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Order":
         """Return what `to_json` gave."""
-        return cls(**{**data, "words": tuple(data["words"])})
+        plain = {**data, "words": tuple(data["words"]), "objectives": tuple(data["objectives"])}
+        return cls(**plain)
 
 
 def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: int = 0) -> Order:
@@ -73,7 +74,7 @@ def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: 
         folder=str(trial_folder(folder, job)),
         until=spec.rungs[job.rung],
         repeat=job.repeat,
-        objective=spec.objective.name,
+        objectives=tuple(each.name for each in spec.objectives),
         plan=spec.plan,
         device=spec.device,
         threads=spec.threads,

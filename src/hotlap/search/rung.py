@@ -114,18 +114,20 @@ class _Job:
     def _outcome(self, report: TrainingReport) -> dict[str, Any]:
         found = json.loads((self.folder / _MEASURED.format(self.order.until)).read_text())
         named = {"seconds": found["seconds"], "memory": found["memory_bytes"], **found["measures"]}
-        value = named.get(self.order.objective)
-        if value is None:
-            return {"state": "usage", "error": _not_measured(self.order.objective, named)}
-        is_finite = math.isfinite(value)
+        objectives = self.order.objectives
+        for name in objectives:
+            if named.get(name) is None:
+                return {"state": "usage", "error": _not_measured(name, named)}
+        wrong = next((name for name in objectives if not math.isfinite(named[name])), None)
+        is_finite = wrong is None
         return {
             "state": "done" if is_finite else "nan",
             "step": report.steps,
-            "value": value if is_finite else None,
+            "value": named[objectives[0]] if is_finite else None,
             "measures": {k: v for k, v in found["measures"].items() if math.isfinite(v)},
             "seconds": found["seconds"],
             "memory_bytes": found["memory_bytes"],
-            "error": "" if is_finite else f"{self.order.objective} is {value}",
+            "error": "" if wrong is None else f"{wrong} is {named[wrong]}",
             "is_over": not report.is_stopped,
         }
 

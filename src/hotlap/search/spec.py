@@ -69,6 +69,8 @@ class SearchSpec:
     """`whole`: trials keep the schedule of the whole run; `rung`: it ends where they are
     compared."""
     objective: Objective = field(default_factory=Objective)
+    more: tuple[Objective, ...] = ()
+    """Further objectives: trials are then compared in all of them at once."""
     seed: int = 0
     seeds: int = 3
     """Other seeds that the best configurations are repeated with."""
@@ -84,9 +86,15 @@ class SearchSpec:
     digest: str = ""
     """Of the recipe's file."""
 
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """All objectives, the first one first."""
+        return (self.objective, *self.more)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as the journal's first line."""
-        return {**asdict(self), "objective": str(self.objective)}
+        more = [str(each) for each in self.more]
+        return {**asdict(self), "objective": str(self.objective), "more": more}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -94,6 +102,7 @@ class SearchSpec:
         names = {each.name for each in fields(cls)}
         values: dict[str, Any] = {key: value for key, value in data.items() if key in names}
         values["objective"] = Objective.parse(data["objective"])
+        values["more"] = tuple(Objective.parse(each) for each in data.get("more", ()))
         for key in ("args", "rungs"):
             values[key] = tuple(values[key])
         return cls(**values)

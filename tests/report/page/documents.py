@@ -120,6 +120,26 @@ def search(verdict: str = "better") -> dict[str, Any]:
     return read("search", data, "search")
 
 
+def search_with_front() -> dict[str, Any]:
+    """Return what a search with two objectives prints: two trials are on the front."""
+    document = search()
+    document["search"]["more"] = ["min:seconds"]
+    for each in document["trials"]:
+        each["seconds"] += 5.0 * (each["number"] == 11)
+        each["values"] = {"loss": each["value"], "seconds": each["seconds"]}
+    same = {"verdict": "same", "gain": -1.0, "low": -3.0, "high": 1.0, "seeds": 3}
+    document["front"] = [
+        {
+            "number": number,
+            "values": document["trials"][number]["values"],
+            "command": f"hotlap train recipe.py --lr 0.0{number}",
+            "comparisons": {"loss": same if number == 11 else None, "seconds": None},
+        }
+        for number in (11, 3)
+    ]
+    return document
+
+
 def trial(number: int) -> dict[str, Any]:
     """Return a trial whose loss has its smallest value at the learning rate 10^-1.9."""
     lr = 10 ** (-4 + 3 * (7 * number % 16) / 16)
@@ -193,6 +213,7 @@ def all_documents(folder: Path) -> dict[str, dict[str, Any]]:
         "memory": memory(),
         "demo": story(),
         "search": search(),
+        "search with a front": search_with_front(),
         "run": run(folder),
         "comparison": comparison(folder),
     }

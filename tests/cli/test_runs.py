@@ -2,15 +2,19 @@
 
 import json
 import math
+import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hotlap import cli
+from hotlap.errors import UsageError
+from hotlap.track.findings import check_findings, is_trained, keep_finding
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record
 from hotlap.track.run_file import RunInfo
+from tests.report.page import documents
 
 CODE = {"commit": "a" * 40, "dirty": False}
 
@@ -97,6 +101,11 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
         (["compare", "runs/1", "runs"], "'runs' is not a run's folder"),
         (["compare", "runs/1", "runs/9"], "'runs/9' is not a run's folder"),
         (["runs", "runs/1"], "2 folders were given"),
+        (["open"], "open was given 0 folders"),
+        (["open", "runs"], "'runs' is not a run's folder"),
+        (["open", "runs/1/run.json"], "'runs/1/run.json' is a file"),
+        (["open", "runs/1", "--page", "gone/a.html"], "the folder 'gone' was not found"),
+        (["runs", "--no-browser"], "--no-browser was given without `open`"),
         (["nowhere"], "folder 'nowhere' was not found"),
     ],
 )
@@ -114,3 +123,133 @@ def test_a_folder_without_runs_is_said_to_be_empty(
     (tmp_path / "empty").mkdir()
     assert cli.main(["runs", "empty"]) == 0
     assert capsys.readouterr().out == "no runs in 'empty'\n"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that a browser is asked to open."""
+    found: list[str] = []
+
+    class Browser:
+        def open(self, address: str) -> bool:
+            found.append(address)
+            return True
+
+    monkeypatch.setattr(webbrowser, "get", Browser)
+    return found
+
+
+@pytest.mark.usefixtures("two")
+def test_the_page_of_a_run_is_opened_in_the_browser(
+    tmp_path: Path,
+    opened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["runs", "open", "runs/1"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path.parent == tmp_path and "2 steps" in path.read_text()
+    assert cli.main(["runs", "open", "runs/1", "runs/2", "--page", "both.html", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["page"] == str(tmp_path / "both.html")
+    assert opened == [path.as_uri(), (tmp_path / "both.html").as_uri()]
+    assert cli.main(["runs", "open", "runs/1", "--page", "one.html", "--no-browser"]) == 0
+    assert Path("one.html").exists() and len(opened) == 2
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize("is_found", [False, True])
+def test_without_a_browser_the_page_is_written_and_that_is_said(
+    is_found: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(webbrowser, "_tryorder", ["gone"] if is_found else [])
+    monkeypatch.setattr(
+        webbrowser, "_browsers", {"gone": [None, webbrowser.GenericBrowser("no-such-browser")]}
+    )
+    monkeypatch.delenv("BROWSER", raising=False)
+    assert cli.main(["runs", "open", "runs/1", "--page", "one.html"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "one.html\n" and "no browser was found" in err and Path("one.html").exists()
+
+
+def keep(folder: Path, *kinds: str, script: str = "/home/me/train.py") -> None:
+    for kind in kinds:
+        document = json.dumps(getattr(documents, kind)())
+        keep_finding(folder, kind, document, {"script": script, "arguments": ""})
+
+
+def test_what_was_found_out_about_a_run_is_listed_compared_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    run(tmp_path / "runs/1", 1.0, task={"script": "/home/me/train.py"})
+    keep(tmp_path / "runs/1", "diagnosis", "tuning")
+    keep(tmp_path / "runs/2", "memory", "verdict")
+    assert cli.main(["runs", "runs"]) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert "finished" in first and "diagnosis, tuning 2.31x" in first
+    assert "measured" in second and "memory, verdict rounding" in second and "train.py" in second
+    assert cli.main(["runs", "runs", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert rows[0]["findings"]["tuning"] == {
+        "outcome": "gain",
+        "speedup": 2.314,
+        "tier": "rounding",
+    }
+    assert list(rows[1]["findings"]) == ["memory", "verdict"]
+    assert cli.main(["runs", "compare", "runs/1", "runs/2"]) == 0
+    assert "tuning: speedup" in capsys.readouterr().out
+    for argv in (["runs/1"], ["runs/2"], ["runs/1", "runs/2"]):
+        assert cli.main(["report", *argv, "--page", "page.html"]) == 0
+        html = " ".join(Path("page.html").read_text().split())
+        if argv == ["runs/1"]:
+            assert "Why it is slow" in html and "2.31 times faster" in html
+            assert "hotlap tune train.py --epochs 10" in html and "2 steps" in html
+        elif argv == ["runs/2"]:
+            assert "Nothing was trained here yet" in html and "Where the memory goes" in html
+            assert "Whether it learns the same" in html
+        else:
+            assert "What was found out" in html and "tuning: speedup" in html
+
+
+def test_a_document_that_cannot_be_shown_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    keep(folder, "diagnosis")
+    (folder / "tuning.json").write_text(json.dumps({"schema": 99, "kind": "tuning"}))
+    # Somebody else's, and one that is torn.
+    (folder / "verdict.json").write_text('{"kind": "of another program"}')
+    (folder / "memory.json").write_text('{"kind": "mem')
+    assert cli.main(["report", str(folder)]) == 0
+    html = (folder / "report.html").read_text()
+    assert "has schema 99, which a newer hotlap wrote" in html and "Why it is slow" in html
+    assert "learns the same" not in html
+
+
+def test_a_folder_keeps_what_was_found_out_about_its_own_run(tmp_path: Path) -> None:
+    keep(tmp_path / "run", "diagnosis")
+    assert not is_trained(tmp_path / "run")
+    check_findings(tmp_path / "run", {"script": "/home/me/train.py"})
+    with pytest.raises(UsageError, match=r"a run of '/home/me/train\.py', and '/home/me/b"):
+        check_findings(tmp_path / "run", {"script": "/home/me/b.py"})
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    keep(tmp_path / "run", "tuning")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    run(tmp_path / "trained", 1.0)
+    assert is_trained(tmp_path / "trained")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is not a folder"):
+        check_findings(tmp_path / "file" / "run", {})
+
+
+def test_a_folder_that_cannot_be_used_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("raise SystemExit('it was started')\n")
+    keep(tmp_path / "run", "diagnosis")
+    commands = (["diagnose"], ["diagnose", "--memory"], ["tune"], ["verify", "plain", "plain"])
+    for command in commands:
+        assert cli.main([*command, "train.py", "--run-dir", "run"]) == 2
+        err = capsys.readouterr().err
+        assert "holds a run of '/home/me/train.py'" in err and "it was started" not in err

@@ -1,6 +1,7 @@
 """What `hotlap search` shows of a search."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,3 +102,18 @@ def test_columns_are_those_of_the_table_and_the_parameters() -> None:
     assert searching.columns_given("trial, lr", ("lr",)) == ("trial", "lr")
     with pytest.raises(UnknownName, match="Did you mean 'value'"):
         searching.columns_given("vlaue", ("lr",))
+
+
+def test_a_front_is_shown_with_what_trains_each_of_its_trials() -> None:
+    seconds = {0: 9.0, 1: 5.0, 2: 2.0}
+    outcomes = [
+        replace(done(number, 1, value), seconds=seconds[number], memory_bytes=number * 2**30)
+        for number, value in enumerate([0.5, 0.8, 0.7])
+    ]
+    state = state_of(*outcomes)
+    state.spec = replace(state.spec, more=(Objective("seconds"),), memory_bytes=2**30)
+    text = page(state)
+    # The third one holds too much memory.
+    assert "too large" in text and "0.8 / 5" in text
+    assert "None of these is better than another in accuracy and seconds" in text
+    assert text.count("hotlap train") == 1 and "--lr 0.001" in text

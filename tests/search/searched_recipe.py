@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
+from hotlap import schedules
 
 
 class Items(Dataset):
@@ -44,6 +45,7 @@ def task(
     epochs: int = 3,
     fault: Literal["", "crash", "exit", "memory", "nan"] = "",
     wait_s: float = 0.0,
+    decays: bool = False,
 ) -> hotlap.Task:
     Path(f"seen-{os.getpid()}").touch()
     if fault == "crash":
@@ -64,6 +66,7 @@ def task(
         data=Items(128, wait_s),
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=lr),
         batch_size=batch_size,
+        schedule=schedules.warmup_cosine(total=epochs * 128 // batch_size) if decays else None,
         epochs=epochs,
         held_out=Items(64),
         metrics={"accuracy": accuracy},

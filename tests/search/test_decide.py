@@ -11,6 +11,7 @@ import pytest
 import hotlap
 from hotlap.errors import UsageError
 from hotlap.search.decide import first_rung, next_job
+from hotlap.search.fronts import best_first, dominates, first_front
 from hotlap.search.journal import read
 from hotlap.search.order import Order
 from hotlap.search.parameters import Space
@@ -326,3 +327,59 @@ def test_a_trial_that_failed_is_one_of_those_compared() -> None:
         state.apply({"kind": "result", **outcome.to_json()})
     # Three were compared, of which one continues.
     assert next_job(state) == Job(0, 1)
+
+
+def test_points_are_sorted_front_by_front_and_the_ends_of_a_front_come_first() -> None:
+    points = [(2, 2), (1, 3), (3, 1), (4, 4), (2, 5), (1.5, 2.9), (1, 3)]
+    assert first_front(points) == [0, 1, 2, 5, 6]
+    order = best_first(points)
+    # Of the first front its ends, then what lies apart from others; then the next front.
+    assert {*order[:2]} <= {1, 2, 6} and order[-2:] == [3, 4]
+    assert best_first([(3,), (1,), (2,), (1,)]) == [1, 3, 2, 0]
+    assert best_first([]) == [] and first_front([]) == []
+
+
+def two_objectives(job: Job, order: Order) -> Outcome:
+    """Return an outcome in which the better of two objectives is the worse in the other."""
+    lr = 0.03 if job.trial == 0 else float(order.words[order.words.index("--lr") + 1])
+    noise = 0.0001 * random.Random(f"{lr} {job.repeat}").random()
+    worse = 0.5 if job.trial % 3 == 0 else 0.0
+    seconds = order.until * (0.2 - lr + worse)
+    return Outcome(
+        job, "done", step=order.until, value=lr + worse + noise, measures={}, seconds=seconds
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_several_objectives_give_a_front_of_which_no_trial_beats_another(
+    workers: int, tmp_path: Path
+) -> None:
+    spec = spec_of(trials=18, more=(Objective("seconds"),))
+    state = search(tmp_path, spec, Workers(workers, ends=two_objectives))
+    check_replay(tmp_path, spec)
+    again = read_study(tmp_path)
+    assert again.spec.objectives == (Objective(), Objective("seconds"))
+    result = SearchResult(state)
+    assert SearchResult(again).to_json() == result.to_json()
+    values = [tuple(each["values"].values()) for each in result.to_json()["front"]]
+    assert len(values) >= 2 and values == sorted(values)
+    assert not any(dominates(one, other) for one in values for other in values)
+    # What is beaten in both is not trained to the end.
+    assert all(trial.number % 3 for trial in result.front)
+    # The best in each objective was repeated with other seeds, and compared in both.
+    ends = {result.front[0].number, result.front[-1].number}
+    assert ends <= {t.number for t in state.trials if len(t.repeats) == 3}
+    compared = {e["number"]: e["comparisons"] for e in result.to_json()["front"]}
+    assert all(compared[number]["seconds"]["seeds"] == 3 for number in ends)
+    assert result.best is result.front[0]
+
+
+def test_a_trial_without_one_of_the_objectives_is_no_candidate() -> None:
+    state = SearchState(spec_of(more=(Objective("accuracy", is_maximized=True),)))
+    for number, measures in enumerate([{}, {"accuracy": 0.5}]):
+        job = Job(number, 0)
+        state.apply({"kind": "job", **job._asdict(), "values": {"lr": 0.1}})
+        outcome = Outcome(job, "done", value=float(number), measures=measures)
+        state.apply({"kind": "result", **outcome.to_json()})
+    assert [trial.number for trial in state.ranked(0)] == [1]
+    assert state.ranks_at(state.trials[1], 0) == (1.0, -0.5)

@@ -89,7 +89,7 @@ def test_a_lost_task_is_submitted_again_a_few_times(lost: int, state: str, tmp_p
     ray = Scripted(lost)
     workers = RayWorkers(ray, 1, {"cpu": 1, "gpu": 0}, str(tmp_path))
     folder = str(tmp_path / "0000")
-    order = Order("recipe.py", (), folder, 10, 0, "loss", {}, None, 1)
+    order = Order("recipe.py", (), folder, 10, 0, ("loss",), {}, None, 1)
     workers.start(Job(0, 0), order)
     assert workers.free == 0
     (outcome,) = workers.wait()

@@ -70,9 +70,15 @@ def figures(found: dict[str, Any]) -> Any:
         (["--space", "lr=loguniform(1,0.1)"], "is an empty range"),
         (["--space", "lr=uniform(0,1)", "--method", "ahsa"], "Did you mean 'asha'"),
         (["--space", "lr=uniform(0,1)", "--max-steps", "10"], "more than the 9 steps"),
+        (["--space", "lr=uniform(0,1)", "--schedule", "rungs"], "Did you mean 'rung'"),
         (["--space", "lr=uniform(0,1)", "--method", "grid", "--points", "0"], "--points 0"),
         (["--space", "lr=uniform(0,1)", "--objective", "accuracy"], "max:accuracy"),
         (["--space", "lr=uniform(0,1)", "--objective", "max:acc"], "'acc' is not known"),
+        (["--space", "lr=uniform(0,1)", "--objective", "loss", "--objective", "acc"], "max:acc"),
+        (
+            ["--space", "lr=uniform(0,1)", "--objective", "loss", "--objective", "min:loss"],
+            "'loss' 2 times",
+        ),
         (["--space", "lr=uniform(0,1)", "--seeds", "2"], "--seeds 2"),
         (["--space", "lr=uniform(0,1)", "--workers", "0"], "--workers 0"),
         (["--space", "lr=uniform(0,1)", "--trials", "0"], "--trials 0"),
@@ -128,6 +134,21 @@ def test_a_search_finds_a_better_configuration(here: Path) -> None:
     again = searched(here, *argv)
     assert {**again, "made": None} == {**found, "made": None}
     assert len(list(here.glob("seen-*"))) == processes + 1
+
+
+@pytest.mark.slow
+def test_a_promoted_trial_goes_on_with_a_longer_schedule(here: Path) -> None:
+    argv = ("--trials", "5", "--seeds", "0", "--decays", "--max-steps", "24", "--grace", "8")
+    found = {
+        schedule: searched(here, *argv, "--schedule", schedule, "--run-dir", schedule)
+        for schedule in ("whole", "rung")
+    }
+    whole, own = (found[schedule]["trials"] for schedule in ("whole", "rung"))
+    assert all(a["rungs"]["8"] != b["rungs"]["8"] for a, b in zip(whole, own, strict=True))
+    promoted = [trial for trial in own if len(trial["rungs"]) > 1]
+    assert promoted and all(trial["step"] == 24 for trial in promoted)
+    log = (here / "rung" / "trials" / f"{promoted[0]['number']:04}" / "log.txt").read_text()
+    assert "resuming from" in log
 
 
 @pytest.mark.slow
@@ -205,7 +226,7 @@ def test_a_search_that_is_killed_at_random_ends_as_one_that_is_not(here: Path) -
 @pytest.mark.slow
 def test_a_trial_that_is_asked_to_end_goes_on_and_none_outlives_its_workers(here: Path) -> None:
     words = ("--lr", "0.5", "--wait-s", "0.02")
-    order = Order("recipe.py", words, str(here / "0"), 24, 0, "loss", {}, "cpu", 1)
+    order = Order("recipe.py", words, str(here / "0"), 24, 0, ("loss",), {}, "cpu", 1)
     workers = LocalWorkers(1)
     workers.start(Job(0, 0), order)
     until = time.monotonic() + 60

@@ -1,6 +1,7 @@
 """Optuna's TPE proposes: the same values for the same journal, whoever was killed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from hotlap.search.journal import read
 from hotlap.search.order import Order
 from hotlap.search.parameters import Space
 from hotlap.search.result import SearchResult
-from hotlap.search.spec import SearchSpec
+from hotlap.search.spec import Objective, SearchSpec
 from hotlap.search.state import Job, Outcome, SearchState
 from hotlap.search.study import JOURNAL, Study, decision
 
@@ -64,7 +65,8 @@ class Workers:
             return [Outcome(job, "nan")]
         words = dict(zip(order.words[::2], order.words[1::2], strict=True))
         value = abs(float(words.get("--lr", "2")) - 0.01) + (words.get("--kind") == "a")
-        return [Outcome(job, "done", step=100, value=value)]
+        memory = 100 * int(words.get("--width", "8"))
+        return [Outcome(job, "done", step=100, value=value, memory_bytes=memory)]
 
     def close(self) -> None:
         self._running.clear()
@@ -105,3 +107,15 @@ def test_it_learns_from_what_was_tried(tmp_path: Path) -> None:
         state = study.run(Workers(1))
     later = [trial.values["kind"] for trial in state.trials[14:]]
     assert later.count("b") > 0.6 * len(later)
+
+
+def test_it_learns_from_several_objectives(tmp_path: Path) -> None:
+    spec = replace(SPEC, more=(Objective("memory"),))
+    with Study(tmp_path, spec, SPACE).opened() as study:
+        state = study.run(Workers(1))
+    # Both objectives want `b`, and the second one small widths.
+    later = [trial.values["kind"] for trial in state.trials[14:]]
+    assert later.count("b") > 0.5 * len(later)
+    assert decision(SearchState(spec), SPACE) == next(
+        record for record in read(tmp_path / JOURNAL)[0] if record["kind"] == "job"
+    )

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from hotlap.trial.environment import surroundings
 from hotlap.trial.protocol import OF_COMMAND, Config
@@ -73,6 +73,16 @@ class Script(NamedTuple):
     @property
     def folder(self) -> Path:
         return Path(self.cwd or os.getcwd())
+
+    def about(self) -> dict[str, Any]:
+        """Return what a run's file says of it."""
+        arguments = " ".join(self.args)
+        if self.program is not None:
+            return {"command": self.program, "arguments": arguments}
+        if self.module is not None:
+            return {"module": self.module, "arguments": arguments}
+        path = str((self.folder / str(self.path)).resolve())
+        return {"script": path, "arguments": arguments}
 
     def __str__(self) -> str:
         target = f"-m {self.module}" if self.module else self.program or str(self.path)

@@ -7,11 +7,11 @@ from typing import Any
 
 from hotlap.errors import StorageError, UsageError
 from hotlap.plan import Plan
+from hotlap.track.findings import is_trained
 from hotlap.track.followers import FollowerProcess, end_all
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
 from hotlap.track.run_file import FAILED, FINISHED, RunInfo, now
-from hotlap.track.runs import is_run
 
 
 class RecordedScript:
@@ -35,7 +35,7 @@ class RecordedScript:
         self._info = RunInfo()
         self._followers: list[FollowerProcess] = []
         self._problems: list[str] = []
-        if is_run(self.folder) or (self.folder / "ckpt").exists():
+        if is_trained(self.folder):
             raise UsageError(
                 f"'{folder}' already holds a run, and the records of two runs would be mixed. Pass "
                 "a new folder with --run-dir."

@@ -152,7 +152,7 @@ def run(
         address = None if hub is None else hub.address
         options = {}
         if recorded is not None:
-            options = {"record": recorded.begin(_about(script), plan)}
+            options = {"record": recorded.begin(script.about(), plan)}
         config = Config("run", address, plan_data(plan), techniques, options=options)
         with SignalForwarder() as passing:
             process = subprocess.Popen(
@@ -181,17 +181,6 @@ def run(
     if recorded is not None:
         recorded.end(outcome.exit_code, outcome.recorded)
     return outcome
-
-
-def _about(script: Script) -> dict[str, Any]:
-    """Return what a run's file says of a script."""
-    arguments = " ".join(script.args)
-    if script.program is not None:
-        return {"command": script.program, "arguments": arguments}
-    if script.module is not None:
-        return {"module": script.module, "arguments": arguments}
-    path = str((script.folder / str(script.path)).resolve())
-    return {"script": path, "arguments": arguments}
 
 
 def _hub(opened: contextlib.ExitStack, outcome: Outcome, script: Script) -> Hub | None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hotlap.cli.command import Command
+from hotlap.cli.keeping import RunDir, check_run_dir, keep
 from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host, script_or_recipe
@@ -53,6 +54,7 @@ def diagnose(
         str | None, Parameter(help="File for PyTorch's memory viewer; --memory on CUDA only.")
     ] = None,
     out: Annotated[str | None, Parameter(help="File for the JSON document.")] = None,
+    run_dir: RunDir = None,
     page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
@@ -91,6 +93,7 @@ def diagnose(
             "--memory": memory,
             "--svg": svg,
             "--snapshot": snapshot,
+            "--run-dir": run_dir,
             "--page": page,
         }
         return _read_trace(target, [name for name, value in others.items() if value], tell)
@@ -100,6 +103,8 @@ def diagnose(
     from hotlap.rules import registry
 
     script = script_or_recipe(target, python)
+    check_run_dir(run_dir, script)
+    tell = partial(tell, keeps=lambda data: keep(run_dir, data, script))
     if svg is not None and not memory:
         raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
     if snapshot is not None and not memory:
@@ -129,6 +134,7 @@ def _tell(
     kind: str = "",
     host: Any = None,
     *,
+    keeps: Callable[[dict[str, Any]], None] = lambda _: None,
     json: bool,
     out: str | None,
     page_file: str | None,
@@ -141,6 +147,7 @@ def _tell(
         page: prints it.
         kind: of the document; empty for one of which there is no page.
         host: where it was measured.
+        keeps: takes the document for a run's folder.
         json: print the document.
         out: file for the document.
         page_file: file for the HTML page.
@@ -159,6 +166,7 @@ def _tell(
         jsonout.write(data)
     else:
         page(found, page_console())
+    keeps(data)
     write_page(page_file, data)
     return 0
 
@@ -232,6 +240,7 @@ COMMAND = Command(
         "hotlap diagnose train.py --epochs 10        # --epochs is the script's",
         "hotlap diagnose --json -m package.train",
         "hotlap diagnose train.py --page why.html   # the same as a page to look at",
+        "hotlap diagnose train.py --run-dir runs/1   # and into the run's folder",
         "hotlap diagnose train.py --trace traces    # and a trace with named modules",
         "hotlap diagnose trace.json.gz              # of torch.profiler, from anywhere",
         "hotlap diagnose train.py --memory --svg memory.svg   # where the memory goes",

@@ -28,7 +28,7 @@ def search(
         int | None, Parameter(help="Configurations to try; 24, or all points of a grid.")
     ] = None,
     space: tuple[str, ...] = (),
-    objective: str = "loss",
+    objective: tuple[str, ...] = ("loss",),
     max_steps: Annotated[
         int | None, Parameter(help="Optimizer steps of a whole trial; the task's if not given.")
     ] = None,
@@ -39,6 +39,13 @@ def search(
     reduction: Annotated[
         int, Parameter(help="One of this many trials continues from a rung to the next one.")
     ] = 3,
+    schedule: Annotated[
+        str,
+        Parameter(
+            help="whole: trials keep the schedule of the whole run; rung: it ends where trials are "
+            "compared, and is longer after a promotion."
+        ),
+    ] = "whole",
     workers: Annotated[int, Parameter(help="Trials at a time; they divide the cores.")] = 1,
     seed: Annotated[int, Parameter(help="Of what is drawn; trials have the task's seed.")] = 0,
     seeds: Annotated[
@@ -96,7 +103,8 @@ def search(
         poweroftwo and choice(a,b). May be given several times.
     objective
         What is compared: loss, or max:NAME or min:NAME of a metric of the task; also seconds and
-        memory.
+        memory. May be given several times: trials are then compared in all of them, and what is
+        found are those of which none is better than another in everything.
     columns
         Columns of the table, as in trial,value,lr: trial, state, step, value, seconds, memory,
         parameters, seeds, and each parameter.
@@ -124,10 +132,11 @@ def search(
         max_steps=max_steps,
         grace=grace,
         reduction=reduction,
+        schedule=schedule,
         workers=workers,
         seed=seed,
         seeds=seeds,
-        objective=objective,
+        objectives=objective,
         space=space,
         points=points,
         memory_bytes=memory_given(memory),
@@ -222,6 +231,7 @@ COMMAND = Command(
     examples=(
         "hotlap search recipe.py --trials 24 --workers 2 --objective max:accuracy",
         "hotlap search recipe.py --space 'lr=loguniform(1e-5,1e-2)' --space 'width=choice(64,128)'",
+        "hotlap search recipe.py --objective loss --objective seconds   # what speed costs",
         "hotlap search recipe.py --range-test   # a learning rate to begin with",
         "hotlap search recipe.py --method tpe --trials 30 --epochs 5   # --epochs is the recipe's",
     ),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command
+from hotlap.cli.keeping import RunDir, check_run_dir, keep
 from hotlap.cli.options import Duration, JsonFlag
 from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.script import detect_host, script_or_recipe
@@ -41,6 +42,7 @@ def tune(
     every: Annotated[
         bool, Parameter(name="--all", help="List the techniques that are not applicable, too.")
     ] = False,
+    run_dir: RunDir = None,
     page: PageFile = None,
     json: JsonFlag = False,
 ) -> int:
@@ -79,9 +81,6 @@ def tune(
         out.
     """
     from hotlap.attach.plan_choice import plan_path
-    from hotlap.report import jsonout
-    from hotlap.report import tuning as text
-    from hotlap.report.terminal import page_console
     from hotlap.tuning.fitting import fit_plain, memory_given, on_base
     from hotlap.tuning.kept_tunings import kept_tuning
     from hotlap.tuning.result import plan_file
@@ -92,6 +91,7 @@ def tune(
     path = Path(out) if out is not None else plan_path(script)
     check_request(accept, only, technique, path, aim, steps)
     check_page(page)
+    check_run_dir(run_dir, script)
     host = detect_host()
     room = memory_given(memory)
     fitted = fit_plain(
@@ -127,16 +127,25 @@ def tune(
     more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
     kept_at = None if before is None else kept.when
     document = _document(found, more, target, host, kept_at)
-    if json:
-        jsonout.write(document)
-    else:
-        text.page(found, page_console(), every=every)
-        said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
-        page_console().print(f"\n{said}")
+    said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
+    _tell(found, document, said, json=json, every=every)
+    keep(run_dir, document, script)
     write_page(page, document)
     if exit_code and not found.gained:
         return NOT_PROVEN if found.unproven else NOTHING_TO_GAIN
     return 0
+
+
+def _tell(found: Any, document: Mapping[str, Any], said: str, *, json: bool, every: bool) -> None:
+    from hotlap.report import jsonout
+    from hotlap.report import tuning as text
+    from hotlap.report.terminal import page_console
+
+    if json:
+        jsonout.write(document)
+    else:
+        text.page(found, page_console(), every=every)
+        page_console().print(f"\n{said}")
 
 
 def _document(
@@ -172,6 +181,7 @@ COMMAND = Command(
     examples=(
         "hotlap tune train.py --epochs 10 --budget 3m    # --epochs is the script's",
         "hotlap tune train.py --page tuning.html    # the result as a page to look at",
+        "hotlap tune train.py --run-dir runs/1    # kept in the run's folder, too",
         "hotlap tune --accept exact -m package.train",
         "hotlap tune recipe.py --lr 3e-4 --accept statistical    # --lr is the recipe's",
     ),

@@ -6,7 +6,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from hotlap.cli.command import EXIT_CODES, Command
+from hotlap.cli.keeping import RunDir, check_run_dir, keep
 from hotlap.cli.options import JsonFlag
+from hotlap.cli.page import signed
 from hotlap.cli.script import plan_given, script_or_recipe, steps_given
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
@@ -27,6 +29,7 @@ def verify(
     hide: tuple[str, ...] = (),
     python: Annotated[str, Parameter(help="Python that runs the script.")] = sys.executable,
     exit_code: bool = False,
+    run_dir: RunDir = None,
     json: JsonFlag = False,
 ) -> int:
     """Say whether a script learns the same under plan B as under plan A, with the evidence.
@@ -49,6 +52,7 @@ def verify(
     exit_code
         End with 4 if the verdict is weaker than --accept.
     """
+    from hotlap.host.facts import Host
     from hotlap.lab.verdict import TIERS
     from hotlap.report import jsonout
     from hotlap.report.checking import page_of_compared
@@ -58,13 +62,16 @@ def verify(
 
     script = script_or_recipe(target, python)
     check_request(accept, (), technique)
+    check_run_dir(run_dir, script)
     first, second = (plan_given(given, technique).plan for given in (a, b))
     with lab_of(script, hide=hide, techniques=technique) as lab:
         found = compare(lab, first, second, steps=steps_given(steps), progress=say)
+    document = signed("verdict", found.to_json(), Host.detect(), target.typed, "verify")
     if json:
-        jsonout.write(found.to_json())
+        jsonout.write(document)
     else:
         page_of_compared(found, page_console())
+    keep(run_dir, document, script)
     is_proven = TIERS.index(found.verdict.tier) <= TIERS.index(accept)
     return NOT_PROVEN if exit_code and not is_proven else 0
 

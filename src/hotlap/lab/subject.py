@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from hotlap.plan import Plan
 from hotlap.trial.environment import surroundings
@@ -39,6 +39,10 @@ class Subject(Protocol):
 
     def command(self) -> list[str]:
         """Return the command line of a trial's process."""
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Return what a run's file says of it."""
         ...
 
     def environment(
@@ -96,6 +100,11 @@ class RecipeRun:
     @property
     def folder(self) -> Path:
         return Path(self.cwd or os.getcwd())
+
+    def about(self) -> dict[str, Any]:
+        """Return what a run's file says of it."""
+        path = str((self.folder / self.path).resolve())
+        return {"recipe": path, "arguments": " ".join(self.args)}
 
     def __str__(self) -> str:
         return " ".join([self.path, *self.args])

@@ -1,6 +1,6 @@
 """The list of runs, and two of them side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
         root: the folder that they were found in.
     """
     table = Table(box=None)
-    for label in ("run", "state", "began", "steps", "time", "last loss"):
+    for label in ("run", "state", "began", "steps", "time", "last loss", "found"):
         table.add_column(label, no_wrap=True)
     table.add_column("of", overflow="fold")
     for run in runs:
@@ -46,9 +46,23 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
             f"{row['steps']:,}",
             _as_time(row["seconds"]),
             "" if loss is None else f"{row['last'][loss]:.4g} {_ENDINGS[loss]}",
+            found_text(row["findings"]),
             printable(Path(row["recipe"] or "").name),
         )
     console.print(table)
+
+
+def found_text(findings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return in few words what a run's folder keeps."""
+    words = []
+    for kind, figures in findings.items():
+        more = ""
+        if kind == "tuning" and figures["outcome"] == "gain":
+            more = f" {figures['speedup']:.2f}x" if figures["speedup"] else ""
+        elif kind == "verdict":
+            more = f" {printable(str(figures['tier']))}"
+        words.append(f"{kind}{more}")
+    return ", ".join(words)
 
 
 def show_comparison(console: Console, compared: Comparison) -> None:
@@ -70,6 +84,13 @@ def show_comparison(console: Console, compared: Comparison) -> None:
     if compared.system:
         console.print()
         console.print(_values("mean of a system metric", compared.system))
+    if compared.findings:
+        console.print()
+        table = Table("found out", "A", "B", box=None)
+        for each in compared.findings:
+            cells = (_figure(each.name, value) for value in (each.first, each.second))
+            table.add_row(f"{each.part}: {each.name.replace('_', ' ')}", *cells)
+        console.print(table)
 
 
 def _values(label: str, rows: Sequence[TwoValues]) -> Table:
@@ -88,6 +109,10 @@ def _number(name: str, value: float | None) -> str:
     if value is None:
         return ""
     return _in_mib(value) if name.endswith(_BYTES) else f"{value:.6g}"
+
+
+def _figure(name: str, value: Any) -> str:
+    return _number(name, value) if isinstance(value, int | float) else _shown(value)
 
 
 def _in_mib(value: float, sign: str = "") -> str:

@@ -54,10 +54,10 @@ def outcome_line(state: Any, job: Any) -> str:
         return f"{what}: to step {state.spec.rungs[job.rung]:,}, {parameters_text(trial.values)}"
     if outcome.value is None:
         return f"{what}: {outcome.state}: {printable(outcome.error)}"
-    return (
-        f"{what}: {state.spec.objective.name} {value_text(outcome.value)} at step "
-        f"{outcome.step:,}, {parameters_text(trial.values)}"
-    )
+    names = [each.name for each in state.spec.objectives]
+    values = zip(names, state.values_of(outcome) or (), strict=False)
+    shown = ", ".join(f"{printable(name)} {value_text(value)}" for name, value in values)
+    return f"{what}: {shown} at step {outcome.step:,}, {parameters_text(trial.values)}"
 
 
 class Remaining:
@@ -107,13 +107,21 @@ def live_table(state: Any, columns: Sequence[str], left_s: float | None) -> Grou
 def _table(state: Any, columns: Sequence[str]) -> Table:
     table = Table(*(printable(each) for each in columns), box=None)
     running = {job.trial for job in state.open}
-    rank = state.spec.objective.rank
     valued = [trial for trial in state.trials if trial.last is not None and not trial.failed]
-    valued.sort(key=lambda t: (-t.last.job.rung, rank(t.last.value), t.number))
+    valued = _best_first(state, valued)
     rest = [trial for trial in state.trials if trial.number in running and trial not in valued]
     for trial in (valued[:_ROWS] + rest)[: _ROWS + len(rest)]:
         table.add_row(*(_cell(state, trial, each, running) for each in columns))
     return table
+
+
+def _best_first(state: Any, trials: Sequence[Any]) -> list[Any]:
+    """Return trials by the rung that they have come to; those that are too large come last."""
+    found = []
+    for rung in reversed(range(len(state.spec.rungs))):
+        found += state.ranked(rung, [trial for trial in trials if trial.last.job.rung == rung])
+    numbers = {trial.number for trial in found}
+    return found + [trial for trial in trials if trial.number not in numbers]
 
 
 def _cell(state: Any, trial: Any, column: str, running: set[int]) -> str:
@@ -128,14 +136,16 @@ def _cell(state: Any, trial: Any, column: str, running: set[int]) -> str:
     if column == "state":
         at_end = last is not None and last.step >= state.spec.rungs[-1]
         ended = "" if last is None else ("whole" if at_end or last.is_over else "stopped")
-        return "running" if trial.number in running else ended
+        if trial.number in running:
+            return "running"
+        return "too large" if last is not None and state.is_too_large(last) else ended
     if column == "seeds":
         return " ".join(value_text(o.value) for _, o in sorted(trial.repeats.items()))
     if last is None:
         return ""
     shown = {
         "step": f"{last.step:,}",
-        "value": value_text(last.value),
+        "value": " / ".join(map(value_text, state.values_of(last) or ())),
         "seconds": f"{last.seconds:.1f}",
         "memory": f"{last.memory_bytes / 2**20:,.0f} MiB",
     }
@@ -168,11 +178,41 @@ def page(result: Any, columns: Sequence[str], console: Console, folder: Any) -> 
     seeds = result.values_of(best)
     over = f"; over {len(seeds)} other seeds {_mean_text(seeds)}" if seeds else ""
     console.print(
-        f"best: trial {best.number}, {printable(name)} {value_text(best.last.value)}{over}"
+        f"best{' in ' + printable(name) if result.front else ''}: trial {best.number}, "
+        f"{printable(name)} {value_text(best.last.value)}{over}"
     )
     console.print(_comparison_text(result))
+    if result.front:
+        _print_front(result, console)
+        return
     console.print("\nTo train it:")
     console.print(f"  {printable(result.command(best))}", soft_wrap=True)
+
+
+def _print_front(result: Any, console: Console) -> None:
+    """Print the trials of which none is better than another in everything."""
+    objectives = result.state.spec.objectives
+    names = [printable(each.name) for each in objectives]
+    console.print(f"\nNone of these is better than another in {' and '.join(names)}:")
+    table = Table("trial", *names, "parameters", box=None)
+    for trial in result.front:
+        values = map(value_text, result.objectives_of(trial).values())
+        table.add_row(str(trial.number), *values, parameters_text(trial.values))
+    console.print(table)
+    for trial in result.front:
+        verdicts = [
+            f"{name} {found.verdict} ({found.gain:+.4g})"
+            for axis, name in enumerate(names)
+            if (found := result.compared(trial, axis)) is not None
+        ]
+        if verdicts:
+            console.print(
+                f"trial {trial.number} against the recipe's own values, over "
+                f"{result.state.spec.seeds} seeds: {', '.join(verdicts)}"
+            )
+    console.print("\nTo train one of them:")
+    for trial in result.front:
+        console.print(f"  {printable(result.command(trial))}", soft_wrap=True)
 
 
 def _print_failures(result: Any, console: Console, folder: Any) -> None:

@@ -15,7 +15,14 @@ from hotlap.recipe import Recipe, as_command_line, load
 from hotlap.search.parameters import Space, read_space, words_of
 from hotlap.search.propose import grid
 from hotlap.search.result import LEAST_SEEDS
-from hotlap.search.spec import STOPS_EARLY, Objective, SearchSpec, check_method, rungs_of
+from hotlap.search.spec import (
+    STOPS_EARLY,
+    Objective,
+    SearchSpec,
+    check_method,
+    check_schedule,
+    rungs_of,
+)
 
 _TRIALS = 24
 _BUILT_IN = ("loss", "seconds", "memory")
@@ -32,10 +39,12 @@ class Request:
     max_steps: int | None = None
     grace: int | None = None
     reduction: int = 3
+    schedule: str = "whole"
     workers: int = 1
     seed: int = 0
     seeds: int = 3
-    objective: str = "loss"
+    objectives: tuple[str, ...] = ("loss",)
+    """As `Objective.parse` reads them."""
     space: tuple[str, ...] = ()
     """`NAME=KIND(VALUES)`."""
     points: int = 3
@@ -63,13 +72,15 @@ def ask(request: Request, host: Host) -> Asked:
         UsageError: it cannot be made; the message says why.
     """
     _check(request)
-    objective = Objective.parse(request.objective)
+    objectives = _objectives(request)
     with as_command_line(request.recipe, request.args):
         recipe = load(request.recipe)
         space = read_space(recipe, request.args, request.space)
         task = recipe.task([*request.args, *_first_words(space)])
     trials = _trials(request, space)
-    notes = list(_check_objective(objective, task))
+    notes = [note for each in objectives for note in _check_objective(each, task)]
+    if request.schedule == "rung" and task.schedule is None:
+        notes.append("the task has no schedule, so --schedule rung changes nothing")
     plan, line = _plan(request, host)
     spec = SearchSpec(
         recipe=request.recipe,
@@ -80,7 +91,9 @@ def ask(request: Request, host: Host) -> Asked:
         method=request.method,
         trials=trials,
         reduction=request.reduction,
-        objective=objective,
+        schedule=request.schedule,
+        objective=objectives[0],
+        more=objectives[1:],
         seed=request.seed,
         seeds=request.seeds,
         points=request.points,
@@ -95,6 +108,7 @@ def ask(request: Request, host: Host) -> Asked:
 
 def _check(request: Request) -> None:
     check_method(request.method)
+    check_schedule(request.schedule)
     if request.method == "tpe":
         from hotlap.search.tpe import load_optuna
 
@@ -111,6 +125,18 @@ def _check(request: Request) -> None:
         )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials {request.trials} is not valid. Expected: 1 or more.")
+
+
+def _objectives(request: Request) -> tuple[Objective, ...]:
+    found = tuple(map(Objective.parse, request.objectives))
+    names = [each.name for each in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(
+                f"--objective names '{name}' {names.count(name)} times. Expected: several "
+                "different ones, as in --objective loss --objective seconds."
+            )
+    return found
 
 
 def _first_words(space: Space) -> Sequence[str]:
@@ -180,5 +206,7 @@ def describe(spec: SearchSpec) -> str:
     """Return the search in one line."""
     names = ", ".join(spec.space)
     rungs = " -> ".join(f"{rung:,}" for rung in spec.rungs)
+    all_of = ", ".join(map(str, spec.objectives))
+    what = f"objective{'s' if spec.more else ''} {all_of}"
     stops = f"compared after {rungs} steps" if spec.method in STOPS_EARLY else f"{rungs} steps each"
-    return f"{spec.trials} trials of {names} by {spec.method}, {stops}, objective {spec.objective}"
+    return f"{spec.trials} trials of {names} by {spec.method}, {stops}, {what}"

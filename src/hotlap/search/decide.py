@@ -83,8 +83,22 @@ def _to_the_end(state: SearchState) -> Job | None:
 
 
 def finalists(state: SearchState) -> list[TrialState]:
-    """Return the best trials that were trained to the end."""
-    return state.ranked(len(state.spec.rungs) - 1)[:REPEATED]
+    """Return the best trials that were trained to the end.
+
+    With several objectives, the best one in each of them is among these.
+    """
+    last = len(state.spec.rungs) - 1
+    ranked = state.ranked(last)
+    if not state.spec.more:
+        return ranked[:REPEATED]
+    front = state.front(last)
+    ends = [
+        min(front, key=lambda trial: (state.ranks_at(trial, last) or ())[axis])
+        for axis in range(len(state.spec.objectives))
+        if front
+    ]
+    found = list({trial.number: trial for trial in [*ends, *ranked]}.values())
+    return found[: max(REPEATED, len({trial.number for trial in ends}))]
 
 
 def _repeat(state: SearchState) -> Job | None:

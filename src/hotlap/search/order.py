@@ -35,12 +35,14 @@ class Order:
     """Optimizer steps of the trial at the rung."""
     repeat: int
     """Added to the task's seed."""
-    objective: str
+    objectives: tuple[str, ...]
     plan: Mapping[str, Any]
     device: str | None
     threads: int
     slot: int = 0
     """Number of the worker, from 0."""
+    whole: int | None = None
+    """Steps of the whole trial, if its schedule is to end at `until`; None for the task's own."""
     cwd: str | None = None
     """Working folder of the process; that of its parent if None."""
 
@@ -51,7 +53,8 @@ class Order:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Order":
         """Return what `to_json` gave."""
-        return cls(**{**data, "words": tuple(data["words"])})
+        plain = {**data, "words": tuple(data["words"]), "objectives": tuple(data["objectives"])}
+        return cls(**plain)
 
 
 def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: int = 0) -> Order:
@@ -71,11 +74,12 @@ def order_of(spec: SearchSpec, job: Job, trial: TrialState, folder: Path, slot: 
         folder=str(trial_folder(folder, job)),
         until=spec.rungs[job.rung],
         repeat=job.repeat,
-        objective=spec.objective.name,
+        objectives=tuple(each.name for each in spec.objectives),
         plan=spec.plan,
         device=spec.device,
         threads=spec.threads,
         slot=slot,
+        whole=spec.rungs[-1] if spec.schedule == "rung" else None,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hotlap.search.decide import finalists, repeated
 from hotlap.search.parameters import words_of
 from hotlap.search.spec import Objective
-from hotlap.search.state import DONE, SearchState, TrialState
+from hotlap.search.state import SearchState, TrialState
 
 _LEVEL = 0.05
 """Chance that two equal configurations are called different, each way."""
@@ -103,27 +103,49 @@ class SearchResult:
         return fmean(values) if values and len(values) == self.state.spec.seeds else None
 
     def values_of(self, trial: TrialState) -> list[float]:
-        """Return the objective with each of the other seeds that gave one."""
-        done = sorted(trial.repeats.items())
-        return [o.value for _, o in done if o.state == DONE and o.value is not None]
+        """Return the first objective with each of the other seeds that gave one."""
+        return [values[0] for values in self._repeats_of(trial).values()]
+
+    def _repeats_of(self, trial: TrialState) -> dict[int, tuple[float, ...]]:
+        """Return the objectives with each of the other seeds that gave them."""
+        found = {seed: self.state.values_of(each) for seed, each in sorted(trial.repeats.items())}
+        return {seed: values for seed, values in found.items() if values is not None}
 
     @property
     def comparison(self) -> Comparison | None:
         """The best configuration against the recipe's own; None if these cannot be compared."""
-        best, own = self.best, self.state.trials[0] if self.state.trials else None
-        if best is None or own is None or self.state.spec.defaults is None or best is own:
+        return None if self.best is None else self.compared(self.best)
+
+    def compared(self, trial: TrialState, axis: int = 0) -> Comparison | None:
+        """Return a configuration against the recipe's own, over the seeds that both have.
+
+        Args:
+            trial: the configuration.
+            axis: number of the objective.
+
+        Returns:
+            None if they cannot be compared.
+        """
+        own = self.state.trials[0]
+        if self.state.spec.defaults is None or trial is own:
             return None
-        pairs = []
-        for seed in range(1, self.state.spec.seeds + 1):
-            pair = best.repeats.get(seed), own.repeats.get(seed)
-            values = [each.value for each in pair if each is not None and each.value is not None]
-            if len(values) == len(pair):
-                pairs.append(values)
-        if len(pairs) < LEAST_SEEDS:
+        ours, theirs = self._repeats_of(trial), self._repeats_of(own)
+        seeds = sorted(ours.keys() & theirs.keys())
+        if len(seeds) < LEAST_SEEDS:
             return None
         return Comparison.of(
-            [each for each, _ in pairs], [each for _, each in pairs], self.state.spec.objective
+            [ours[seed][axis] for seed in seeds],
+            [theirs[seed][axis] for seed in seeds],
+            self.state.spec.objectives[axis],
         )
+
+    @property
+    def front(self) -> list[TrialState]:
+        """Trials to the end of which none is better than another in all objectives, by the first
+        one; empty with one objective, of which there is a best one."""
+        spec, last = self.state.spec, len(self.state.spec.rungs) - 1
+        found = self.state.front(last) if spec.more else []
+        return sorted(found, key=lambda trial: (self.state.ranks_at(trial, last), trial.number))
 
     @property
     def full_steps(self) -> int:
@@ -175,11 +197,31 @@ class SearchResult:
             "command": None if best is None else self.command(best),
             "repeated": [trial.number for trial in repeated(self.state)],
             "comparison": None if comparison is None else dict(vars(comparison)),
+            "front": [self._front_json(trial) for trial in self.front],
             "steps": self.state.steps,
             "full_steps": self.full_steps,
             "repeat_steps": self.repeat_steps,
             "stopped_early": self.stopped_early,
             "failures": self.failures,
+        }
+
+    def objectives_of(self, trial: TrialState) -> dict[str, float]:
+        """Return what a trial has last shown of each objective, by name; empty if it failed."""
+        values = self.state.values_of(trial.last) or ()
+        names = [each.name for each in self.state.spec.objectives]
+        return dict(zip(names, values, strict=False))
+
+    def _front_json(self, trial: TrialState) -> dict[str, Any]:
+        compared = {
+            each.name: None if found is None else dict(vars(found))
+            for axis, each in enumerate(self.state.spec.objectives)
+            for found in [self.compared(trial, axis)]
+        }
+        return {
+            "number": trial.number,
+            "values": self.objectives_of(trial),
+            "command": self.command(trial),
+            "comparisons": compared,
         }
 
     def _trial_json(self, trial: TrialState) -> dict[str, Any]:
@@ -190,6 +232,8 @@ class SearchResult:
             "state": "open" if last is None else last.state,
             "step": trial.steps,
             "value": None if last is None else last.value,
+            "values": self.objectives_of(trial),
+            "is_too_large": last is not None and self.state.is_too_large(last),
             "measures": {} if last is None else dict(last.measures),
             "seconds": 0.0 if last is None else last.seconds,
             "memory_bytes": 0 if last is None else last.memory_bytes,

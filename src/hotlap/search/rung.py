@@ -26,6 +26,7 @@ from hotlap.errors import DoesNotFit, StorageError
 from hotlap.plan import Plan
 from hotlap.recipe import as_command_line, load
 from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
+from hotlap.search.own_schedule import at_rung
 from hotlap.search.space import Value
 
 _MEASURED = "measured-{}.json"
@@ -66,6 +67,8 @@ class _Job:
         with as_command_line(order.recipe, order.words):
             recipe = load(order.recipe)
             task, values = recipe.task(order.words), recipe.values(order.words)
+            if order.whole is not None:
+                task = at_rung(task, order.until, order.whole)
             return train(
                 replace(task, seed=task.seed + order.repeat),
                 Plan(order.plan),
@@ -111,18 +114,20 @@ class _Job:
     def _outcome(self, report: TrainingReport) -> dict[str, Any]:
         found = json.loads((self.folder / _MEASURED.format(self.order.until)).read_text())
         named = {"seconds": found["seconds"], "memory": found["memory_bytes"], **found["measures"]}
-        value = named.get(self.order.objective)
-        if value is None:
-            return {"state": "usage", "error": _not_measured(self.order.objective, named)}
-        is_finite = math.isfinite(value)
+        objectives = self.order.objectives
+        for name in objectives:
+            if named.get(name) is None:
+                return {"state": "usage", "error": _not_measured(name, named)}
+        wrong = next((name for name in objectives if not math.isfinite(named[name])), None)
+        is_finite = wrong is None
         return {
             "state": "done" if is_finite else "nan",
             "step": report.steps,
-            "value": value if is_finite else None,
+            "value": named[objectives[0]] if is_finite else None,
             "measures": {k: v for k, v in found["measures"].items() if math.isfinite(v)},
             "seconds": found["seconds"],
             "memory_bytes": found["memory_bytes"],
-            "error": "" if is_finite else f"{self.order.objective} is {value}",
+            "error": "" if wrong is None else f"{wrong} is {named[wrong]}",
             "is_over": not report.is_stopped,
         }
 

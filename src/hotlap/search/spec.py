@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from hotlap.errors import UsageError, unknown_name
+from hotlap.errors import UnknownName, UsageError, unknown_name
 from hotlap.search.space import Value
 
 METHODS = ("asha", "random", "grid", "hyperband", "tpe")
 STOPS_EARLY = ("asha", "hyperband")
+SCHEDULES = ("whole", "rung")
 _MINIMIZED = ("loss", "seconds", "memory")
 _RUNGS = 3
 
@@ -64,7 +65,12 @@ class SearchSpec:
     trials: int = 24
     reduction: int = 3
     """One of this many trials goes on from a rung to the next one."""
+    schedule: str = "whole"
+    """`whole`: trials keep the schedule of the whole run; `rung`: it ends where they are
+    compared."""
     objective: Objective = field(default_factory=Objective)
+    more: tuple[Objective, ...] = ()
+    """Further objectives: trials are then compared in all of them at once."""
     seed: int = 0
     seeds: int = 3
     """Other seeds that the best configurations are repeated with."""
@@ -80,9 +86,15 @@ class SearchSpec:
     digest: str = ""
     """Of the recipe's file."""
 
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """All objectives, the first one first."""
+        return (self.objective, *self.more)
+
     def to_json(self) -> dict[str, Any]:
         """Return it as the journal's first line."""
-        return {**asdict(self), "objective": str(self.objective)}
+        more = [str(each) for each in self.more]
+        return {**asdict(self), "objective": str(self.objective), "more": more}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -90,6 +102,7 @@ class SearchSpec:
         names = {each.name for each in fields(cls)}
         values: dict[str, Any] = {key: value for key, value in data.items() if key in names}
         values["objective"] = Objective.parse(data["objective"])
+        values["more"] = tuple(Objective.parse(each) for each in data.get("more", ()))
         for key in ("args", "rungs"):
             values[key] = tuple(values[key])
         return cls(**values)
@@ -109,9 +122,13 @@ class SearchSpec:
 def check_method(method: str) -> None:
     """Raise UnknownName for a method that does not exist."""
     if method not in METHODS:
-        from hotlap.errors import UnknownName
-
         raise UnknownName(unknown_name(method, METHODS, "--method"))
+
+
+def check_schedule(schedule: str) -> None:
+    """Raise UnknownName for a choice of schedule that does not exist."""
+    if schedule not in SCHEDULES:
+        raise UnknownName(unknown_name(schedule, SCHEDULES, "--schedule"))
 
 
 def rungs_of(method: str, max_steps: int, grace: int | None, reduction: int) -> tuple[int, ...]:

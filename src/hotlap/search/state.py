@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hotlap.search.fronts import best_first, first_front
 from hotlap.search.space import Value
 from hotlap.search.spec import SearchSpec
 
@@ -41,6 +42,11 @@ class Outcome:
     error: str = ""
     is_over: bool = False
     """Nothing is left to train, whatever rungs there are."""
+
+    def named(self, name: str) -> float | None:
+        """Return what an objective of that name was here, None if it was not measured."""
+        built_in = {"seconds": self.seconds, "memory": float(self.memory_bytes)}
+        return {**built_in, **self.measures}.get(name)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a line of the journal."""
@@ -119,22 +125,49 @@ class SearchState:
         """Steps that the search has taken, without repeats."""
         return sum(trial.steps for trial in self.trials)
 
-    def value_at(self, trial: TrialState, rung: int) -> float | None:
-        """Return the objective of a trial at a rung, None if it is not there or is no candidate."""
-        outcome = trial.outcomes.get(rung)
+    def values_of(self, outcome: Outcome | None) -> tuple[float, ...] | None:
+        """Return the objectives of an outcome; None if there is none, or one was not measured."""
         if outcome is None or outcome.state != DONE or outcome.value is None:
             return None
+        more = [outcome.named(each.name) for each in self.spec.more]
+        known = [each for each in more if each is not None]
+        return (outcome.value, *known) if len(known) == len(more) else None
+
+    def is_too_large(self, outcome: Outcome) -> bool:
+        """True if a trial held more memory than candidates may."""
         limit = self.spec.memory_bytes
-        return None if limit is not None and outcome.memory_bytes > limit else outcome.value
+        return limit is not None and outcome.memory_bytes > limit
+
+    def ranks_at(self, trial: TrialState, rung: int) -> tuple[float, ...] | None:
+        """Return the objectives of a trial at a rung, the smaller the better; None if it is not
+        there or is no candidate."""
+        outcome = trial.outcomes.get(rung)
+        values = self.values_of(outcome)
+        if outcome is None or values is None or self.is_too_large(outcome):
+            return None
+        return tuple(
+            each.rank(value) for each, value in zip(self.spec.objectives, values, strict=True)
+        )
 
     def ranked(self, rung: int, trials: Iterable[TrialState] | None = None) -> list[TrialState]:
         """Return the candidates at a rung, the best first; equal ones by their number."""
-        found = [
-            (self.spec.objective.rank(value), trial.number, trial)
-            for trial in (self.trials if trials is None else trials)
-            if (value := self.value_at(trial, rung)) is not None
+        found, points = self._candidates(rung, self.trials if trials is None else trials)
+        return [found[index] for index in best_first(points)]
+
+    def front(self, rung: int) -> list[TrialState]:
+        """Return the candidates at a rung of which none is better than another in everything."""
+        found, points = self._candidates(rung, self.trials)
+        return [found[index] for index in first_front(points)]
+
+    def _candidates(
+        self, rung: int, trials: Iterable[TrialState]
+    ) -> tuple[list[TrialState], list[tuple[float, ...]]]:
+        rows = [
+            (trial, ranks)
+            for trial in sorted(trials, key=lambda each: each.number)
+            if (ranks := self.ranks_at(trial, rung)) is not None
         ]
-        return [trial for *_, trial in sorted(found, key=lambda each: each[:2])]
+        return [trial for trial, _ in rows], [ranks for _, ranks in rows]
 
 
 def replay(spec: SearchSpec, records: Iterable[Mapping[str, Any]]) -> SearchState:

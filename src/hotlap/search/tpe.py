@@ -47,7 +47,8 @@ def suggest(distributions: Mapping[str, Distribution], state: SearchState) -> di
         # `constant_liar` is marked as experimental.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-    study = optuna.create_study(sampler=sampler)
+    directions = ["minimize"] * len(state.spec.objectives)
+    study = optuna.create_study(sampler=sampler, directions=directions)
     for trial in _history(optuna, state, distributions, spaces):
         study.add_trial(trial)
     asked = study.ask(spaces)
@@ -61,13 +62,12 @@ def _history(
     spaces: Mapping[str, Any],
 ) -> list[Any]:
     """Return the trials as Optuna's; those outside of the space are unknown to it."""
-    rank = state.spec.objective.rank
     values = {
-        trial.number: rank(value)
+        trial.number: ranks
         for trial in state.trials
-        if (value := _value_of(state, trial)) is not None
+        if (ranks := _ranks_of(state, trial)) is not None
     }
-    worst = max(values.values(), default=None)
+    worst = [max(column) for column in zip(*values.values(), strict=True)] or None
     found = []
     for trial in state.trials:
         if not all(_holds(each, trial.values[name]) for name, each in distributions.items()):
@@ -83,7 +83,7 @@ def _history(
         found.append(
             optuna.trial.create_trial(
                 state=kinds.RUNNING if running else kinds.COMPLETE,
-                value=None if running else value,
+                values=None if running else value,
                 params={
                     name: _from_value(distributions[name], trial.values[name]) for name in spaces
                 },
@@ -93,9 +93,9 @@ def _history(
     return found
 
 
-def _value_of(state: SearchState, trial: TrialState) -> float | None:
+def _ranks_of(state: SearchState, trial: TrialState) -> tuple[float, ...] | None:
     last = trial.last
-    return None if last is None or last.state != DONE else state.value_at(trial, last.job.rung)
+    return None if last is None or last.state != DONE else state.ranks_at(trial, last.job.rung)
 
 
 def _of_optuna(optuna: Any, each: Distribution) -> Any:

@@ -1,9 +1,10 @@
 """`compare_runs`: what two runs differ in, and where their values ended."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hotlap.track.findings import KINDS, figures_of, subject_of
 from hotlap.track.run_file import RunInfo
 from hotlap.track.runs import Run
 from hotlap.track.tracker import flatten
@@ -46,6 +47,8 @@ class Comparison:
     """The last ones."""
     system: tuple[TwoValues, ...]
     """The means of system metrics."""
+    findings: tuple[Difference, ...] = ()
+    """Figures of what the folders keep, those that are alike included; a part is a kind."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `hotlap runs compare --json` prints it."""
@@ -54,6 +57,7 @@ class Comparison:
             "differences": list(self.differences),
             "values": list(self.values),
             "system": list(self.system),
+            "findings": list(self.findings),
         }
 
 
@@ -72,7 +76,20 @@ def compare_runs(first: Run, second: Run) -> Comparison:
         tuple(differences),
         _side_by_side(first.last(), second.last()),
         _side_by_side(first.system_means(), second.system_means()),
+        tuple(_findings(first, second)),
     )
+
+
+def _findings(first: Run, second: Run) -> Iterator[Difference]:
+    for kind in KINDS:
+        if kind not in first.findings and kind not in second.findings:
+            continue
+        mine, theirs = (
+            figures_of(kind, run.findings[kind]) if kind in run.findings else {}
+            for run in (first, second)
+        )
+        for name in dict.fromkeys([*mine, *theirs]):
+            yield Difference(kind, name, mine.get(name), theirs.get(name))
 
 
 def _side_by_side(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[TwoValues, ...]:
@@ -90,11 +107,8 @@ def summary(run: Run) -> dict[str, Any]:
         "began": info.began,
         "seconds": run.seconds,
         "steps": run.steps,
-        "recipe": _subject_of(info.task),
+        "recipe": subject_of(info.task),
         "plan": sorted(info.plan),
         "last": run.last(),
+        "findings": {kind: figures_of(kind, each) for kind, each in run.findings.items()},
     }
-
-
-def _subject_of(task: Mapping[str, Any]) -> str | None:
-    return next((task[name] for name in ("recipe", "script", "module") if name in task), None)

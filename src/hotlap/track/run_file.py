@@ -13,6 +13,8 @@ import psutil
 RUN = "run.json"
 SCHEMA = 1
 RUNNING, FINISHED, STOPPED, FAILED, KILLED = "running", "finished", "stopped", "failed", "killed"
+MEASURED = "measured"
+"""Nothing was trained yet: the folder keeps what was found out, see `findings`."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class RunInfo:
     """As `2026-11-25T21:04:09.120+00:00`."""
     ended: str | None = None
     state: str = RUNNING
-    """`running`, `finished`, `stopped` (asked to, and can be resumed) or `failed`. Read back,
-    `killed` for one that is running by the file, and whose process has ended."""
+    """`running`, `finished`, `stopped` (asked to, and can be resumed), `failed` or `measured`. Read
+    back, `killed` for one that is running by the file, and whose process has ended."""
     error: str | None = None
     """Why it failed."""
     resumed: tuple[Mapping[str, Any], ...] = ()

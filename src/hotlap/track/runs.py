@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hotlap.errors import MissingFile
+from hotlap.track.findings import read_findings
 from hotlap.track.metrics_file import METRICS, read_records
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record, valid_records
 from hotlap.track.run_file import RUN, RunInfo
@@ -35,6 +37,11 @@ class Run:
     """Without those that a resume has superseded."""
     unreadable: int = 0
     """Lines of `metrics.jsonl` that hold no record."""
+
+    @cached_property
+    def findings(self) -> Mapping[str, Mapping[str, Any]]:
+        """The documents that the folder keeps, by their kind."""
+        return read_findings(self.folder)
 
     @cached_property
     def curves(self) -> Mapping[str, Curve]:

@@ -14,8 +14,10 @@ from hotlap.host.facts import Host
 from hotlap.lab.coverage import Limit
 from hotlap.lab.curves import loss_curves
 from hotlap.lab.sampled_steps import Check
+from hotlap.plan import Plan
 from hotlap.report import jsonout
 from hotlap.report.page.sources import document_of
+from hotlap.tuning.checking import PlanComparison
 from tests.report.test_diagnosis import FOUND as DIAGNOSIS
 from tests.report.test_memory_page import TRACE as MEMORY
 from tests.report.test_training import DONE as TRAINING
@@ -69,6 +71,12 @@ def memory() -> dict[str, Any]:
     return read("memory", MemoryDiagnosis("train.py", replace(MEMORY), ()).to_json(), "diagnose")
 
 
+def verdict() -> dict[str, Any]:
+    plans = (Plan(), Plan({"autocast": {"dtype": "bf16"}}))
+    applied = [{"name": "autocast", "state": "applied", "why": "in 3 regions"}]
+    return read("verdict", PlanComparison("train.py", plans, PROVEN, applied).to_json(), "verify")
+
+
 def story() -> dict[str, Any]:
     runs = [{"name": "plain", "seconds": 20.25, "last_line": ["epoch 3: loss 0.321"]}]
     return read("demo", {"diagnosis": diagnosis(), "tuning": tuning(), "runs": runs}, "demo")
@@ -110,6 +118,26 @@ def search(verdict: str = "better") -> dict[str, Any]:
         "failures": {"nan": 1},
     }
     return read("search", data, "search")
+
+
+def search_with_front() -> dict[str, Any]:
+    """Return what a search with two objectives prints: two trials are on the front."""
+    document = search()
+    document["search"]["more"] = ["min:seconds"]
+    for each in document["trials"]:
+        each["seconds"] += 5.0 * (each["number"] == 11)
+        each["values"] = {"loss": each["value"], "seconds": each["seconds"]}
+    same = {"verdict": "same", "gain": -1.0, "low": -3.0, "high": 1.0, "seeds": 3}
+    document["front"] = [
+        {
+            "number": number,
+            "values": document["trials"][number]["values"],
+            "command": f"hotlap train recipe.py --lr 0.0{number}",
+            "comparisons": {"loss": same if number == 11 else None, "seconds": None},
+        }
+        for number in (11, 3)
+    ]
+    return document
 
 
 def trial(number: int) -> dict[str, Any]:
@@ -180,10 +208,12 @@ def all_documents(folder: Path) -> dict[str, dict[str, Any]]:
         "diagnosis": diagnosis(),
         "tuning": tuning(),
         "tuning without a gain": tuning_without_gain(),
+        "verdict": verdict(),
         "training": training(),
         "memory": memory(),
         "demo": story(),
         "search": search(),
+        "search with a front": search_with_front(),
         "run": run(folder),
         "comparison": comparison(folder),
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 from hotlap.report.page import figures
 from hotlap.report.page.history import curve_of, extent_of, last_of, names_of
+from hotlap.report.page.kept import section_of_both
 from hotlap.report.page.run import value_in_words
 from hotlap.report.page.training import chart_of
 from hotlap.report.page.view import (
@@ -32,7 +33,7 @@ def page_of_comparison(document: Document) -> Page:
     """Return the page of two runs."""
     runs = list_of(document, "runs")
     names = [str(run.get("folder")) for run in runs]
-    sections = [_differences(runs, names), _last_values(runs, names)]
+    sections = [_differences(runs, names), _last_values(runs, names), section_of_both(runs, names)]
     for kind, title in _KINDS:
         sections.append(Section(title, _charts(runs, names, kind)))
     return Page(

@@ -8,7 +8,17 @@ from typing import Any
 from hotlap.errors import MissingFile, UsageError
 from hotlap.report.jsonout import SCHEMA
 
-KINDS = ("diagnosis", "memory", "tuning", "training", "demo", "search", "run", "comparison")
+KINDS = (
+    "diagnosis",
+    "memory",
+    "tuning",
+    "verdict",
+    "training",
+    "demo",
+    "search",
+    "run",
+    "comparison",
+)
 """Of which there is a page."""
 _KEYS = {
     "search": ("search", "trials", "comparison"),
@@ -18,7 +28,7 @@ _KEYS = {
     "training": ("epochs", "techniques", "steps"),
 }
 """Kind -> keys by which a document that does not name its kind is known, as older ones do not."""
-_SOURCES = "diagnose, tune, train, search or demo"
+_SOURCES = "diagnose, tune, verify, train, search or demo"
 
 
 def read_document(path: Path) -> dict[str, Any]:

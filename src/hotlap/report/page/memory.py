@@ -22,24 +22,25 @@ from hotlap.report.page.view import (
 
 def page_of_memory(document: Document) -> Page:
     """Return the page of what `hotlap diagnose --memory --json` prints."""
-    sections = [
-        _where(document),
-        _findings(document),
-        _autocast(document),
-        _basis(document),
-        section_of_machine(document),
-        section_of_command(document),
-    ]
+    sections = sections_of_memory(document)
+    sections += [section_of_machine(document), section_of_command(document)]
     return Page(
         "Where does the memory go?",
         str(document.get("script")),
-        _answer(document),
+        answer_of_memory(document),
         _facts(document),
-        [section for section in sections if section.blocks],
+        sections,
     )
 
 
-def _answer(document: Document) -> str:
+def sections_of_memory(document: Document) -> list[Section]:
+    """Return the sections that this has wherever it is shown."""
+    sections = [_where(document), _findings(document), _autocast(document), _basis(document)]
+    return [section for section in sections if section.blocks]
+
+
+def answer_of_memory(document: Document) -> str:
+    """Return what was found, in two sentences."""
     memory = part_of(document, "memory")
     kinds = part_of(memory, "by_kind")
     largest = max(kinds, key=lambda kind: kinds[kind], default="")

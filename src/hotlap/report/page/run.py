@@ -15,6 +15,7 @@ from hotlap.report.page.history import (
     names_of,
     values_of,
 )
+from hotlap.report.page.kept import answers_of_kept, sections_of_kept
 from hotlap.report.page.training import chart_of
 from hotlap.report.page.view import (
     Block,
@@ -29,6 +30,7 @@ from hotlap.report.page.view import (
     list_of,
     part_of,
 )
+from hotlap.track.run_file import MEASURED
 
 _MANY = 12
 """Rows from which on a table is folded."""
@@ -47,6 +49,7 @@ def page_of_run(document: Document) -> Page:
         Section("What was learned", _learned(document)),
         Section("Speed and memory", _speed(document)),
         Section("The machine meanwhile", _system(document)),
+        *sections_of_kept(document),
         section_of_task(document),
         section_of_code(document),
     ]
@@ -61,6 +64,8 @@ def page_of_run(document: Document) -> Page:
 
 def _answer(document: Document) -> str:
     info, (steps, seconds) = part_of(document, "info"), extent_of(document)
+    if info.get("state") == MEASURED:
+        return " ".join(["Nothing was trained here yet.", *answers_of_kept(document)])
     state = _STATES.get(str(info.get("state")), "left these records")
     words = f"The run {state}: {figures.number(steps)} steps in {figures.seconds(seconds)}"
     losses = list_of(part_of(part_of(document, "curves"), "step/loss"), "values")
@@ -75,7 +80,9 @@ def _answer(document: Document) -> str:
 
 def _facts(document: Document) -> list[Fact]:
     info, (steps, seconds) = part_of(document, "info"), extent_of(document)
-    facts = [Fact("steps", figures.number(steps), figures.seconds(seconds))]
+    facts = []
+    if steps:
+        facts.append(Fact("steps", figures.number(steps), figures.seconds(seconds)))
     if info.get("state"):
         facts.append(Fact("state", str(info["state"]), str(info.get("began") or "")))
     for kind, words in (("epoch", "training"), ("evaluation", "held-out")):

@@ -1,12 +1,14 @@
 """A run's folder as a JSON document: what `run.json` says, and the curves of `metrics.jsonl`."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hotlap.errors import UsageError
 from hotlap.report.jsonout import SCHEMA
+from hotlap.report.page.documents import check_document
 from hotlap.track.run_file import RUN, RunInfo
 from hotlap.track.runs import Curve, read_run
 
@@ -28,7 +30,19 @@ def document_of_run(folder: Path) -> dict[str, Any]:
         "info": _info(run.info, folder / RUN),
         "curves": {name: _points(curve) for name, curve in run.curves.items()},
         "unreadable": run.unreadable,
+        "findings": {
+            kind: _readable(each, folder / f"{kind}.json") for kind, each in run.findings.items()
+        },
     }
+
+
+def _readable(document: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Return a document that the folder keeps, or why it cannot be shown."""
+    try:
+        check_document(document, f"'{path}'")
+    except UsageError as error:
+        return {"unreadable": str(error)}
+    return document
 
 
 def _info(info: RunInfo | None, path: Path) -> dict[str, Any]:

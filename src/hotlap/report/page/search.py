@@ -5,6 +5,7 @@ from typing import Any
 from hotlap.report.page import figures
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.curves import Curve, draw_curves
+from hotlap.report.page.front import objectives_of, section_of_front
 from hotlap.report.page.importance import LEAST_TRIALS, importances
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
@@ -24,6 +25,10 @@ from hotlap.report.page.view import (
 )
 
 _LOG = ("loguniform", "poweroftwo")
+_SCHEDULES = {
+    "whole": "that of the whole run",
+    "rung": "ends where trials are compared, longer after each promotion",
+}
 _GOOD = 1 / 3
 """Share of trials that are drawn as the better ones."""
 
@@ -32,6 +37,7 @@ def page_of_search(document: Document) -> Page:
     """Return the page of what `hotlap search --json` prints."""
     spec = part_of(document, "search")
     sections = [
+        section_of_front(document),
         _best(document),
         _history(document),
         _parameters(document),
@@ -51,10 +57,8 @@ def page_of_search(document: Document) -> Page:
 
 
 def _objective(document: Document) -> tuple[str, bool]:
-    """Return the name of what was compared, and whether more of it is better."""
-    words = str(part_of(document, "search").get("objective"))
-    direction, _, name = words.partition(":")
-    return name or words, direction == "max"
+    """Return the name of what was compared first, and whether more of it is better."""
+    return objectives_of(document)[0]
 
 
 def _answer(document: Document) -> str:
@@ -63,6 +67,12 @@ def _answer(document: Document) -> str:
     if not best:
         return "No trial gave a value: see below why each has failed."
     what = f"trial {best.get('number')}, {name} {figures.number(best.get('value'))}"
+    front = list_of(document, "front")
+    if front:
+        names = " and ".join(each for each, _ in objectives_of(document))
+        plural = "s" if len(front) > 1 else ""
+        words = f"{len(front)} configuration{plural} that no other one beats in {names} at once."
+        return f"{words} The best one in {name} is {what}."
     if not found:
         return (
             f"The best configuration is {what}. It was not compared with the recipe's own over "
@@ -135,8 +145,8 @@ def _best(document: Document) -> Section:
         )
         title = f"How much better the best configuration is, in {name}, with its interval"
         caption = (
-            "Both were trained again with other seeds; the mean of the differences by seed, with "
-            "its 95 % interval. To the right of 0, the best configuration is better."
+            "Both were trained again with other seeds; the median of the differences between them, "
+            "with its 90 % interval. To the right of 0, the best configuration is better."
         )
         blocks.append(
             Chart.of(
@@ -321,9 +331,10 @@ def _asked(document: Document) -> Section:
     ]
     rows = [
         ("method", str(spec.get("method"))),
-        ("objective", str(spec.get("objective"))),
+        ("objective", ", ".join([str(spec.get("objective")), *map(str, list_of(spec, "more"))])),
         ("compared after", ", ".join(map(figures.number, list_of(spec, "rungs"))) + " steps"),
         ("one of this many continues", figures.number(spec.get("reduction"))),
+        ("schedule of a trial", _SCHEDULES.get(str(spec.get("schedule") or "whole"), "")),
         ("seed of the search", str(spec.get("seed"))),
         ("plan of each trial", figures.plan(spec.get("plan"))),
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import UsageError
+from hotlap.report.page.compared import page_of_compared
 from hotlap.report.page.comparison import page_of_comparison
 from hotlap.report.page.diagnosis import page_of_diagnosis
 from hotlap.report.page.documents import check_document
@@ -22,6 +23,7 @@ from hotlap.report.printable import printable
 _PAGES: dict[str, Callable[[Document], Page]] = {
     "diagnosis": page_of_diagnosis,
     "tuning": page_of_tuning,
+    "verdict": page_of_compared,
     "training": page_of_training,
     "memory": page_of_memory,
     "search": page_of_search,

@@ -1,0 +1,76 @@
+"""What a run's folder keeps beside its records: the sections of its diagnosis, tuning and so on."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from hotlap.report.page import figures
+from hotlap.report.page.compared import answer_of_compared, sections_of_compared
+from hotlap.report.page.diagnosis import answer_of_diagnosis, sections_of_diagnosis
+from hotlap.report.page.machine import made_by
+from hotlap.report.page.memory import answer_of_memory, sections_of_memory
+from hotlap.report.page.tuning import answer_of_tuning, sections_of_tuning
+from hotlap.report.page.view import Block, Code, Document, Section, Table, Text, part_of
+from hotlap.track.findings import KINDS, figures_of
+
+
+class _Kind(NamedTuple):
+    title: str
+    answer: Callable[[Document], str]
+    sections: Callable[[Document], list[Section]]
+
+
+_KINDS = {
+    "diagnosis": _Kind("Why it is slow", answer_of_diagnosis, sections_of_diagnosis),
+    "memory": _Kind("Where the memory goes", answer_of_memory, sections_of_memory),
+    "tuning": _Kind("What makes it faster", answer_of_tuning, sections_of_tuning),
+    "verdict": _Kind("Whether it learns the same", answer_of_compared, sections_of_compared),
+}
+
+
+def sections_of_kept(document: Document) -> Iterator[Section]:
+    """Give the sections of everything that was found out about a run, each under its answer."""
+    for kind, what in _KINDS.items():
+        found = part_of(part_of(document, "findings"), kind)
+        if not found:
+            continue
+        if found.get("unreadable"):
+            yield Section(what.title, [Text(str(found["unreadable"]))])
+            continue
+        made = made_by(found)
+        blocks: list[Block] = [Text(what.answer(found))]
+        if made.get("command"):
+            blocks += [Text(f"Measured on {made.get('time')}, by:"), Code(str(made["command"]))]
+        yield Section(what.title, blocks)
+        yield from what.sections(found)
+
+
+def answers_of_kept(document: Document) -> list[str]:
+    """Return the answer of everything that was found out, in its order."""
+    kept = part_of(document, "findings")
+    return [
+        what.answer(part_of(kept, kind))
+        for kind, what in _KINDS.items()
+        if part_of(kept, kind) and not part_of(kept, kind).get("unreadable")
+    ]
+
+
+def section_of_both(runs: list[Document], names: list[str]) -> Section:
+    """Return the figures of what the folders of two runs keep, side by side."""
+    rows = []
+    for kind in KINDS:
+        found = [part_of(part_of(run, "findings"), kind) for run in runs]
+        known = [figures_of(kind, each) if each else {} for each in found]
+        for name in dict.fromkeys(key for each in known for key in each):
+            values = [_value(name, each.get(name)) for each in known]
+            rows.append((f"{kind}: {name.replace('_', ' ')}", *values))
+    return Section("What was found out", [Table(("what", *names), rows)] if rows else [])
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("_bytes"):
+        return figures.size(value)
+    if name.endswith("_ms"):
+        return figures.ms(value)
+    return figures.number(value) if figures.is_number(value) else str(value)

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -23,15 +24,20 @@ from hotlap.attach.learning.workers import Workers
 from hotlap.diagnosis.causes import watch
 from hotlap.lab.trial import Lab
 from hotlap.rules import nominate, registry
+from hotlap.trace.events import Events
 from hotlap.trace.learning import LossFacts
 
 SCORES = torch.randn(6, 3, requires_grad=True)
 LABELS = torch.randint(0, 3, (6,))
 
 
+def learning() -> WatchLearning:
+    return WatchLearning(SimpleNamespace(steps=0), Events())  # pyright: ignore[reportArgumentType]
+
+
 def seen(loss: Any) -> LossFacts:
     losses = Losses()
-    losses.add("a.py:1", loss, is_narrow=False, is_evaluating=False)
+    losses.add((None, 0), loss, is_narrow=False, is_evaluating=False)
     (found,) = losses.facts()
     return found
 
@@ -54,14 +60,14 @@ def test_a_loss_is_a_mean_that_nothing_divides(loss: Any, is_mean: bool) -> None
 
 
 def test_what_a_scaler_multiplies_is_no_weight_of_the_loss() -> None:
-    watched, loss = WatchLearning(), nn.functional.cross_entropy(SCORES, LABELS)
+    watched, loss = learning(), nn.functional.cross_entropy(SCORES, LABELS)
     scaled, again = loss * 65536.0, loss / 4 * 65536.0
     for given in (scaled, again):
         watched.loss_scaled(given, None)
         watched.backward_begins(given)
         assert watched.facts().losses[0].is_mean is (given is scaled)
     # One that the script has multiplied by as much.
-    watched = WatchLearning()
+    watched = learning()
     watched.backward_begins(loss * 65536.0)
     assert not watched.facts().losses[0].is_mean
 

@@ -16,6 +16,7 @@ from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Session
 from hotlap.attach.roles.verify import Verify, _Inputs
+from hotlap.device import switches
 from hotlap.plan import Plan
 from hotlap.rng import rng_states, set_rng_states
 from hotlap.trace.recorder import Limits
@@ -169,6 +170,7 @@ def test_a_script_that_captures_its_own_steps_is_refused_at_once(
     said: list[tuple[str, str]] = []
     channel: Any = SimpleNamespace(send=lambda kind, **values: said.append((kind, values["error"])))
     options = {"started": 0.0, "folder": str(tmp_path)}
+    monkeypatch.setattr(switches, "has_cuda", lambda: True)
     watch = Watch(
         Session(Config("observe", options=options), channel, PlanInProcess(Plan())), Limits()
     )

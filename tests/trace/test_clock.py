@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.session import Session
+from hotlap.plan import Plan
 from hotlap.trace.clock import (
     BACKWARD,
     DATA,
@@ -17,6 +21,8 @@ from hotlap.trace.clock import (
     phase_clock,
 )
 from hotlap.trace.facts import device_of, place_of
+from hotlap.trace.recorder import Limits
+from hotlap.trial.protocol import Config
 
 
 class Ticks:
@@ -77,13 +83,15 @@ def test_what_follows_a_boundary_belongs_to_the_next_step_unless_another_comes()
 
 
 def test_a_nested_phase_goes_back_to_the_one_around_it() -> None:
-    ticks = Ticks()
-    clock = PhaseClock(ticks)
+    ticks, channel = Ticks(), SimpleNamespace()
+    config = Config("observe", options={"started": 0.0})
+    watch = Watch(Session(config, channel, PlanInProcess(Plan())), Limits())  # pyright: ignore[reportArgumentType]
+    clock = watch.recorder.clock = PhaseClock(ticks)
     clock.enter(BACKWARD)
     ticks.now += 1
-    clock.enter_nested(OPTIMIZER)
+    watch.zeroing_begins()
     ticks.now += 2
-    clock.leave_nested()
+    watch.zeroing_ends()
     ticks.now += 4
     clock.mark_boundary()
     assert clock.take() == [0, 0, 5, 2, 0]

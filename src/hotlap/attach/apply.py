@@ -48,6 +48,9 @@ class PlanInProcess:
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
         self._on_optimizers = self.wants("optimizer")
+        self.follows_steps = self._on_optimizers
+        """True if `step_begins` and `step_ends` do anything: a plan without techniques of an
+        optimizer or of the process is not told of steps."""
         self._switched_off: dict[str, str] = {}
 
     def _is_on_ranks(self) -> bool:
@@ -62,6 +65,7 @@ class PlanInProcess:
         # Before the script has chosen a device: nothing may be begun on one.
         device = "cuda" if switches.has_cuda() else "cpu"
         self._after_step = self._applied.start(device).after_step
+        self.follows_steps = self._on_optimizers or bool(self._after_step)
 
     def wants(self, seam: str) -> bool:
         """True if a technique of the plan acts at that seam."""

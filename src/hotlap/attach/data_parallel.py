@@ -28,23 +28,23 @@ class Wrappers:
     """Counts the sums of gradients over ranks, and looks what the search for parameters found."""
 
     def __init__(self) -> None:
-        self._known: list[_Wrapper] = []
+        self.known: list[_Wrapper] = []
 
     def add(self, module: Any) -> None:
         """Follow a module, if it is a wrapper."""
         if isinstance(module, DistributedDataParallel):
-            self._known.append(_Wrapper(module))
+            self.known.append(_Wrapper(module))
 
     def forward_ends(self, module: Any) -> None:
         """A training forward of a module has ended."""
-        for each in self._known:
+        for each in self.known:
             # False within `no_sync`.
             if each.module is module and module.require_backward_grad_sync:
                 each.is_pending = True
 
     def backward_begins(self) -> None:
         """The outermost backward begins."""
-        for each in self._known:
+        for each in self.known:
             each.sums += each.is_pending
             each.is_pending = False
 
@@ -67,9 +67,9 @@ class Wrappers:
         Args:
             steps: iterations of the training loop.
         """
-        if not self._known or not steps:
+        if not self.known or not steps:
             return None
-        most = max(self._known, key=lambda each: each.sums)
+        most = max(self.known, key=lambda each: each.sums)
         return GradientSums(
             per_step=most.sums / steps,
             ms=int(read_log(most.module).get("avg_backward_comm_time", 0)) / 1e6,
@@ -79,7 +79,7 @@ class Wrappers:
         )
 
     def _searching(self) -> list[_Wrapper]:
-        return [each for each in self._known if _searches(each.module)]
+        return [each for each in self.known if _searches(each.module)]
 
 
 def _searches(module: Any) -> bool:

@@ -20,6 +20,8 @@ class LiveTechniques:
         extra: techniques from outside, as `module:NAME`.
     """
 
+    follows_steps = True
+
     def __init__(
         self, plans: Sequence[Mapping[str, Mapping[str, Any]]], extra: tuple[str, ...] = ()
     ) -> None:

@@ -71,7 +71,7 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
         switches = session.config.options.get("autocast")
         parts: list[Part] = [watch, Autocast(session, watch)] if switches else [watch]
         if watch.wants_events:
-            learning = WatchLearning()
+            learning = WatchLearning(session, watch.recorder.events)
             watch.learning = learning.facts
             parts.append(learning)
         return parts

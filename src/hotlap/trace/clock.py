@@ -24,9 +24,9 @@ class PhaseClock:
         self.current = OTHER
         self._now = now
         self._last = now()
-        self._before = [0] * len(PHASES)
+        self._before: list[int] | None = None
+        """What was marked and not yet taken."""
         self._since = [0] * len(PHASES)
-        self._outer = OTHER
 
     def enter(self, phase: int) -> None:
         """From now on time belongs to `phase`."""
@@ -35,32 +35,24 @@ class PhaseClock:
         self._last = now
         self.current = phase
 
-    def enter_nested(self, phase: int) -> None:
-        """Like `enter`, until `leave_nested` goes back to what was before."""
-        self._outer = self.current
-        self.enter(phase)
-
-    def leave_nested(self) -> None:
-        self.enter(self._outer)
-
     def mark_boundary(self) -> None:
         """Everything up to now belongs to the step that is being made."""
         self.enter(self.current)
-        for phase, ns in enumerate(self._since):
-            self._before[phase] += ns
+        before, self._before = self._before, self._since
         self._since = [0] * len(PHASES)
+        if before is not None:
+            self._before = [first + then for first, then in zip(before, self._before, strict=True)]
 
     def reset(self) -> None:
         """Forget what has been measured: the run begins now."""
         self._last = self._now()
-        self._before = [0] * len(PHASES)
+        self._before = None
         self._since = [0] * len(PHASES)
 
     def take(self) -> Any:
         """Return the step up to its last boundary, ns by phase, and begin another."""
-        row = self._before
-        self._before = [0] * len(PHASES)
-        return row
+        row, self._before = self._before, None
+        return row or [0] * len(PHASES)
 
     def flush(self, rows: list[Any]) -> None:
         """Replace what `take` returned by numbers, where they had to be waited for."""

@@ -1,38 +1,63 @@
 """Events of a training loop in order, for rules about mistakes."""
 
+import sys
 from types import FrameType
 
 from hotlap.trace import frames
 from hotlap.trace.schema import Event
+from hotlap.usercode import is_users
 
 _MOST = 200_000
 """Events that are kept: the same few come in every step, and a watch is not to use up memory."""
+_NOWHERE: frames.Place = (None, 0)
 
 
 class Events:
-    """Notes what happens, with the step in which it does and the user's line that asked for it."""
+    """Notes what happens, with the step in which it does and the user's line that asked for it.
+
+    What is noted in every step is noted as it is found, and its line is looked up at the end.
+    """
 
     def __init__(self) -> None:
-        self._noted: list[tuple[int, str, str, int]] = []
+        self.newest = _NOWHERE
+        """The user's place that asked for the event that was noted last."""
+        self._noted: list[tuple[int, str, frames.Place]] = []
+        self._users: dict[str, bool] = {}
 
-    def note(self, step: int, kind: str, frame: FrameType | None) -> None:
+    def note(self, step: int, kind: str, depth: int | None = 2) -> None:
         """Note an event.
 
         Args:
             step: steps done before it.
             kind: one of `event_kinds`.
-            frame: where it happens; its innermost line in a user's file is kept.
+            depth: calls up from here to where it happens, and the user's code around that is looked
+                for; None if no code of the user's asks for it.
         """
+        frame: FrameType | None = None if depth is None else sys._getframe(depth)
+        place = _NOWHERE
+        while frame is not None:
+            code = frame.f_code
+            # Next to a model's kernels, a cache that keeps an order costs more than it saves.
+            is_known = self._users.get(code.co_filename)
+            if is_known is None:
+                is_known = self._users[code.co_filename] = is_users(code.co_filename)
+            if is_known:
+                place = code, frame.f_lasti
+                break
+            frame = frame.f_back
+        self.newest = place
         if len(self._noted) < _MOST:
-            name, line = frames.line(frame) or ("", 0)
-            self._noted.append((step, kind, name, line))
+            self._noted.append((step, kind, place))
 
     def as_tuple(self) -> tuple[Event, ...]:
         """Return what was noted, in order."""
-        names = {
-            name: frames.shorten_path(name) for name in {row[2] for row in self._noted} if name
-        }
-        return tuple(
-            Event(step, kind, f"{names[name]}:{line}" if name else "")
-            for step, kind, name, line in self._noted
-        )
+        names: dict[tuple[int, int], str] = {}
+        found = []
+        for step, kind, place in self._noted:
+            code, offset = place
+            # To hash a code object is to hash all that it holds.
+            where = names.get((id(code), offset))
+            if where is None:
+                where = names[id(code), offset] = frames.location_at(place)
+            found.append(Event(step, kind, where))
+        return tuple(found)

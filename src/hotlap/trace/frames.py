@@ -15,6 +15,9 @@ from hotlap.usercode import is_users
 
 _REFERENCES = 3
 
+Place = tuple[CodeType | None, int]
+"""A function that runs, and the offset of its instruction: a place whose line nobody needs yet."""
+
 
 @dataclass(frozen=True)
 class Running:
@@ -99,6 +102,21 @@ def variables_of(frame: FrameType) -> list[tuple[str, Any]]:
     if is_copy and sys.getrefcount(copied) <= _REFERENCES:
         copied.clear()
     return found
+
+
+def line_at(place: Place) -> tuple[str, int] | None:
+    """Return file and line of a place, None if it is none."""
+    code, offset = place
+    if code is None:
+        return None
+    number = _places(code)[max(0, offset // 2)][0]
+    return code.co_filename, number or code.co_firstlineno
+
+
+def location_at(place: Place) -> str:
+    """Return `file:line` of a place, empty if it is none."""
+    found = line_at(place)
+    return f"{shorten_path(found[0])}:{found[1]}" if found is not None else ""
 
 
 def line(frame: FrameType | None) -> tuple[str, int] | None:

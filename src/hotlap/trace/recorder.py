@@ -67,6 +67,8 @@ class Recorder:
         self.paging = Paging()
         self.steps = 0
         """Steps taken, whether they are timed or not."""
+        self.is_beginning = True
+        """True in the first steps, which are told, and whose parts are noted."""
         self.is_over = False
         """True once enough has been seen."""
         self.is_timed = False
@@ -74,9 +76,11 @@ class Recorder:
         self.setup_s = 0.0
         self.keeps_losses = True
         """False where memory is observed: a loss may be a view of a whole batch's."""
+        self.reads_losses = False
+        """True if the number of a loss on the CPU is read at once, by an operator of its own."""
         self._limits, self._started, self._tell_step_s = limits, started, tell_step_s
         self._rows: list[Any] = []
-        self._losses: list[torch.Tensor] = []
+        self._losses: list[torch.Tensor | float] = []
         self._lines: LineSampler | None = None
         self._hottest: tuple[HotLine, ...] = ()
         self._spots: SpotSampler | None = None
@@ -115,7 +119,8 @@ class Recorder:
     def note_loss(self, loss: torch.Tensor) -> None:
         """Keep the loss of a backward, if it is one number."""
         if self.keeps_losses and loss.numel() == 1:
-            self._losses.append(number_of(loss))
+            is_read = self.reads_losses and type(loss) is torch.Tensor and loss.is_cpu
+            self._losses.append(loss.item() if is_read else number_of(loss))
 
     def losses(self) -> list[float]:
         """Return the losses so far. Waits for the device."""
@@ -123,7 +128,7 @@ class Recorder:
 
     def note_part(self, frame: FrameType | None) -> None:
         """Note where the first steps call a backward or an update."""
-        if self._spots is not None and self.steps <= self._TOLD:
+        if self._spots is not None and self.is_beginning:
             self._stepping.add(chain_of(frame))
 
     def note_evaluation(self, frame: FrameType | None, *, is_training: bool) -> None:
@@ -136,6 +141,7 @@ class Recorder:
     def count_step(self) -> None:
         """Count a step."""
         self.steps += 1
+        self.is_beginning = self.steps <= self._TOLD
         self.paging.step_ends()
 
     def mark_step(self) -> None:
@@ -145,7 +151,7 @@ class Recorder:
 
     def tell_step(self) -> None:
         """Tell how long a step has taken, of the first ones."""
-        if self.steps > self._TOLD:
+        if not self.is_beginning:
             return
         now = time.monotonic()
         if self.steps == 1:

@@ -12,6 +12,8 @@ class Rounds:
         self.steps: int | None = None
         """Of its first round; None until that is over."""
         self.loop: Loop | None = None
+        self.is_open = True
+        """True while it may be found in later steps."""
 
     def step_done(self, steps: int, loops: Sequence[Loop]) -> None:
         """Note where the loops are.
@@ -21,10 +23,12 @@ class Rounds:
             loops: around the step, innermost first.
         """
         counted = [loop for loop in loops[1:] if loop.total is not None]
-        if self.steps is not None or not counted:
-            return
-        outer = counted[-1]
-        if steps == 1 and outer.done == 0:
+        outer = counted[-1] if counted else None
+        if steps == 1 and outer is not None and outer.done == 0:
             self.loop = outer
-        elif self.loop is not None and outer.where == self.loop.where and outer.done == 1:
+        elif outer is not None and self._is_second_pass(outer):
             self.steps = steps - 1
+        self.is_open = self.steps is None and (steps < 1 or self.loop is not None)
+
+    def _is_second_pass(self, outer: Loop) -> bool:
+        return self.loop is not None and outer.where == self.loop.where and outer.done == 1

@@ -13,17 +13,16 @@ from hotlap.usercode import source_files
 
 
 class Settings:
-    """Notes at backwards and steps what was set."""
+    """Notes at backwards and steps what was set; anomaly detection is asked for at every one."""
 
     def __init__(self) -> None:
         self._backward_where = ""
-        self._finds_anomalies = False
+        self.finds_anomalies = False
         self._keeps_graph = False
 
     def note_backward(self, frame: FrameType | None) -> None:
-        """A backward begins, called from this frame."""
+        """One of the first backwards begins, called from this frame."""
         self._backward_where = self._backward_where or frames.location_of(frame)
-        self._finds_anomalies = self._finds_anomalies or torch.is_anomaly_enabled()
 
     def note_gradients(self, optimizer: Any) -> None:
         """An optimizer has stepped with the gradients that its parameters still have."""
@@ -44,9 +43,9 @@ class Settings:
         double = sum(count for count, dtype in elements if dtype is torch.float64)
         return {
             "backward_where": self._backward_where,
-            "finds_anomalies": self._finds_anomalies,
+            "finds_anomalies": self.finds_anomalies,
             "anomalies_where": _called("set_detect_anomaly", "detect_anomaly")
-            if self._finds_anomalies
+            if self.finds_anomalies
             else "",
             "keeps_gradient_graph": self._keeps_graph,
             "in_float64": double / total if total else 0.0,

@@ -32,10 +32,8 @@ class Steppers:
     def __init__(self) -> None:
         self.all: list[Stepper] = []
         self._known: IdentityTable[Stepper] = IdentityTable()
-
-    def find(self, optimizer: Any) -> Stepper | None:
-        """Return the place of an optimizer that has been placed, else None."""
-        return self._known.get(optimizer)
+        self.find = self._known.get
+        """Returns the place of an optimizer that has been placed, else None."""
 
     def place(self, optimizer: Any, facts: OptimizerFacts) -> Stepper:
         """Return the place of an optimizer that is stepped for the first time."""

@@ -1,6 +1,9 @@
 """The samples and the learning rate of each step of a watched run."""
 
+from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from hotlap.nested import tensors
 from hotlap.trace import frames
@@ -10,6 +13,19 @@ _MOST = 32
 """Different sizes that are kept: a run with more has batches by their number of tokens."""
 
 
+@dataclass
+class _Seen:
+    """Steps of one size; the fields are those of a `BatchSizeFacts`."""
+
+    where: str
+    samples: int
+    first_step: int
+    first_rate: float
+    steps: int = 0
+    last_step: int = 0
+    last_rate: float = 0.0
+
+
 class BatchSizes:
     """Counts the steps of each batch size, where one optimizer trains one model."""
 
@@ -17,23 +33,28 @@ class BatchSizes:
         self._root: Any = None
         self._optimizer: Any = None
         self._waiting = self._steps = 0
-        self._found: dict[int, BatchSizeFacts] = {}
+        self._found: dict[int, _Seen] = {}
         self._is_known = True
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> None:
         """Note the samples of a training forward."""
-        self._root = self._root or root
-        if not self._is_known or root is not self._root:
+        if self._root is None:
+            self._root = root
+        if root is not self._root or not self._is_known:
             return
-        first = next(tensors(inputs), None)
-        if first is None or not first.dim():
+        first = inputs[0] if inputs else None
+        if type(first) is not torch.Tensor:
+            first = next(tensors(inputs), None)
+        shape = first.shape if first is not None else ()
+        if shape:
+            self._waiting += shape[0]
+        else:
             self._is_known = False
-            return
-        self._waiting += first.shape[0]
 
     def step_begins(self, optimizer: Any) -> None:
         """Note that all samples since the step before are those of this step."""
-        self._optimizer = self._optimizer or optimizer
+        if self._optimizer is None:
+            self._optimizer = optimizer
         rate = optimizer.param_groups[0]["lr"]
         # A tensor on a device would have to be waited for.
         if optimizer is not self._optimizer or not isinstance(rate, float | int):
@@ -41,21 +62,20 @@ class BatchSizes:
         if not self._is_known or not self._waiting:
             return
         size, self._waiting = self._waiting, 0
-        before = self._found.get(size)
-        if before is None and len(self._found) == _MOST:
-            self._is_known = False
-            return
-        self._found[size] = BatchSizeFacts(
-            where=before.where if before else frames.location_of(frames.caller()),
-            samples=size,
-            steps=before.steps + 1 if before else 1,
-            first_step=before.first_step if before else self._steps,
-            last_step=self._steps,
-            first_rate=before.first_rate if before else float(rate),
-            last_rate=float(rate),
-        )
+        seen = self._found.get(size)
+        if seen is None:
+            if len(self._found) == _MOST:
+                self._is_known = False
+                return
+            where = frames.location_of(frames.caller())
+            seen = self._found[size] = _Seen(where, size, self._steps, float(rate))
+        seen.steps += 1
+        seen.last_step = self._steps
+        seen.last_rate = float(rate)
         self._steps += 1
 
     def facts(self) -> tuple[BatchSizeFacts, ...]:
         """Return what was seen, nothing of a run whose batches are of another kind."""
-        return tuple(self._found.values()) if self._is_known else ()
+        if not self._is_known:
+            return ()
+        return tuple(BatchSizeFacts(**vars(seen)) for seen in self._found.values())

@@ -21,6 +21,8 @@ class Inputs:
     def __init__(self) -> None:
         self._found: list[InputFacts] = []
         self._norms: list[float] = []
+        self.is_open = True
+        """True while there is something to look at in a step."""
 
     def follow(self, root: Any) -> None:
         """Look at what the first layer of a model gets in its next forward."""
@@ -34,16 +36,20 @@ class Inputs:
 
     def step_begins(self, optimizer: Any) -> None:
         """An optimizer is about to use its gradients."""
-        if len(self._norms) >= _STEPS or not self._found:
+        if not self._found:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
-        if not gradients or gradients[0].device.type != "cpu":
+        if not gradients:
+            return
+        if gradients[0].device.type != "cpu":
             # On another device the number would have to be waited for.
+            self.is_open = False
             return
         with torch.no_grad():
             norms = torch.stack([gradient.float().norm() for gradient in gradients])
             self._norms.append(float(norms.norm()))
+        self.is_open = len(self._norms) < _STEPS
 
     def facts(self) -> tuple[InputFacts, ...]:
         """Return what was seen."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hotlap.trace import frames
 from hotlap.trace.learning import LossFacts
 
 _LOOKS = 4
@@ -57,10 +58,12 @@ class Losses:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
+        self._places: dict[tuple[int, int], tuple[_Line, Any]] = {}
+        """Code, which is kept, and instruction -> what is known of their line."""
 
     def add(
         self,
-        where: str,
+        place: frames.Place,
         loss: Any,
         *,
         is_narrow: bool,
@@ -70,28 +73,27 @@ class Losses:
         """Note a loss, before its backward.
 
         Args:
-            where: the line.
+            place: what sends it backward.
             loss: of which only the graph is looked at, never the value.
             is_narrow: it comes of float16.
             is_evaluating: it comes of a model in evaluation mode that behaves otherwise in it.
             is_scaled: a scaler has multiplied it, and divides the gradients by as much.
         """
-        line = self._lines.setdefault(where, _Line())
-        root = loss.grad_fn if isinstance(loss, torch.Tensor) else None
-        if is_scaled and root is not None and root.next_functions:
-            root = root.next_functions[0][0]
-        if line.looks < _LOOKS and root is not None:
-            line.looks += 1
-            line.means += _is_plain_mean(root)
-            line.normalized_twice = line.normalized_twice or _find_normalized_twice(root)
-            replaced, of = _count_replaced(root)
-            line.replaced += replaced
-            line.replaced_of += of
+        code, instruction = place
+        line, _ = self._places.get((id(code), instruction)) or self._find_line(place)
+        if line.looks < _LOOKS:
+            _look_at(loss, line, is_scaled=is_scaled)
         line.not_scaled += is_narrow
         if is_evaluating:
             line.after_training += line.backwards > line.in_evaluation_mode
             line.in_evaluation_mode += 1
         line.backwards += 1
+
+    def _find_line(self, place: frames.Place) -> "tuple[_Line, Any]":
+        code, instruction = place
+        line = self._lines.setdefault(frames.location_at(place), _Line())
+        found = self._places[id(code), instruction] = line, code
+        return found
 
     def facts(self) -> tuple[LossFacts, ...]:
         """Return what was seen."""
@@ -109,6 +111,21 @@ class Losses:
             )
             for where, line in self._lines.items()
         )
+
+
+def _look_at(loss: Any, line: _Line, *, is_scaled: bool) -> None:
+    """Look at the graph of a loss."""
+    root = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+    if is_scaled and root is not None and root.next_functions:
+        root = root.next_functions[0][0]
+    if root is None:
+        return
+    line.looks += 1
+    line.means += _is_plain_mean(root)
+    line.normalized_twice = line.normalized_twice or _find_normalized_twice(root)
+    replaced, of = _count_replaced(root)
+    line.replaced += replaced
+    line.replaced_of += of
 
 
 def _is_plain_mean(node: Any) -> bool:

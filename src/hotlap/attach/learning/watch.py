@@ -12,8 +12,10 @@ from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers
-from hotlap.attach.roles.session import Part
+from hotlap.attach.roles.session import Part, Session
 from hotlap.trace import event_kinds, frames
+from hotlap.trace.events import Events
+from hotlap.trace.facts import device_of
 from hotlap.trace.identity import IdentityTable
 from hotlap.trace.learning import EvaluationFacts, Learning, SavedFacts, WithoutGradient
 
@@ -21,6 +23,8 @@ _CHECKS = 8
 """First backward passes that are looked at for gradients of the step before."""
 _STEPS = 64
 """First steps of each optimizer that are looked at for parameters without a gradient."""
+_HALF = torch.float16
+_is_autocast_enabled = torch.is_autocast_enabled
 
 
 @dataclass
@@ -43,13 +47,19 @@ class _Held:
 
 
 class WatchLearning(Part):
-    """Looks on; nothing that it does changes a number, or waits for a device."""
+    """Looks on; nothing that it does changes a number, or waits for a device.
+
+    Args:
+        session: what it is a part of; counts the steps.
+        events: have noted a backward when this is told of it.
+    """
 
     wants_phases = True
     wants_events = True
     wants_evaluation = True
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session, events: Events) -> None:
+        self._session, self._events = session, events
         self._losses, self._modes = Losses(), Modes()
         self._inputs, self._schedules, self._scalers = Inputs(), Schedules(), Scalers()
         self._batch_sizes = BatchSizes()
@@ -57,16 +67,21 @@ class WatchLearning(Part):
         self._evaluated: dict[str, _Evaluated] = {}
         self._saved: list[SavedFacts] = []
         self._unsafe: list[str] = []
-        self._held: list[_Held] = []
+        self._held: dict[int, _Held] = {}
+        """By the identity of the optimizer, which is kept."""
         self._roots: list[Any] = []
+        self._kinds: dict[int, str] = {}
+        """Identity of each root -> the kind of its device."""
         self._is_narrow = False
         """The newest training forward computed in float16."""
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
+        self._has_scaled = False
         self._undecided: tuple[Any, str] | None = None
         """A forward in evaluation mode that a backward may follow: module and line."""
-        self._has_stepped = False
-        self._steps = self._forwards = 0
+        self._forwards = 0
+        self._looked_at = 0
+        """Steps before the newest backward, while gradients are looked at."""
         self._kept = self._looked = 0
         self._scales = False
 
@@ -85,7 +100,7 @@ class WatchLearning(Part):
             saved=tuple(dict.fromkeys(self._saved)),
             unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
             inputs=self._inputs.facts(),
-            without_gradient=tuple(filter(None, map(self._without_gradient, self._held))),
+            without_gradient=tuple(filter(None, map(self._without_gradient, self._held.values()))),
             workers=tuple(each.facts() for each in self._workers.values()),
             forwards=self._forwards,
             kept_gradients=self._kept,
@@ -102,6 +117,9 @@ class WatchLearning(Part):
         if where and where not in self._workers:
             self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
 
+    def hears(self, name: str) -> bool:
+        return super().hears(name) and (name != "batch_ends" or bool(self._workers))
+
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         workers = getattr(iterator, "_hotlap_workers", None)
         if workers is not None and batch is not None:
@@ -110,23 +128,23 @@ class WatchLearning(Part):
 
     def root_found(self, module: Any) -> None:
         self._roots.append(module)
+        self._kinds[id(module)] = device_of([module])
         self._inputs.follow(module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        self._decide()
+        if self._undecided is not None:
+            self._decide()
         self._forwards += 1
         self._batch_sizes.forward_begins(root, inputs)
-        kind = next((each.device.type for each in root.parameters()), "cpu")
-        self._is_narrow = (
-            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.float16
-        )
+        kind = self._kinds[id(root)]
+        self._is_narrow = _is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == _HALF
         return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root
         # In a forward that is decorated, autocast is on inside only.
-        dtype = getattr(output, "dtype", None)
-        self._is_narrow = self._is_narrow or dtype == torch.float16
+        if not self._is_narrow and getattr(output, "dtype", None) == _HALF:
+            self._is_narrow = True
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs
@@ -140,24 +158,33 @@ class WatchLearning(Part):
             seen.in_training_mode += module.training and self._modes.differ(module)
 
     def backward_begins(self, loss: Any) -> None:
-        undecided, self._undecided = self._undecided, None
-        self._forwards += undecided is not None
+        is_evaluating = False
+        if self._undecided is not None:
+            undecided, self._undecided = self._undecided[0], None
+            self._forwards += 1
+            is_evaluating = self._modes.forget_training(undecided)
         self._losses.add(
-            frames.location_of(frames.caller()),
+            self._events.newest,
             loss,
             is_narrow=self._is_narrow,
-            is_scaled=loss in self._scaled,
-            is_evaluating=undecided is not None and self._modes.forget_training(undecided[0]),
+            is_scaled=self._has_scaled and loss in self._scaled,
+            is_evaluating=is_evaluating,
         )
-        if self._has_stepped and len(self._held) == 1 and self._looked < _CHECKS:
+        if self._looked < _CHECKS:
+            self._look_for_gradients()
+
+    def _look_for_gradients(self) -> None:
+        """Look in the first backward after a step for the gradients of that step."""
+        before, self._looked_at = self._looked_at, self._session.steps
+        if before != self._looked_at and len(self._held) == 1:
             self._looked += 1
-            self._kept += _has_gradients(self._held[0].optimizer)
-        self._has_stepped = False
+            self._kept += _has_gradients(next(iter(self._held.values())).optimizer)
 
     def loss_scaled(self, scaled: Any, given: Any) -> None:
         del given
         if isinstance(scaled, torch.Tensor):
             self._scaled.put(scaled, True)
+            self._has_scaled = True
 
     def event_happens(self, kind: str) -> None:
         if kind == event_kinds.SCALER_UPDATE and not self._scales:
@@ -180,23 +207,22 @@ class WatchLearning(Part):
         self._unsafe.append(frames.location_of(frames.caller()))
 
     def step_begins(self, optimizer: Any) -> None:
-        self._inputs.step_begins(optimizer)
+        if self._inputs.is_open:
+            self._inputs.step_begins(optimizer)
         self._batch_sizes.step_begins(optimizer)
-        held = next((each for each in self._held if each.optimizer is optimizer), None)
-        if held is not None and held.steps >= _STEPS:
-            return
+        held = self._held.get(id(optimizer))
+        if held is None or held.steps < _STEPS:
+            self._look_for_none(optimizer, held)
+
+    def _look_for_none(self, optimizer: Any, held: _Held | None) -> None:
+        """Look for parameters that no backward has given a gradient."""
         without = {id(p) for p in _parameters(optimizer) if p.requires_grad and p.grad is None}
         if held is None:
             where = frames.location_of(frames.caller())
             held = _Held(optimizer, where, without)
-            self._held.append(held)
+            self._held[id(optimizer)] = held
         held.without &= without
         held.steps += 1
-
-    def step_done(self, optimizer: Any) -> None:
-        del optimizer
-        self._has_stepped = True
-        self._steps += 1
 
     def _decide(self) -> None:
         """No backward has followed the newest forward in evaluation mode."""
@@ -207,8 +233,8 @@ class WatchLearning(Part):
     def _count(self, where: str) -> _Evaluated:
         seen = self._evaluated.setdefault(where, _Evaluated())
         seen.forwards += 1
-        seen.passes += seen.at_step != self._steps
-        seen.at_step = self._steps
+        seen.passes += seen.at_step != self._session.steps
+        seen.at_step = self._session.steps
         return seen
 
     def _without_gradient(self, held: _Held) -> WithoutGradient | None:

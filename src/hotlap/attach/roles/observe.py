@@ -35,10 +35,11 @@ from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trace.rounds import Rounds
 from hotlap.trace.schema import Anchor
 from hotlap.trace.settings import Settings
-from hotlap.trace.steppers import Steppers
+from hotlap.trace.steppers import Stepper, Steppers
 from hotlap.usercode import imported_files
 
 _LOOPS_AT_STEP = 3
+_finds_anomalies = torch.is_anomaly_enabled
 _CAPTURED = (
     "the script captures its training step as a CUDA graph, and replaying a graph calls no "
     "optimizer, so its steps cannot be counted. Expected: a call of `optimizer.step()` in every "
@@ -80,11 +81,19 @@ class Watch(Part):
         self._then = then or (lambda _: session.stop())
         self._folder = options.get("folder") if session.config.role == "observe" else None
         self.wants_events = self._folder is not None
+        # In a profile, or a proof, an operator of hotlap's own would be found.
+        self.recorder.reads_losses = self.wants_events
+        self._may_capture = self.wants_events and switches.has_cuda()
         self._loaders: dict[int, WatchedLoader] = {}
         self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
+        self._starts: list[list[int]] = []
+        """Of each training loader."""
         self._backwards = 0
-        self._is_stepping = False
+        self._stepping: Stepper | None = None
+        """The place in the loop whose step is being made."""
+        self._outer = OTHER
+        """The phase in which gradients are zeroed."""
         self.learning: Callable[[], Learning] = Learning
         """Returns what belongs into the trace beside what is heard here."""
         self._loops: list[frames.Loop] = []
@@ -123,10 +132,14 @@ class Watch(Part):
         taken = {stepper.steps for stepper in steppers}
         return len(taken) == 1 and len(steppers) == len(known_optimizers())
 
+    def hears(self, name: str) -> bool:
+        return super().hears(name) and (name != "forward_ends" or bool(self.wrappers.known))
+
     def iterator_made(self, loader: Any, iterator: Any) -> None:
         known = self._loaders.setdefault(id(loader.dataset), WatchedLoader(loader))
         known.begin(self.steps, loader)
-        self.event_happens(event_kinds.LOADER_BEGUN)
+        if self.wants_events:
+            self.recorder.events.note(self.steps, event_kinds.LOADER_BEGUN)
         iterator._hotlap_loader = known
         self._iterators = [pair for pair in self._iterators if pair[1]() is not None]
         self._iterators.append((weakref.ref(loader), weakref.ref(iterator)))
@@ -137,8 +150,10 @@ class Watch(Part):
         return [pair for pair in pairs if None not in pair]
 
     def batch_begins(self, iterator: Any) -> None:
-        self.recorder.begin()
-        self.recorder.clock.enter(DATA)
+        recorder = self.recorder
+        if recorder.setup_s == 0.0:
+            recorder.begin()
+        recorder.clock.enter(DATA)
         known = getattr(iterator, "_hotlap_loader", None)
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
@@ -172,8 +187,10 @@ class Watch(Part):
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         del root
-        self.recorder.begin()
-        self.recorder.clock.enter(FORWARD)
+        recorder = self.recorder
+        if recorder.setup_s == 0.0:
+            recorder.begin()
+        recorder.clock.enter(FORWARD)
         return inputs
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -181,55 +198,69 @@ class Watch(Part):
         self.recorder.note_evaluation(frames.caller(), is_training=module.training)
 
     def backward_begins(self, loss: Any) -> None:
-        self.recorder.clock.enter(BACKWARD)
-        self.event_happens(event_kinds.BACKWARD)
-        self.wrappers.backward_begins()
+        recorder = self.recorder
+        recorder.clock.enter(BACKWARD)
+        if self.wants_events:
+            recorder.events.note(recorder.steps, event_kinds.BACKWARD)
+        if self.wrappers.known:
+            self.wrappers.backward_begins()
         self._backwards += 1
-        self._settings.note_backward(frames.caller())
-        self.recorder.note_part(frames.caller())
-        if self._last_loader is not None:
-            self._last_loader.training = True
-        self.recorder.note_loss(loss)
+        if recorder.is_beginning:
+            self._settings.note_backward(frames.caller())
+            recorder.note_part(frames.caller())
+        if _finds_anomalies():
+            self._settings.finds_anomalies = True
+        known = self._last_loader
+        if known is not None and not known.training:
+            known.training = True
+            self._starts = [each.starts for each in self._training()]
+        recorder.note_loss(loss)
 
     def backward_ends(self) -> None:
         # In a closure that the step has called, as Lightning's, the update follows.
-        self.recorder.clock.enter(OPTIMIZER if self._is_stepping else OTHER)
+        self.recorder.clock.enter(OTHER if self._stepping is None else OPTIMIZER)
 
     def zeroing_begins(self) -> None:
-        self.recorder.clock.enter_nested(OPTIMIZER)
-        self.event_happens(event_kinds.ZERO_GRAD)
+        recorder = self.recorder
+        clock = recorder.clock
+        self._outer = clock.current
+        clock.enter(OPTIMIZER)
+        if self.wants_events:
+            recorder.events.note(recorder.steps, event_kinds.ZERO_GRAD)
 
     def zeroing_ends(self) -> None:
-        self.recorder.clock.leave_nested()
+        self.recorder.clock.enter(self._outer)
 
     def event_happens(self, kind: str) -> None:
         if self.wants_events:
-            self.recorder.events.note(self.steps, kind, frames.caller())
+            self.recorder.events.note(self.recorder.steps, kind)
 
     def step_begins(self, optimizer: Any) -> None:
-        if self._folder is not None and switches.is_capturing():
+        if self._may_capture and switches.is_capturing():
             # It would be waited for in vain: a replay calls no optimizer.
             self._session.channel.send("refused", error=_CAPTURED)
         stepper = self.steppers.find(optimizer)
         if stepper is None:
             facts = optimizer_facts(optimizer, frames.location_of(frames.caller()))
             stepper = self.steppers.place(optimizer, facts)
+        recorder = self.recorder
         # With several optimizers an iteration ends at the last step before the first one's next.
         if stepper.number == 0:
-            self.recorder.commit()
-        self.recorder.note_part(frames.caller())
-        self.recorder.clock.enter(OPTIMIZER)
-        self._is_stepping = True
-        self.event_happens(event_kinds.OPTIMIZER_STEP)
+            recorder.commit()
+        if recorder.is_beginning:
+            recorder.note_part(frames.caller())
+        recorder.clock.enter(OPTIMIZER)
+        self._stepping = stepper
+        if self.wants_events:
+            recorder.events.note(recorder.steps, event_kinds.OPTIMIZER_STEP)
 
     def step_failed(self, optimizer: Any) -> None:
         del optimizer
-        self._is_stepping = False
+        self._stepping = None
 
     def step_ends(self, optimizer: Any) -> None:
         self.recorder.clock.enter(OTHER)
-        self._is_stepping = False
-        stepper = self.steppers.find(optimizer)
+        stepper = self._stepping
         if stepper is not None and stepper.steps == 0:
             self._settings.note_gradients(optimizer)
             found = outside_of(optimizer, [*self.roots, *self._others], known_optimizers())
@@ -238,25 +269,31 @@ class Watch(Part):
             )
 
     def step_done(self, optimizer: Any) -> None:
-        stepper = self.steppers.find(optimizer)
+        del optimizer
+        stepper, self._stepping = self._stepping, None
         assert stepper is not None, "a step ended that had not begun"
+        recorder = self.recorder
         stepper.steps += 1
         if stepper.number == 0:
-            self.recorder.count_step()
-        self.recorder.mark_step()
-        self._others.clear()
-        if self.steps == _LOOPS_AT_STEP and not self._loops:
+            recorder.count_step()
+        recorder.mark_step()
+        steps = recorder.steps
+        if self._others:
+            self._others.clear()
+        if steps == _LOOPS_AT_STEP and not self._loops:
             self._loops = frames.loops_around(frames.caller())
             self._stack = frames.stack(frames.caller())
-        if self.wants_events and self._rounds.steps is None and not self._training():
-            self._rounds.step_done(self.steps, frames.loops_around(frames.caller()))
+        if not self._starts and self.wants_events and self._rounds.is_open:
+            self._rounds.step_done(steps, frames.loops_around(frames.caller()))
         if stepper.number == 0:
-            self.recorder.tell_step()
-            self.wrappers.step_done(self.steps)
+            if recorder.is_beginning:
+                recorder.tell_step()
+            if self.wrappers.known:
+                self.wrappers.step_done(steps)
         if len(self.steppers.all) == 1:
-            self.recorder.commit()
-        self.recorder.check_limits([known.starts for known in self._training()])
-        if self.recorder.is_over:
+            recorder.commit()
+        recorder.check_limits(self._starts)
+        if recorder.is_over:
             self._then(self)
 
     def _training(self) -> list[WatchedLoader]:

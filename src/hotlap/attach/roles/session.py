@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hotlap.attach import seams
@@ -14,6 +14,22 @@ from hotlap.techniques.record import MakeIterator
 from hotlap.trial.channel import Channel
 from hotlap.trial.protocol import EXIT_STOPPED, OF_COMMAND, Config
 
+_BEGINNINGS = (
+    "batch_begins",
+    "evaluation_forward_ends",
+    "backward_begins",
+    "zeroing_begins",
+    "gradients_unscaled",
+    "loss_scaled",
+    "event_happens",
+    "schedule_steps",
+    "object_saved",
+    "file_loaded_unsafely",
+)
+_PASSED_ON = ("batch_ends", "forward_begins")
+"""What is told with something that a part may replace."""
+_ENDINGS = ("forward_ends", "backward_ends", "zeroing_ends")
+
 
 class Part(Listener):
     """One part of a role; it hears what the script does, and every method may be left as it is.
@@ -21,6 +37,13 @@ class Part(Listener):
     What begins is heard in the order of the parts, what ends in the opposite order: a part that
     comes later sees the step as the earlier ones have prepared it.
     """
+
+    def hears(self, name: str) -> bool:
+        """Return whether a method of this name does anything now.
+
+        Asked again after a loader has made an iterator, and after a root was found.
+        """
+        return getattr(type(self), name) is not getattr(Part, name)
 
     def root_found(self, module: Any) -> None:
         """A module that an optimizer trains is about to run for the first time."""
@@ -56,6 +79,9 @@ class Session(Listener):
         self.ranks = 1
         """Processes that train one model, as seen at the first step."""
         self.parts: Sequence[Part] = ()
+        self._at_begin: Sequence[Callable[[Any], None]] = ()
+        self._at_end: Sequence[Callable[[Any], None]] = ()
+        self._once_done: Sequence[Callable[[Any], None]] = ()
         self.wants_roots = plan.wants("model")
         self._pid = os.getpid()
         self._finished = False
@@ -67,6 +93,25 @@ class Session(Listener):
         self.wants_losses = any(part.wants_losses for part in parts)
         self.wants_events = any(part.wants_events for part in parts)
         self.wants_evaluation = any(part.wants_evaluation for part in parts)
+        self._bind()
+
+    def _bind(self) -> None:
+        """Let the seams call what the parts hear of, and nothing in between.
+
+        Each function is paid for in every step: after a model's kernels it is in no cache.
+        """
+        for name in _BEGINNINGS:
+            setattr(self, name, _telling(self._hearers(name)))
+        for name in _ENDINGS:
+            setattr(self, name, _telling(self._hearers(name)[::-1]))
+        for name in _PASSED_ON:
+            setattr(self, name, _passing_on(self._hearers(name)))
+        self._at_begin = self._hearers("step_begins")
+        self._at_end = self._hearers("step_ends")[::-1]
+        self._once_done = self._hearers("step_done")
+
+    def _hearers(self, name: str) -> Sequence[Callable[..., Any]]:
+        return tuple(getattr(part, name) for part in self.parts if part.hears(name))
 
     def iterator_wanted(self, loader: Any) -> MakeIterator | None:
         return self.plan.iterator_wanted(loader)
@@ -75,19 +120,11 @@ class Session(Listener):
         self.plan.iterator_made(loader, iterator)
         for part in self.parts:
             part.iterator_made(loader, iterator)
+        self._bind()
 
     def optimizer_made(self, optimizer: Any) -> None:
         for part in self.parts:
             part.optimizer_made(optimizer)
-
-    def batch_begins(self, iterator: Any) -> None:
-        for part in self.parts:
-            part.batch_begins(iterator)
-
-    def batch_ends(self, iterator: Any, batch: Any) -> Any:
-        for part in self.parts:
-            batch = part.batch_ends(iterator, batch)
-        return batch
 
     def root_wanted(self, module: Any) -> bool:
         trained = {
@@ -103,78 +140,28 @@ class Session(Listener):
         self.plan.root_found(module)
         for part in self.parts:
             part.root_found(module)
+        self._bind()
         return True
 
-    def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        for part in self.parts:
-            inputs = part.forward_begins(root, inputs)
-        return inputs
-
-    def forward_ends(self, root: Any, output: Any) -> None:
-        for part in reversed(self.parts):
-            part.forward_ends(root, output)
-
-    def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        for part in self.parts:
-            part.evaluation_forward_ends(module, args, kwargs, output)
-
-    def backward_begins(self, loss: Any) -> None:
-        for part in self.parts:
-            part.backward_begins(loss)
-
-    def backward_ends(self) -> None:
-        for part in reversed(self.parts):
-            part.backward_ends()
-
-    def zeroing_begins(self) -> None:
-        for part in self.parts:
-            part.zeroing_begins()
-
-    def zeroing_ends(self) -> None:
-        for part in reversed(self.parts):
-            part.zeroing_ends()
-
-    def gradients_unscaled(self, optimizer: Any, scaler: Any) -> None:
-        for part in self.parts:
-            part.gradients_unscaled(optimizer, scaler)
-
-    def loss_scaled(self, scaled: Any, given: Any) -> None:
-        for part in self.parts:
-            part.loss_scaled(scaled, given)
-
-    def event_happens(self, kind: str) -> None:
-        for part in self.parts:
-            part.event_happens(kind)
-
-    def schedule_steps(self, schedule: Any) -> None:
-        for part in self.parts:
-            part.schedule_steps(schedule)
-
-    def object_saved(self, value: Any) -> None:
-        for part in self.parts:
-            part.object_saved(value)
-
-    def file_loaded_unsafely(self) -> None:
-        for part in self.parts:
-            part.file_loaded_unsafely()
-
     def step_begins(self, optimizer: Any) -> None:
-        self.plan.step_begins(optimizer)
-        for part in self.parts:
-            part.step_begins(optimizer)
+        if self.plan.follows_steps:
+            self.plan.step_begins(optimizer)
+        for hear in self._at_begin:
+            hear(optimizer)
 
     def step_ends(self, optimizer: Any) -> None:
-        for part in reversed(self.parts):
-            part.step_ends(optimizer)
-        self.plan.step_ends()
+        for hear in self._at_end:
+            hear(optimizer)
+        if self.plan.follows_steps:
+            self.plan.step_ends()
         self.steps += 1
         if self.steps == 1:
             seams.stop_looking_for_roots()
             # A script that ends well has taken its process group down by then.
             self.ranks = ranks_in_group()
             self.channel.send("trains", rank=rank_in_group(), ranks=self.ranks)
-        for part in self.parts:
-            part.step_done(optimizer)
+        for hear in self._once_done:
+            hear(optimizer)
 
     def step_failed(self, optimizer: Any) -> None:
         self.plan.step_failed(optimizer)
@@ -221,3 +208,28 @@ class Session(Listener):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(EXIT_STOPPED)
+
+
+def _telling(hearers: Sequence[Callable[..., None]]) -> Callable[..., None]:
+    """Return a function that calls all of these, or the only one itself."""
+    if len(hearers) == 1:
+        return hearers[0]
+
+    def tell(*told: Any) -> None:
+        for hear in hearers:
+            hear(*told)
+
+    return tell
+
+
+def _passing_on(hearers: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a function that gives a value to all of these, each time as the one before left it."""
+    if len(hearers) == 1:
+        return hearers[0]
+
+    def pass_on(about: Any, value: Any) -> Any:
+        for hear in hearers:
+            value = hear(about, value)
+        return value
+
+    return pass_on

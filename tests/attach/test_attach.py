@@ -303,6 +303,7 @@ def test_children_that_outlive_the_script_are_not_waited_for(tmp_path: Path) -> 
     assert still_there.returncode == 0
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_are_no_obstacle() -> None:
     for closed in ("<&-", "2>&-"):
         line = f"{sys.executable} -m hotlap run tiny.py --epochs 1 {closed}"

@@ -38,6 +38,7 @@ def test_what_gains_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row == {"name": "short", "state": "applied", "why": "so it says"}
 
 
+@pytest.mark.slow
 def test_a_short_run_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = nap(monkeypatch, "long", 49).techniques
     assert row["state"] == "applied"

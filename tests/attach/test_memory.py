@@ -34,7 +34,7 @@ print(list(model.state_dict()))
 """
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_script_prints_what_it_prints(exact: bool, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)

@@ -22,7 +22,8 @@ RESIDENT, FUSED = Plan({"resident": {}}), Plan({"optimizer": {"implementation": 
 SCRIPT = Path(__file__).parent / "batches.py"
 
 
-@pytest.mark.parametrize("kind", ["named", pytest.param("encoding", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["named", "encoding"])
 def test_a_script_gets_the_verdict_that_it_deserves(kind: str) -> None:
     script = Script(path=SCRIPT.name, args=(kind,), cwd=str(SCRIPT.parent))
     with Lab(script) as lab:

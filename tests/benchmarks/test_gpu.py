@@ -209,6 +209,7 @@ def test_gpu_tests_need_no_package_of_the_command_line(root: Path) -> None:
     assert "tests/engine/test_device_runs.py::" in told.stdout
 
 
+@pytest.mark.slow
 def test_operations_of_a_token_of_gpt_2(root: Path) -> None:
     asked = "from benchmarks import on_gpu_gpt as g; print(g.operations(g.plain.SIZES['124m']))"
     told = subprocess.run([sys.executable, "-c", asked], cwd=root, capture_output=True, text=True)

@@ -151,6 +151,7 @@ def test_the_first_signal_saves_and_ends_whoever_else_got_it(
     assert check_saved(tmp_path, out, err) < 3000
 
 
+@pytest.mark.slow
 def test_it_saves_while_held_out_samples_are_measured(start: Any, tmp_path: Path) -> None:
     process = start("evaluates")
     until = time.monotonic() + 60

@@ -135,6 +135,7 @@ def test_a_real_diagnosis_says_all_that_it_promises() -> None:
     assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.slow
 def test_a_run_of_nine_steps_tells_its_length_its_phases_and_its_lines() -> None:
     found, progress = diagnosed("--budget", "5s", str(LOOPS), "while", "9")
     assert found["planned_steps"] == 9

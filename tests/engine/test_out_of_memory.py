@@ -454,6 +454,7 @@ for step in hotlap.steps(task, device="cpu"):
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+@pytest.mark.slow
 def test_under_a_real_limit_of_memory(tmp_path: Path) -> None:
     script = tmp_path / "limited.py"
     script.write_text(LIMITED)

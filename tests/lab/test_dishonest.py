@@ -59,11 +59,7 @@ SEEN_BY = {
 }
 
 
-AT_TIMES_ONLY = (
-    "rate_at_times",
-    "secret_rate_at_times",
-    pytest.param("gradient_at_times", marks=pytest.mark.slow),
-)
+AT_TIMES_ONLY = ("rate_at_times", "secret_rate_at_times", "gradient_at_times")
 """In each 50th step, beside which other steps are sampled: one check alone sees them."""
 FAST = (
     "drop",
@@ -99,6 +95,7 @@ def test_a_dishonest_technique_is_found_out_by_its_check(prover: Prover, name: s
 
 
 @pytest.mark.parametrize("name", AT_TIMES_ONLY)
+@pytest.mark.slow
 def test_what_one_check_alone_sees_is_unproven_without_it(
     prover: Prover, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

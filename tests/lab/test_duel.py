@@ -74,6 +74,7 @@ def test_what_was_watched_is_raced_in_the_same_process() -> None:
         assert alone is not None and alone.median < 1.5
 
 
+@pytest.mark.slow
 def test_what_has_ended_or_is_not_to_stay_cannot_be_raced() -> None:
     for steps, stays in (("30", True), ("1000000", False)):
         script = Script(path="loading.py", args=(steps,), cwd=str(HERE))

@@ -139,6 +139,7 @@ def train(tmp_path: Path, text: str, port: int) -> Script:
 
 
 @pytest.mark.usefixtures("scratch")
+@pytest.mark.slow
 def test_a_script_on_a_fixed_port_is_watched_and_raced(tmp_path: Path, port: int) -> None:
     with Lab(train(tmp_path, TRAINING, port)) as lab:
         seen = watch(lab, seconds=2, epochs=9)

@@ -41,6 +41,7 @@ def test_arms_take_turns_and_a_failing_plan_is_left_out_with_its_reason() -> Non
     assert arms[2].failed is not None
 
 
+@pytest.mark.slow
 def test_an_arm_far_slower_than_the_plain_run_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.lab.trial import Lab
@@ -38,6 +39,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_paused_trial_computes_nothing_children_included(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     before = set(psutil.Process().children(recursive=True))

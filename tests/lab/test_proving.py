@@ -276,12 +276,8 @@ def test_a_plans_run_that_is_equal_is_all_the_repetition_that_is_needed(
     assert followed.count(Plan()) == 2 and not lab.shares_cores
 
 
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("diffusion", "gan", "annealed", "ahead")
-]
-
-
-@pytest.mark.parametrize("kind", [pytest.param("vae", marks=pytest.mark.slow), "drawing", *SLOW])
+@pytest.mark.parametrize("kind", ["vae", "drawing", "diffusion", "gan", "annealed", "ahead"])
+@pytest.mark.slow
 def test_steps_that_draw_noise_or_batches_or_hang_on_their_place_are_repeated(kind: str) -> None:
     with Lab(noisy(kind)) as lab:
         made = Prover(lab, 60, registry())

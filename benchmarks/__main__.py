@@ -25,6 +25,8 @@ NAMES = {
     "sharding": "bytes of each of several ranks that share a model, predicted and measured",
     "micro_batch": "the largest micro-batch that fits and the fastest one, against a grid",
     "search": "successive halving against random search of the same configurations, over seeds",
+    "monitor": "what system metrics cost a training: CPU time of their thread, a duel in turns",
+    "search_kills": "a search of real trials that is killed at random again and again: same end?",
     "gpu": "on a GPU: its tests, an MLP, GPT-2 124M, ceilings and each technique, in parts",
     "ranks": "two ranks on this machine: hotlap's own against plain torch DDP, by hand",
     "flat": "one flat buffer for all parameters against many tensors, Adam",

@@ -37,7 +37,7 @@ _GONE_S = 30.0
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Kill searches; options: `--workers 1 2`, `--kills N`, `--trials N`, `--after S`, `--seed N`."""
+    """Kill searches; options: `--workers`, `--kills`, `--trials`, `--after`, `--seed`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks search_kills")
     parser.add_argument("--kills", type=int, default=4 if quick else 20)

@@ -37,7 +37,9 @@ class PhaseClock:
 
     def mark_boundary(self) -> None:
         """Everything up to now belongs to the step that is being made."""
-        self.enter(self.current)
+        now = self._now()
+        self._since[self.current] += now - self._last
+        self._last = now
         before, self._before = self._before, self._since
         self._since = [0] * len(PHASES)
         if before is not None:

@@ -24,7 +24,7 @@ class Events:
         self._noted: list[tuple[int, str, frames.Place]] = []
         self._users: dict[str, bool] = {}
 
-    def note(self, step: int, kind: str, depth: int | None = 2) -> None:
+    def note(self, step: int, kind: str, depth: int | None = 3) -> None:
         """Note an event.
 
         Args:

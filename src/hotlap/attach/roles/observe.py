@@ -245,7 +245,7 @@ class Watch(Part):
             stepper = self.steppers.place(optimizer, facts)
         recorder = self.recorder
         # With several optimizers an iteration ends at the last step before the first one's next.
-        if stepper.number == 0:
+        if stepper.number == 0 and len(self.steppers.all) > 1:
             recorder.commit()
         if recorder.is_beginning:
             recorder.note_part(frames.caller())

@@ -1,0 +1,91 @@
+"""Which parts of a session are called, and in which order."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.roles.session import Part, Session
+from hotlap.plan import Plan
+from hotlap.trace.events import Events
+from hotlap.trial.protocol import Config
+
+
+class Hearing(Part):
+    """Notes its name; hears of batches once an iterator was made."""
+
+    def __init__(self, name: str, heard: list[str]) -> None:
+        self.name, self.heard, self.has_loader = name, heard, False
+
+    def hears(self, name: str) -> bool:
+        return super().hears(name) and (name != "batch_ends" or self.has_loader)
+
+    def iterator_made(self, loader: Any, iterator: Any) -> None:
+        self.has_loader = True
+
+    def batch_ends(self, iterator: Any, batch: Any) -> Any:
+        self.heard.append(self.name)
+        return batch + self.name
+
+    def backward_begins(self, loss: Any) -> None:
+        self.heard.append(self.name)
+
+    def backward_ends(self) -> None:
+        self.heard.append(self.name)
+
+
+def session_of(*parts: Part) -> Session:
+    channel: Any = SimpleNamespace()
+    session = Session(Config("observe"), channel, PlanInProcess(Plan()))
+    session.play(*parts)
+    return session
+
+
+def test_what_begins_is_heard_in_order_and_what_ends_backwards() -> None:
+    heard: list[str] = []
+    session = session_of(Hearing("a", heard), Part(), Hearing("b", heard))
+    session.backward_begins(None)
+    session.backward_ends()
+    assert heard == ["a", "b", "b", "a"]
+    # Of nobody, and of one alone.
+    session_of(Part()).backward_begins(None)
+    session_of(Hearing("c", heard)).backward_ends()
+    assert heard[4:] == ["c"]
+
+
+def test_a_part_is_heard_again_once_there_is_something_for_it() -> None:
+    heard: list[str] = []
+    session = session_of(Hearing("a", heard), Hearing("b", heard))
+    assert session.batch_ends(None, "") == "" and not heard
+    session.iterator_made(SimpleNamespace(dataset=(), collate_fn=None), None)
+    assert session.batch_ends(None, "") == "ab"
+    assert heard == ["a", "b"]
+
+
+def test_a_plan_without_work_in_a_step_is_not_told_of_steps() -> None:
+    assert not PlanInProcess(Plan()).follows_steps
+    assert PlanInProcess(Plan({"optimizer": {"implementation": "foreach"}})).follows_steps
+    plan = PlanInProcess(Plan({"garbage_collector": {}}))
+    plan.start()
+    assert plan.follows_steps
+
+
+def test_an_event_has_the_line_that_asked_for_it() -> None:
+    events = Events()
+
+    def heard(step: int) -> None:
+        (lambda: events.note(step, "backward"))()
+
+    heard(0)
+    heard(
+        1,
+    )
+    first, second = (int(event.where.rpartition(":")[2]) for event in events.as_tuple())
+    line = test_an_event_has_the_line_that_asked_for_it.__code__.co_firstlineno
+    assert (first - line, second - line) == (6, 7)
+    assert events.newest[0] is test_an_event_has_the_line_that_asked_for_it.__code__
+
+
+def test_an_event_without_a_line_of_the_users() -> None:
+    events = Events()
+    events.note(0, "backward", None)
+    assert [event.where for event in events.as_tuple()] == [""]

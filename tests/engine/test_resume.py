@@ -200,7 +200,7 @@ def test_nothing_to_resume_from_is_an_error_where_a_folder_was_named(tmp_path: P
             hotlap.train(task(), run_dir=tmp_path, resume=resume)
     with pytest.raises(hotlap.UsageError, match="--run-dir"):
         hotlap.train(task(), resume="auto")
-    with pytest.raises(hotlap.UsageError, match="'soon' is not an interval"):
+    with pytest.raises(hotlap.UsageError, match="save_every='soon' is not an interval"):
         hotlap.train(task(), run_dir=tmp_path, save_every="soon")
 
 

@@ -328,9 +328,9 @@ def _open_store(ranks: Ranks, environ: Mapping[str, str]) -> Any:
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return next(rendezvous("env://", ranks.rank, ranks.world))[0]
     raise UsageError(
-        "this process is one of several ranks, but the environment variables MASTER_ADDR and "
-        "MASTER_PORT are not set. Set them to the address of the first node and a free port, or "
-        "use `torchrun`, or `hotlap train RECIPE --devices N` on one machine."
+        f"this process is rank {ranks.rank} of {ranks.world}, but the environment variables "
+        "MASTER_ADDR and MASTER_PORT are not set. Set them to the address of the first node and a "
+        "free port, use `torchrun`, or `hotlap train RECIPE --devices N` on one machine."
     )
 
 

@@ -50,5 +50,6 @@ def check_beginnings(
             )
     if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
         raise UsageError(
-            f"epochs_done={epochs_done!r} is not valid. Expected: an integer of 0 or more."
+            f"epochs_done={epochs_done!r} is not valid. Expected: an integer of 0 or more, the "
+            "epochs that the run in `continue_from` has done."
         )

@@ -204,12 +204,12 @@ def _check_kind(
     if not missing and given <= own:
         return
     kind, likely = type(optimizer).__name__, _likely_class(given)
-    hint = "" if likely is None else f" It looks like that of {likely}."
+    hint = "" if likely is None else f", probably {likely}"
     differs = [f"lacks {_quote(missing)}"] if missing else []
     differs += [f"has {_quote(given - own)}"] if given - own else []
     raise UsageError(
         f"the optimizer in '{run.path}' is not the recipe's {kind}: its group "
-        f"{' and '.join(differs)}. Use the script's optimizer in the recipe.{hint}"
+        f"{' and '.join(differs)}. In the recipe, use the optimizer that saved this file{hint}."
     )
 
 

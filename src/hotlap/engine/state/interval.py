@@ -32,8 +32,8 @@ class Every:
         match = _EVERY.fullmatch(text.replace(" ", ""))
         if match is None:
             raise UsageError(
-                f"'{text}' is not an interval. Expected: a number of steps, or a number with a "
-                "unit, as in `500steps`, `2epochs`, `30s`, `10m` or `1h`."
+                f"save_every='{text}' is not an interval. Expected: a number of steps, or a number "
+                "with a unit, as in `500steps`, `2epochs`, `30s`, `10m` or `1h`."
             )
         number, unit = int(match["number"]), match["unit"]
         if unit in _SECONDS:

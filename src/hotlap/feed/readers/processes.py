@@ -98,8 +98,9 @@ class WorkerProcesses:
                 raise
             raise told from error
         raise RunError(
-            "the dataset's `__getitem__` raised StopIteration, which ended the worker processes "
-            "before the epoch. Return a sample from it, or raise another exception."
+            "the dataset's `__getitem__` raised StopIteration, so the worker processes ended "
+            "before the end of the epoch. Return a sample for every index below `len(dataset)`; to "
+            "report a faulty sample, raise another exception, such as ValueError."
         )
 
 

@@ -260,7 +260,8 @@ def read_at(dataset: Any, position: int) -> Any:
     except StopIteration as error:
         raise RunError(
             f"the dataset's `__getitem__` raised StopIteration for sample {position}. Return a "
-            "sample from it, or raise another exception."
+            "sample for every index below `len(dataset)`; to report a faulty sample, raise another "
+            "exception, such as ValueError."
         ) from error
     except Exception as error:
         error.add_note(f"hotlap: raised while reading sample {position} of the dataset")

@@ -1,20 +1,14 @@
 """A recipe that starts in a second and a half: what every test with trials of a recipe trains."""
 
 import random
-import sys
 from typing import Any, Literal
 
 import torch
-from tiny import NoCompiler
 from torch import nn
 from torch.utils.data import Dataset
 
 import hotlap
 from hotlap import schedules
-
-# A test's own process may compile.
-if "pytest" not in sys.modules:
-    sys.modules.setdefault("torch._dynamo", NoCompiler("torch._dynamo"))
 
 
 class Items(Dataset):

@@ -163,6 +163,7 @@ def test_an_average_of_a_recipe_is_followed(
     assert found.tier == "changed" and found.failed == ("averages",)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_watched_and_raced_for_longer_than_it_is() -> None:
     with Lab(recipe("--epochs", "2", "--batch-size", "64")) as lab:
         seen = watch(lab, seconds=20)

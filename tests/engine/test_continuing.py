@@ -386,7 +386,10 @@ def faster(optimizer: Any) -> Any:
     ("options", "words"),
     [
         ({"model": wide}, r"0\.weight has shape \(8, 5\), in the model \(9, 5\)"),
-        ({"optimizer": momentum}, r"not the recipe's SGD: .* has 'amsgrad', 'betas'.*probably Adam"),
+        (
+            {"optimizer": momentum},
+            r"not the recipe's SGD: .* has 'amsgrad', 'betas'.*probably Adam",
+        ),
         ({"optimizer": other_betas}, r"'betas' .* \(0\.9, 0\.999\) in .* \(0\.8, 0\.999\) in the"),
         ({"optimizer": adamw}, r"'decoupled_weight_decay' .*False in .*AdamW has True, Adam False"),
         ({"optimizer": two_groups}, "one group of 6 parameters.* has 2 groups of 2, 4 parameters"),

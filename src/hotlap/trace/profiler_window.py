@@ -165,6 +165,8 @@ class ProfilerWindow:
             schedule=_warm_up_first,
             profile_memory=MEMORY in self._kinds and not with_lines,
             with_stack=with_lines,
+            # There is one cycle; torch 2.11 warns unless it is told what becomes of events.
+            acc_events=True,
             # The trace is written when it is asked for.
             on_trace_ready=lambda _: None,
         )

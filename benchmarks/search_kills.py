@@ -34,17 +34,19 @@ RECIPE = Path(__file__).parents[1] / "tests" / "search" / "searched_recipe.py"
 _ENDED = ("number", "parameters", "state", "step", "value", "rungs", "seeds")
 """What of a trial does not depend on time."""
 _GONE_S = 30.0
+_LINES = 9
+"""Of the journal, one fewer of which are waited for at most; a job has three."""
 
 
 def run(argv: list[str], *, quick: bool, host: Host) -> Result:
-    """Kill searches; options: `--workers`, `--kills`, `--trials`, `--after`, `--seed`."""
+    """Kill searches; options: `--workers 1 2`, `--kills N`, `--trials N`, `--after S`."""
     del host
     parser = argparse.ArgumentParser(prog="python -m benchmarks search_kills")
     parser.add_argument("--kills", type=int, default=4 if quick else 20)
     parser.add_argument("--trials", type=int, default=6 if quick else 30)
     parser.add_argument("--seeds", type=int, default=0, help="of `hotlap search`")
     parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
-    parser.add_argument("--after", type=float, default=6.0, help="most seconds until a kill")
+    parser.add_argument("--after", type=float, default=2.0, help="most seconds of a moment")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     args = parser.parse_args(argv)
     result = Result()
@@ -86,15 +88,17 @@ class Search:
     def kill(self, count: int, longest_s: float, drawn: random.Random) -> None:
         """Start the search and kill it after a while, so many times, or until it ends.
 
-        The while counts from its first trial on, or, once in five times, from its own start.
+        The while is a number of lines of its journal, so that kills are spread over the search on
+        a slow machine, too, and a moment more; or, once in five times, a moment after its start.
         """
         for number in range(count):
             with open(self.here / "log.txt", "ab") as log:
                 process = subprocess.Popen(
                     self._command, cwd=self.here, stdout=log, stderr=log, start_new_session=True
                 )
-            while process.poll() is None and not self._trials() and number % 5 != 4:
-                time.sleep(0.05)
+            until = self._lines() + drawn.randrange(_LINES)
+            while process.poll() is None and self._lines() < until and number % 5 != 4:
+                time.sleep(0.02)
             try:
                 process.wait(drawn.uniform(0.0, longest_s))
                 return
@@ -143,6 +147,10 @@ class Search:
         trials = [{key: trial[key] for key in _ENDED} for trial in self.found["trials"]]
         best = self.found["best"]
         return trials, best["number"], best["value"], self.found["steps"], self.found["comparison"]
+
+    def _lines(self) -> int:
+        path = self.folder / JOURNAL
+        return path.read_bytes().count(b"\n") if path.is_file() else 0
 
     def decisions(self) -> list[dict[str, Any]]:
         """Return the lines of the journal that are decisions."""

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.page import check_page, write_page
-from hotlap.errors import MissingFile, UsageError
+from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.report import jsonout
 from hotlap.report import runs as pages
 from hotlap.report.terminal import page_console
@@ -18,6 +18,8 @@ from hotlap.track.comparing import compare_runs, summary
 from hotlap.track.runs import find_runs, read_run
 
 _COMPARE, _OPEN = "compare", "open"
+_LONGEST = 60
+"""Letters of a run's name in that of a temporary file."""
 
 
 def runs(
@@ -123,7 +125,12 @@ def _open(folders: tuple[str, ...], page: str | None, *, no_browser: bool, as_js
 
 def _temporary(name: str) -> str:
     """Return a new file in the folder for temporary ones, which outlives this process."""
-    handle, path = tempfile.mkstemp(prefix=f"hotlap-{name}-", suffix=".html")
+    try:
+        handle, path = tempfile.mkstemp(prefix=f"hotlap-{name[:_LONGEST]}-", suffix=".html")
+    except OSError as error:
+        raise RunError(
+            f"no temporary file could be made: {error.strerror or error}. Pass --page FILE."
+        ) from error
     os.close(handle)
     return path
 

@@ -114,7 +114,7 @@ def search(
     from hotlap.report import searching as text
     from hotlap.report.terminal import page_console
     from hotlap.search.asking import Request, ask, describe
-    from hotlap.search.executors import executor_of, threads_of
+    from hotlap.search.executors import check_device, executor_of, threads_of
     from hotlap.search.folder import delete, folder_of
     from hotlap.search.result import SearchResult
     from hotlap.search.study import Study
@@ -144,6 +144,7 @@ def search(
         device=device,
         threads=threads_of(engine, resources),
     )
+    check_device(engine, device)
     host = Host.detect()
     asked = ask(request, host)
     shown = text.columns_given(columns, tuple(asked.spec.space))

@@ -28,6 +28,18 @@ def executor_of(engine: str, workers: int, address: str, resources: str | None) 
     return RayWorkers(connect(address), workers, wanted, os.getcwd())
 
 
+def check_device(engine: str, device: str | None) -> None:
+    """Refuse a device on which every trial would fail; those of a cluster are not known here.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if engine == "local" and device is not None:
+        from hotlap.device.accelerator import device_of
+
+        device_of(device)
+
+
 def threads_of(engine: str, resources: str | None) -> int | None:
     """Return the threads of each trial, None for the cores divided by the workers.
 

@@ -239,6 +239,14 @@ def _check_type(
                 "gives that value. Use Choice with some of "
                 f"{', '.join(map(repr, get_args(inner)))}."
             )
+    if inner in (int, float) and isinstance(space, Choice):
+        allowed = (int,) if inner is int else (int, float)
+        strange = [v for v in space.values if type(v) not in allowed]
+        if strange:
+            raise UsageError(
+                f"parameter `{name}` of '{recipe.path}' is {'an' if inner is int else 'a'} "
+                f"{inner.__name__}, and {space} gives {strange[0]!r}. Use Choice of numbers."
+            )
     if inner in (str, bool) and not isinstance(space, Choice):
         raise UsageError(
             f"parameter `{name}` of '{recipe.path}' is a {inner.__name__}, but {space} gives "

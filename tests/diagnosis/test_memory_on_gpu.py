@@ -37,7 +37,7 @@ def test_a_call_from_python_refuses_a_snapshot_that_cannot_be_made(
     script.write_text("open('started', 'w').close()\n")
     monkeypatch.setenv("PATH", str(tmp_path))
     for path, words in (
-        (tmp_path / "a.pickle", "snapshot='.*a.pickle': no CUDA GPU .* Remove snapshot;"),
+        (tmp_path / "a.pickle", r"snapshot='.*a.pickle': no CUDA GPU .* Remove snapshot\."),
         (tmp_path / "no" / "a.pickle", "the folder .* was not found"),
         (script, "exists and was not written by this option"),
     ):

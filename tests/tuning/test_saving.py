@@ -123,5 +123,5 @@ def test_an_unknown_aim_is_refused() -> None:
 
 def test_too_few_steps_for_a_verdict_are_refused() -> None:
     assert check_request("rounding", (), (), steps=64)
-    with pytest.raises(UsageError, match=r"--steps 63 is not allowed\. Expected: 64"):
+    with pytest.raises(UsageError, match=r"--steps 63 is too few for a verdict\. Expected: 64"):
         check_request("rounding", (), (), steps=63)

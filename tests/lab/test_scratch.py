@@ -392,7 +392,7 @@ def test_a_socket_is_found_by_its_path_and_closes_when_the_trial_closes_it(
         if own_network and scratch.why_no_network() is not None:
             pytest.skip("no networks of a trial's own here")
         script = f"import os, socket, time; os.chdir({str(outside)!r})"
-        script += "; s = socket.socket(socket.AF_UNIX); s.connect('socket-0')"
+        script += f"; s = socket.socket(socket.AF_UNIX); s.connect({Path(hub.address).name!r})"
         script += "; s.sendall(b'1\\n'); s.close(); time.sleep(65)"
         argv = [sys.executable, "-S", "-c", script]
         process = start(scratch, argv, own_network=own_network)

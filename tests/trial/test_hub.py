@@ -165,3 +165,10 @@ def test_nobody_waits_for_one_who_does_not_listen(
         assert made[0].send("attached") and not made[-1].send("attached")
         for channel in made:
             channel.close()
+
+
+def test_what_a_hub_has_left_behind_is_never_another_ones(tmp_path: Path) -> None:
+    with closing(Hub(tmp_path)) as before:
+        Path(f"{before.address}.claim").write_text(str(os.getpid()))
+    with closing(Hub(tmp_path)) as after:
+        assert not Path(f"{after.address}.claim").exists()

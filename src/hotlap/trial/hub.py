@@ -1,5 +1,6 @@
 """`Hub`: the parent's socket, to which every process of a run or a trial connects."""
 
+import itertools
 import selectors
 import socket
 import time
@@ -11,6 +12,7 @@ from hotlap.trial.channel import Channel, shorten_path
 
 _LOOK_S = 0.05
 """How often it is looked whether a process that has not connected yet is still there."""
+_numbers = itertools.count()
 _WAITING = 1024
 """Processes that may connect at once; another one is told that nobody listens."""
 
@@ -28,9 +30,10 @@ class Hub:
         self.processes: list[Channel] = []
         """In the order in which they have connected; one that is gone stays in its place."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        number = 0
-        while (path := folder / f"socket-{number}").exists():
-            number += 1
+        # Never one that was used before: what a trial has left beside its socket, such as the claim
+        # of a process that is still ending, would be taken for this one's.
+        while (path := folder / f"socket-{next(_numbers)}").exists():
+            pass
         self.address = str(path)
         """What a process is told, to connect."""
         with shorten_path(self.address) as name:

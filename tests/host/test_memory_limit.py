@@ -124,8 +124,9 @@ def test_a_recipe_whose_data_set_is_larger_than_the_limit_is_trained(tmp_path: P
 def test_trials_and_estimates_are_held_to_the_groups_memory(tmp_path: Path) -> None:
     ask = (
         "from hotlap.lab.trial import Lab; from hotlap.attach.entry import Script;"
-        "from hotlap.engine.memory.estimate import _device_memory;"
-        "print(Lab(Script(path='train.py')).memory_bytes, _device_memory('cpu'))"
+        "from hotlap.engine.memory.estimate import _device_memory\n"
+        "with Lab(Script(path='train.py')) as lab:"
+        "    print(lab._memory_limit(0), _device_memory('cpu'))"
     )
     with limited.group(LIMIT) as group:
         lab, estimate = map(int, within(group, "-c", ask).stdout.split())

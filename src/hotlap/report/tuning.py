@@ -75,7 +75,8 @@ def _hints(tuning: Tuning, console: Console) -> None:
     """Print what became of what a diagnosis found: the two must not contradict each other."""
     for hint in tuning.hints:
         words = "" if hint.agrees or hint.raced is None else "; the two do not agree"
-        console.print(f"{printable(hint.why)}{words}.")
+        why = printable(hint.why).removesuffix(".")
+        console.print(f"{why}{words}.")
 
 
 def _proven_plans(tuning: Tuning, console: Console) -> None:

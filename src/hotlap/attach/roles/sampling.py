@@ -160,8 +160,8 @@ class StepSampler:
             return
         if self.folder is None:
             raise Refusal(
-                f"step {self._step} is to be saved, and the role has no folder to save it to. Set "
-                "its option `folder`"
+                f"step {self._step} of the script is to be captured, but hotlap gave no folder for "
+                "it. This is a bug in hotlap. Report it with this message."
             )
         path = self.folder / f"step-{self._step:06d}.safetensors"
         meta = {

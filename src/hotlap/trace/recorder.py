@@ -142,10 +142,7 @@ class Recorder:
         """Count a step."""
         self.steps += 1
         self.is_beginning = self.steps <= self._TOLD
-        if self.paging.steps < 0:
-            self.paging.step_ends()
-        else:
-            self.paging.steps += 1
+        self.paging.step_ends()
 
     def mark_step(self) -> None:
         """Everything up to now belongs to the step that is being made."""

@@ -1,10 +1,10 @@
 """`compare_runs`: what two runs differ in, and where their values ended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.track.findings import KINDS, figures_of, subject_of
+from hotlap.track.findings import figures_of, side_by_side, subject_of
 from hotlap.track.run_file import RunInfo
 from hotlap.track.runs import Run
 from hotlap.track.tracker import flatten
@@ -76,20 +76,8 @@ def compare_runs(first: Run, second: Run) -> Comparison:
         tuple(differences),
         _side_by_side(first.last(), second.last()),
         _side_by_side(first.system_means(), second.system_means()),
-        tuple(_findings(first, second)),
+        tuple(Difference(*each) for each in side_by_side(first.findings, second.findings)),
     )
-
-
-def _findings(first: Run, second: Run) -> Iterator[Difference]:
-    for kind in KINDS:
-        if kind not in first.findings and kind not in second.findings:
-            continue
-        mine, theirs = (
-            figures_of(kind, run.findings[kind]) if kind in run.findings else {}
-            for run in (first, second)
-        )
-        for name in dict.fromkeys([*mine, *theirs]):
-            yield Difference(kind, name, mine.get(name), theirs.get(name))
 
 
 def _side_by_side(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[TwoValues, ...]:

@@ -1,8 +1,7 @@
 """What was found out about a run, as the JSON documents of commands that its folder keeps."""
 
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
-from hotlap.track.run_file import MEASURED, RUN, RunInfo, now
+from hotlap.track.run_file import MEASURED, RUN, RunInfo, now, write_whole
 
 KINDS = ("diagnosis", "memory", "tuning", "verdict")
 """Of documents that a run's folder keeps, one of each: `tuning.json` and so on."""
@@ -60,12 +59,7 @@ def keep_finding(folder: Path, kind: str, document: str, about: Mapping[str, Any
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}.json"
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        written.write_text(f"{document}\n", encoding="utf-8")
-        os.replace(written, path)
-    finally:
-        written.unlink(missing_ok=True)
+    write_whole(path, f"{document}\n")
     if not (folder / RUN).exists():
         info = describe(about, Plan(), None, None)
         replace(info, state=MEASURED, ended=now(), process={}).write(folder)
@@ -114,6 +108,23 @@ def figures_of(kind: str, document: Mapping[str, Any]) -> dict[str, float | str 
         "speedup": _part(document, "speedup").get("median") if is_gain else None,
         "tier": verdict.get("tier") if is_gain else None,
     }
+
+
+def side_by_side(
+    first: Mapping[str, Mapping[str, Any]], second: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, Any, Any]]:
+    """Give (kind, name, first value, second value) of what the folders of two runs keep.
+
+    Args:
+        first: document by kind, as `read_findings` returns them; without those that are missing.
+        second: the other run's.
+    """
+    for kind in KINDS:
+        mine, theirs = (
+            figures_of(kind, found[kind]) if kind in found else {} for found in (first, second)
+        )
+        for name in dict.fromkeys([*mine, *theirs]):
+            yield kind, name, mine.get(name), theirs.get(name)
 
 
 def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:

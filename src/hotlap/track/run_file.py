@@ -51,14 +51,7 @@ class RunInfo:
         Raises:
             OSError: it cannot be written.
         """
-        path = folder / RUN
-        written = path.with_name(f"{RUN}.{os.getpid()}.tmp")
-        try:
-            written.write_text(json.dumps(asdict(self), indent=2, default=str) + "\n")
-            os.replace(written, path)
-        except OSError:
-            written.unlink(missing_ok=True)
-            raise
+        write_whole(folder / RUN, json.dumps(asdict(self), indent=2, default=str) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> "RunInfo | None":
@@ -79,6 +72,21 @@ class RunInfo:
         if info.state == RUNNING and not _lives(info.process):
             return replace(info, state=KILLED)
         return info
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write one of a run's files, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    written = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        written.write_text(text, encoding="utf-8")
+        os.replace(written, path)
+    except OSError:
+        written.unlink(missing_ok=True)
+        raise
 
 
 def now() -> str:

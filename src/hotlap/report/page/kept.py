@@ -10,7 +10,7 @@ from hotlap.report.page.machine import made_by
 from hotlap.report.page.memory import answer_of_memory, sections_of_memory
 from hotlap.report.page.tuning import answer_of_tuning, sections_of_tuning
 from hotlap.report.page.view import Block, Code, Document, Section, Table, Text, part_of
-from hotlap.track.findings import KINDS, figures_of
+from hotlap.track.findings import side_by_side
 
 
 class _Kind(NamedTuple):
@@ -56,13 +56,11 @@ def answers_of_kept(document: Document) -> list[str]:
 
 def section_of_both(runs: list[Document], names: list[str]) -> Section:
     """Return the figures of what the folders of two runs keep, side by side."""
-    rows = []
-    for kind in KINDS:
-        found = [part_of(part_of(run, "findings"), kind) for run in runs]
-        known = [figures_of(kind, each) if each else {} for each in found]
-        for name in dict.fromkeys(key for each in known for key in each):
-            values = [_value(name, each.get(name)) for each in known]
-            rows.append((f"{kind}: {name.replace('_', ' ')}", *values))
+    first, second = (part_of(run, "findings") for run in runs)
+    rows = [
+        (f"{kind}: {name.replace('_', ' ')}", *(_value(name, each) for each in values))
+        for kind, name, *values in side_by_side(first, second)
+    ]
     return Section("What was found out", [Table(("what", *names), rows)] if rows else [])
 
 

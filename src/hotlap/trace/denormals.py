@@ -35,7 +35,10 @@ def _is_on_cpu(value: Any) -> bool:
 def _count(tensor: Any) -> int:
     import torch
 
-    flat = tensor.detach().flatten()
+    from hotlap.distributed.shares import local_of
+
+    # A sum over a sharded tensor would be a collective, which only one rank calls.
+    flat = local_of(tensor.detach()).flatten()
     every = -(-len(flat) // _LOOKED_AT)
     looked_at = flat[::every]
     tiny = torch.finfo(tensor.dtype).tiny

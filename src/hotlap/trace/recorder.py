@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotlap.distributed.shares import is_share
 from hotlap.task import TaskFacts
 from hotlap.trace.clock import PhaseClock, phase_clock
 from hotlap.trace.events import Events
@@ -117,10 +118,17 @@ class Recorder:
             self.clock.reset()
 
     def note_loss(self, loss: torch.Tensor) -> None:
-        """Keep the loss of a backward, if it is one number."""
-        if self.keeps_losses and loss.numel() == 1:
-            is_read = self.reads_losses and type(loss) is torch.Tensor and loss.is_cpu
-            self._losses.append(loss.item() if is_read else number_of(loss))
+        """Keep the loss of a backward, if it is one number, and not a share of one.
+
+        To read a share may be a collective, which only this rank would call.
+        """
+        if not self.keeps_losses or loss.numel() != 1:
+            return
+        is_plain = type(loss) is torch.Tensor
+        if is_plain and self.reads_losses and loss.is_cpu:
+            self._losses.append(loss.item())
+        elif is_plain or not is_share(loss):
+            self._losses.append(number_of(loss))
 
     def losses(self) -> list[float]:
         """Return the losses so far. Waits for the device."""

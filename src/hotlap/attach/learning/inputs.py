@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hotlap.attach.listener import mute_listener
+from hotlap.distributed.shares import is_share
 from hotlap.trace import frames
 from hotlap.trace.learning import InputFacts
 
@@ -42,8 +43,9 @@ class Inputs:
         gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
         if not gradients:
             return
-        if gradients[0].device.type != "cpu":
-            # On another device the number would have to be waited for.
+        if gradients[0].device.type != "cpu" or any(map(is_share, gradients)):
+            # On another device the number would have to be waited for; of shares the norm would be
+            # a collective, which the other ranks do not call.
             self.is_open = False
             return
         with torch.no_grad():

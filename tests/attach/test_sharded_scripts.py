@@ -10,6 +10,9 @@ from torch import distributed, nn
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trial import digest
+from hotlap.trial.averages import Averages
+from hotlap.trial.elements import Elements
 
 
 @pytest.fixture
@@ -58,3 +61,16 @@ def test_gradients_losses_and_state_are_looked_at_without_a_collective(model: nn
     assert not collectives(lambda: recorder.note_loss(loss))
     assert not collectives(recorder.losses)
     assert recorder.losses() == []
+
+
+def test_a_share_is_digested_and_followed_as_this_rank_holds_it(model: nn.Module) -> None:
+    share: Any = next(model.parameters())
+    before = digest.of_tensor(share)
+    elements = Elements(share, 1000, torch.Generator().manual_seed(0))
+    assert digest.of_tensor(share) == before
+    assert elements.of(share).tolist() == share.to_local().double().flatten().tolist()
+    optimizer, averages = torch.optim.SGD(model.parameters(), lr=1.0), Averages()
+    model(torch.ones(3, 8)).sum().backward()
+    averages.update_begins([model], list(model.parameters()))
+    optimizer.step()
+    assert digest.of_tensor(share) != before

@@ -37,3 +37,15 @@ def test_a_habit_is_named_at_its_line_and_a_corrected_script_is_not(
     # What trials have ruled out was suspected.
     for kind in ("mistakes", "findings", "suspects", "ruled_out"):
         assert RULES[habit] not in json.dumps(corrected[kind])
+
+
+@pytest.mark.slow
+def test_what_a_sharded_script_learns_is_proven_on_each_rank(hotlap: Call, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('schema = 1\n[techniques.optimizer]\nimplementation = "foreach"\n')
+    script = (*TORCHRUN, "stale", "--corrected")
+    ended = hotlap("verify", "--json", "--steps", "40", "plain", plan, *script, timeout_s=240)
+    assert ended.returncode == 0, ended.stderr
+    verdict = json.loads(ended.stdout)["verdict"]
+    assert verdict["tier"] == "exact", verdict
+    assert "in each of 2 ranks" in verdict["evidence"]

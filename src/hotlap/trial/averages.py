@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap.distributed.shares import local_of
 from hotlap.trial.elements import Elements, Vector
 
 _ELEMENTS = 1024
@@ -124,7 +125,7 @@ def _of_module(module: Any) -> Read:
 
 def _place_of(tensor: torch.Tensor) -> int:
     """Return where in memory a tensor's numbers are."""
-    return tensor.untyped_storage().data_ptr()
+    return local_of(tensor.detach()).untyped_storage().data_ptr()
 
 
 def _containers_of(root: Any, trained: set[int]) -> list[tuple[Any, list[Any], list[str]]]:
@@ -174,8 +175,8 @@ def _is_copy(tensors: Tensors, weights: dict[str, torch.Tensor], own: set[int]) 
         return False
     off = size = 0.0
     for tensor, weight in zip(tensors, weights.values(), strict=True):
-        values = weight.detach().float()
-        off += float((tensor.detach().to(values) - values).square().sum())
+        values = local_of(weight.detach()).float()
+        off += float((local_of(tensor.detach()).to(values) - values).square().sum())
         size += float(values.square().sum())
     return off <= _NEAR**2 * size
 

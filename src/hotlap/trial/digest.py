@@ -10,6 +10,8 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap.distributed.shares import local_of
+
 _SEED = 20240229
 
 
@@ -51,7 +53,7 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    data = tensor.detach()
+    data = local_of(tensor.detach())
     if data.is_sparse or data.is_quantized:
         data = data.dequantize() if data.is_quantized else data.to_dense()
     return data.contiguous().reshape(-1).view(torch.uint8)

@@ -5,6 +5,8 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap.distributed.shares import local_of
+
 Vector = numpy.ndarray[Any, Any]
 
 
@@ -19,6 +21,7 @@ class Elements:
 
     def __init__(self, tensor: torch.Tensor, count: int, generator: torch.Generator) -> None:
         self.shape = tensor.shape
+        tensor = local_of(tensor.detach())
         self._places: tuple[torch.Tensor, ...] | None = None
         if tensor.numel() > count:
             drawn = torch.randint(
@@ -29,7 +32,7 @@ class Elements:
 
     def of(self, tensor: torch.Tensor) -> Vector:
         """Return a copy of the elements in float64, on the host."""
-        data = tensor.detach()
+        data = local_of(tensor.detach())
         if data.is_sparse:
             data = data.to_dense()
         if self._places is not None and self._places[0].device != data.device:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from hotlap import nested
 from hotlap.attach.seams import known_optimizers
+from hotlap.distributed.shares import is_share
 from hotlap.rng import rng_states
 from hotlap.techniques import Refusal
 
@@ -60,6 +61,8 @@ class StepSampler:
             if step not in self.wanted and not (self.looks and roots):
                 return
             self._begin(step, roots)
+            if self._step is None:
+                return
         if self._draws_itself:
             self._give_up("some batches of a step came from a DataLoader, others did not")
             return
@@ -90,6 +93,8 @@ class StepSampler:
         if states is None or self._step is not None:
             return
         self._begin(step, roots)
+        if self._step is None:
+            return
         self._draws_itself = True
         leaves: list[torch.Tensor] = []
         if nested.flatten_into(inputs, leaves) is None:
@@ -104,6 +109,9 @@ class StepSampler:
         self._step = step
         self._roots = roots
         for name, tensor in states_of(roots):
+            if is_share(tensor):
+                self._give_up("each rank holds a share of the parameters (`fully_shard`)")
+                return
             self._keep(f"model.{name}", tensor)
             self._takes_gradient[name] = tensor.requires_grad
 

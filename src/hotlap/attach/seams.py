@@ -200,6 +200,9 @@ def _patch_root_class(kind: type) -> None:
     if kind in State.root_classes:
         return
     original = kind.__call__
+    # A root that was found is not looked at again.
+    before, looking = State.root_classes.get(torch.nn.Module, (None, None))
+    of_root = before if original is looking else original
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         listener = State.listener
@@ -214,9 +217,11 @@ def _patch_root_class(kind: type) -> None:
             return original(self, *args, **kwargs)
         args = listener.forward_begins(self, args)
         output = None
+        State.call_depth += 1
         try:
-            output = original(self, *args, **kwargs)
+            output = of_root(self, *args, **kwargs)
         finally:
+            State.call_depth -= 1
             listener.forward_ends(self, output)
         return output
 

@@ -37,7 +37,8 @@ class IdentityTable(Generic[Value]):
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def __contains__(self, key: Any) -> bool:
-        return self.get(key) is not None
+        entry = self._entries.get(id(key))
+        return entry is not None and entry[0]() is key
 
     def _drop(self, number: int, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At interpreter shutdown modules are emptied one after another: what `on_death` calls may

@@ -198,8 +198,21 @@ def run(folder: Path) -> dict[str, Any]:
     return document_of(write_run(folder / "a", 0.1))
 
 
+def run_with_findings(folder: Path) -> dict[str, Any]:
+    return document_of(keep_all(write_run(folder / "d", 0.1)))
+
+
+def keep_all(run: Path) -> Path:
+    """Let a run's folder keep one document of each kind."""
+    found = {"diagnosis": diagnosis, "memory": memory, "tuning": tuning, "verdict": verdict}
+    for kind, make in found.items():
+        (run / f"{kind}.json").write_text(json.dumps(make()))
+    return run
+
+
 def comparison(folder: Path) -> dict[str, Any]:
-    return document_of(write_run(folder / "b", 0.1), write_run(folder / "c", 0.3))
+    first, second = write_run(folder / "b", 0.1), write_run(folder / "c", 0.3)
+    return document_of(keep_all(first), second)
 
 
 def all_documents(folder: Path) -> dict[str, dict[str, Any]]:
@@ -215,5 +228,6 @@ def all_documents(folder: Path) -> dict[str, dict[str, Any]]:
         "search": search(),
         "search with a front": search_with_front(),
         "run": run(folder),
+        "run with findings": run_with_findings(folder),
         "comparison": comparison(folder),
     }

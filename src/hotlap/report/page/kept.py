@@ -21,7 +21,7 @@ class _Kind(NamedTuple):
 
 _KINDS = {
     "diagnosis": _Kind("Why it is slow", answer_of_diagnosis, sections_of_diagnosis),
-    "memory": _Kind("Where the memory goes", answer_of_memory, sections_of_memory),
+    "memory": _Kind("How much memory it takes", answer_of_memory, sections_of_memory),
     "tuning": _Kind("What makes it faster", answer_of_tuning, sections_of_tuning),
     "verdict": _Kind("Whether it learns the same", answer_of_compared, sections_of_compared),
 }

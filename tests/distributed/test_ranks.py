@@ -76,7 +76,7 @@ def test_a_rank_that_runs_out_of_memory_costs_no_bit(two: Any, alone: Any) -> No
 
 
 @pytest.mark.slow
-def test_a_rank_that_runs_out_of_memory_behind_its_passes_ends_the_run() -> None:
+def test_a_rank_that_runs_out_of_memory_after_its_passes_ends_the_run() -> None:
     done = subprocess.run(
         [sys.executable, "-c", RUNNER, "2"],
         cwd=ROOT,
@@ -86,7 +86,7 @@ def test_a_rank_that_runs_out_of_memory_behind_its_passes_ends_the_run() -> None
         timeout=100,
     )
     assert done.returncode != 0
-    assert "step 3 ran out of memory on rank 1 (no memory for norms) behind its" in done.stderr
+    assert "step 3 ran out of memory on rank 1 (no memory for norms) after the" in done.stderr
 
 
 def test_one_rank_that_is_not_finite_is_skipped_by_all(two: Any) -> None:

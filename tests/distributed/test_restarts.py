@@ -64,17 +64,38 @@ def test_a_rank_that_dies_before_anything_was_saved_is_restarted_at_most_n_times
 
 
 @pytest.mark.slow
-def test_a_run_that_is_asked_to_end_is_not_restarted(alone: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["the launcher", "rank 1"])
+def test_a_run_that_is_asked_to_end_is_not_restarted(
+    asked: str, alone: Any, tmp_path: Path
+) -> None:
     options = ["--devices", "2", "--run-dir", str(tmp_path), "--restarts", "2"]
     run = started(*options, "--save-every", "1steps", "--pause_ms", "300")
     wait_for(lambda: saved_steps(tmp_path))
-    run.send_signal(signal.SIGTERM)
+    if asked == "rank 1":
+        ranks_of(run)[1].send_signal(signal.SIGTERM)
+    else:
+        run.send_signal(signal.SIGTERM)
     code, said = ended(run)
     assert code == 128 + signal.SIGTERM, said
-    assert "Restart" not in said
+    assert "Restart" not in said and "Traceback" not in said
+    assert ("a signal to another rank: ended after step" in said) == (asked == "rank 1"), said
     code, said = ended(started(*options, "--resume", "auto"))
     assert code == 0, said
     assert weights(tmp_path) == alone
+
+
+@pytest.mark.slow
+def test_of_a_sharded_model_the_rank_that_raised_is_the_only_one_to_be_explained(
+    tmp_path: Path,
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text('schema = 1\n[techniques.sharding]\nlevel = "parameters"\n')
+    options = ["--devices", "2", "--run-dir", str(tmp_path / "run"), "--plan", str(plan)]
+    code, said = ended(started(*options, "--fault", "raise"))
+    assert code == 1
+    assert "rank 1 ended with exit code 1" in said and "ValueError: a wrong sample" in said
+    # The other one has lost contact in a collective of torch's own.
+    assert said.count("raised by your code") == 1 and "Traceback" not in said, said
 
 
 def launched(

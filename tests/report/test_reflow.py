@@ -72,6 +72,11 @@ def test_lines_below_a_label_begin_under_its_text() -> None:
     assert wide[0].startswith("What it does   keeps") and wide[1].startswith(" " * 15 + "time")
 
 
+def test_a_word_and_a_colon_beside_a_label_are_part_of_its_sentence() -> None:
+    text = "Numerics       one: exact. two and\n               three: rounding"
+    assert reflow(text, 60) == "Numerics       one: exact. two and three: rounding"
+
+
 def test_a_numbered_list_keeps_its_items() -> None:
     assert reflow("1. one two three\n   four\n2. five", 12).splitlines() == [
         "1. one two",

@@ -79,12 +79,12 @@ class Stopping:
     @property
     def exit_code(self) -> int:
         """What a process says that a signal ended."""
-        return 128 + (self.number or 0)
+        return 128 + (self.number or signal.SIGTERM)
 
     @property
     def name(self) -> str:
-        """The signal's name."""
-        return signal.Signals(self.number or 0).name
+        """The signal's name; another rank's is not known here."""
+        return "a signal to another rank" if self.number is None else _name_of(self.number)
 
     def __enter__(self) -> "Stopping":
         if threading.current_thread() is not threading.main_thread():
@@ -137,8 +137,12 @@ class Stopping:
             self.number, self._since = number, now
             _tell(f"{self.name}: ending after this step. Send it again to end at once")
         elif now - self._since > _ONE_S:
-            _tell(f"{signal.Signals(number).name} again: ended at once. Checkpoints are complete")
+            _tell(f"{_name_of(number)} again: ended at once. Checkpoints are complete")
             os._exit(128 + number)
+
+
+def _name_of(number: int) -> str:
+    return signal.Signals(number).name
 
 
 def _do_nothing(number: int, frame: Any) -> None:

@@ -173,7 +173,9 @@ def suspect(nomination: Nomination, why: str, tried: Sequence[Tried] = ()) -> Su
     failed = [str(one.plan) for one in tried if one.ratio is None]
     left = [plan for plan in nomination.remedies if str(plan) not in failed]
     plans = " or ".join(str(plan) for plan in left)
-    by_hand = "; ".join(nomination.advice[name] for plan in left for name in plan.techniques)
+    advice = (nomination.advice[name] for plan in left for name in plan.techniques)
+    # Several options of one technique have one line of advice.
+    by_hand = "; ".join(dict.fromkeys(advice))
     remedy = f"try {plans}. In the script: {by_hand}" if plans else nomination.by_hand
     return Suspect(
         nomination.rule,

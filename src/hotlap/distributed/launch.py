@@ -81,7 +81,8 @@ def launch(
         timeout_s: after which a rank gives up waiting for another one; for the message.
         restarts: how often all ranks are started again after one has died. The variable
             `RESTARTS` tells them how often they have been.
-        notice: called before each restart, with the reason, in words.
+        notice: called before each restart, and where a signal to a rank other than the first one
+            has ended the run, with the reason, in words.
         environ: of the ranks, besides what tells them which one they are.
 
     Raises:
@@ -105,10 +106,15 @@ def launch(
                     shutil.rmtree(folder, ignore_errors=True)
                 return 0
             code = loss.rank.process.returncode
-            if not loss.is_hanging and loss.rank.number == 0 and (code == 2 or code > 128):
-                # It has said what is wrong with the input, or which signal it ended on.
+            if not loss.is_hanging and code == 2 and loss.rank.number == 0:
+                # It has said what is wrong with the input.
                 return code
             words = _describe(loss, timeout_s)
+            if not loss.is_hanging and code > 128:
+                # It was asked to end by a signal, and the run with it.
+                if loss.rank.number:
+                    notice(f"{words}.")
+                return code
             if code == 2 and not loss.is_hanging:
                 raise UsageError(
                     f"{words}. Exit code 2 means wrong input. Check the log in '{folder}' for what "

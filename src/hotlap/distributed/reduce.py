@@ -18,6 +18,9 @@ from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.distributed.shared_slots import MAX_RANKS, SharedSlots, share_memory
 from hotlap.errors import RunError, UsageError
 
+_GONE = ("Connection closed by peer", "Connection reset by peer", "gloo/transport")
+"""What gloo says where another rank is gone, or does not answer."""
+
 
 class PendingSum:
     """A sum of tensors over all ranks that has begun.
@@ -203,19 +206,32 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
     except RuntimeError as error:
-        said = " ".join(str(error).partition("This is typically")[0].split())
-        is_late = "timed out" in said.lower() or "timeout" in said.lower()
-        if is_late:
-            stacks.write_now("This rank has waited for another one in vain, here:")
-        meeting = _meetings[-1] if _meetings else None
-        absent = [] if meeting is None else meeting.not_waiting()
-        within = "" if meeting is None else f" within {meeting.timeout_s:g} s"
-        gone = "are gone" if len(absent) > 1 else "is gone"
-        what = f"did not answer{within}" if is_late else gone
-        raise RunError(
-            f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of its log for the "
-            "cause, then resume from the last checkpoint."
-        ) from error
+        raise explain_loss(error) from error
+
+
+def is_of_lost_rank(error: Exception) -> bool:
+    """Return whether a collective, of whoever's code, has failed because another rank is gone."""
+    if not dist.is_available() or not dist.is_initialized():
+        return False
+    text = str(error)
+    return isinstance(error, dist.DistBackendError) or any(words in text for words in _GONE)
+
+
+def explain_loss(error: Exception) -> RunError:
+    """Return which rank a collective has waited for in vain."""
+    said = " ".join(str(error).partition("This is typically")[0].split())
+    is_late = "timed out" in said.lower() or "timeout" in said.lower()
+    if is_late:
+        stacks.write_now("This rank has waited for another one in vain, here:")
+    meeting = _meetings[-1] if _meetings else None
+    absent = [] if meeting is None else meeting.not_waiting()
+    within = "" if meeting is None else f" within {meeting.timeout_s:g} s"
+    gone = "are gone" if len(absent) > 1 else "is gone"
+    what = f"did not answer{within}" if is_late else gone
+    return RunError(
+        f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of its log for the cause, "
+        "then resume from the last checkpoint."
+    )
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.ranks import detect_ranks
+from hotlap.distributed.reduce import explain_loss, is_of_lost_rank
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.retries import Retries
 from hotlap.engine.state.content import Position
@@ -193,7 +194,7 @@ def epoch_of(
                     told = explain_error(error)
                     if told is error:
                         raise
-                    raise told from error
+                    raise told from cause_of(error)
                 in_epoch += 1
                 micros = None
                 yield in_epoch, samples, loss, is_taken
@@ -231,6 +232,9 @@ _SAID_OF_LOSSES = {
 
 def explain_error(error: Exception) -> Exception:
     """Return what a user can act on, where torch says only what it stumbled over."""
+    if is_of_lost_rank(error):
+        # A sharded model calls collectives of its own.
+        return explain_loss(error)
     text = str(error)
     found = re.search(r"Target (-?\d+) is out of bounds", text)
     if found is not None:
@@ -252,6 +256,11 @@ def explain_error(error: Exception) -> Exception:
                 "or (sum, count)."
             )
     return error
+
+
+def cause_of(error: Exception) -> Exception | None:
+    """Return what a user should see beside the explanation: nothing where another rank failed."""
+    return None if is_of_lost_rank(error) else error
 
 
 def _is_from_users_code(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from hotlap.engine.export.stored_weights import weights_of
 from hotlap.engine.memory.shares import announce
 from hotlap.engine.recording import RunRecording
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import StepDone, explain_error
+from hotlap.engine.run import StepDone, cause_of, explain_error
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import capture
 from hotlap.engine.state.interval import Every
@@ -385,7 +385,7 @@ def _try_measures(built: BuiltRun) -> None:
         told = explain_error(error)
         if told is error:
             raise
-        raise told from error
+        raise told from cause_of(error)
 
 
 def _steady_rate(epochs: list[EpochDone]) -> float:

@@ -154,9 +154,10 @@ def _technique(technique: Technique) -> Page:
 
 def _option(field: Any, hint: Any) -> str:
     allowed = " or ".join(map(str, get_args(hint))) or {bool: "true or false"}.get(
-        hint, {int: "a whole number", float: "a number"}.get(hint, str(hint))
+        hint, {int: "a whole number", float: "a number", str: "text"}.get(hint, str(hint))
     )
-    default = "" if field.default is MISSING else f", {str(field.default).lower()} if not given"
+    default = str(field.default).lower() or "nothing"
+    default = "" if field.default is MISSING else f", {default} if not given"
     return f"  {field.name}: {allowed}{default}"
 
 

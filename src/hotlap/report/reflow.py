@@ -62,7 +62,7 @@ def _paragraphs(text: str, *, joins: bool) -> list[_Paragraph]:
         elif is_fenced or _is_kept(line, indent, is_open=is_open):
             found.append(_Paragraph(line, indent, is_kept=True))
             is_open = False
-        elif joins and is_open and indent == found[-1].hang and not _begins_block(line):
+        elif joins and is_open and indent == found[-1].hang and _goes_on(found[-1].text, line):
             found[-1].text += f" {line.strip()}"
         else:
             found.append(_Paragraph(line.rstrip(), _hang(line, indent)))
@@ -76,6 +76,13 @@ def _is_kept(line: str, indent: int, *, is_open: bool) -> bool:
     if _DRAWN.match(line):
         return True
     return indent >= _CODE_INDENT and not is_open and not _begins_block(line)
+
+
+def _goes_on(text: str, line: str) -> bool:
+    """Return whether a line belongs to the paragraph above it."""
+    # Beside a label, a word and a colon are a part of the sentence.
+    is_sentence = _LABEL.match(text) is not None and _KEY.match(line) is not None
+    return is_sentence or not _begins_block(line)
 
 
 def _begins_block(line: str) -> bool:

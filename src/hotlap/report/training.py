@@ -96,4 +96,5 @@ def page(done: Any, console: Console) -> None:
     for row in done.techniques:
         words = "; ".join(filter(None, (row["why"], row.get("on_ranks"))))
         table.add_row(row["name"], row["state"], printable(words))
-    console.print(table)
+    if table.row_count:
+        console.print(table)

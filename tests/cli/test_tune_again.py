@@ -53,6 +53,14 @@ def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> Non
     assert given["speedup"] == continued["speedup"]
     assert given["seconds"] == continued["seconds"]
 
+    # What was measured since, or written by hand, is not replaced by what is printed again.
+    plan = tmp_path / "train.plan.toml"
+    other = 'schema = 1\n[techniques.optimizer]\nimplementation = "foreach"\n'
+    plan.write_text(other)
+    given, _, _ = _tune(tmp_path)
+    assert given["is_kept"] and given["plan_file"] is None
+    assert plan.read_text() == other
+
     with (tmp_path / "train.py").open("a") as file:
         file.write("\n# edited\n")
     _interrupt_at(tmp_path, "in one process, switched")

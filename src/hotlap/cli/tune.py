@@ -15,6 +15,7 @@ from hotlap.cli.script import detect_host, script_or_recipe
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.trials import lab_of
+from hotlap.errors import HotlapError
 from hotlap.lab.subject import Subject
 
 NOTHING_TO_GAIN = 3
@@ -120,14 +121,20 @@ def tune(
     else:
         say(f"measured on {kept.when}, and unchanged since; to measure again: --again")
     found = on_base(found, fitted)
-    is_written = found.gained or bool(found.base)
+    held = _other_plan_in(path, found.plan)
+    # What is only printed again must not take the place of what was measured since.
+    is_left = before is not None and held is not None
+    is_written = (found.gained or bool(found.base)) and not is_left
     if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
     use = _use("auto" if out is None else str(path), target, script)
     more = {"plan_file": str(path), "use": use} if is_written else _NO_PLAN
     kept_at = None if before is None else kept.when
     document = _document(found, more, target, host, kept_at)
-    said = _written(found.plan.hash, path, use) if is_written else _not_written(path)
+    if is_left and found.gained:
+        said = _left(found.plan.hash, path)
+    else:
+        said = _written(found, path, use, held) if is_written else _not_written(path, found)
     _tell(found, document, said, json=json, every=every)
     keep(run_dir, document, script)
     write_page(page, document)
@@ -160,15 +167,39 @@ def _use(plan: str, target: Target, script: Subject) -> str:
     return f"hotlap {command} --plan {plan} {target}"
 
 
-def _written(plan_hash: str, path: Path, use: str) -> str:
-    return f"Plan {plan_hash} written to {path}. To use it: {use}"
+def _other_plan_in(path: Path, plan: Any) -> Any:
+    """Return the plan file that is there, None without one or if it has this plan."""
+    from hotlap.plan.file import PlanFile
+
+    try:
+        held = PlanFile.read(path)
+    except (HotlapError, OSError):
+        return None
+    return None if held.plan == plan else held
 
 
-def _not_written(path: Path) -> str:
+def _written(found: Any, path: Path, use: str, held: Any) -> str:
+    said = f"Plan {found.plan.hash} written to {path}. To use it: {use}"
+    if held is not None:
+        gain = "" if held.speedup is None else f" ({held.speedup.median:.2f}x when it was measured)"
+        said += f"\nIt replaced plan {held.plan.hash}{gain}."
+    return said
+
+
+def _left(plan_hash: str, path: Path) -> str:
+    return (
+        f"Plan {plan_hash} was not written: {path} holds another one, which was left as it is. Use "
+        "--out FILE to write it elsewhere, or --again to measure again."
+    )
+
+
+def _not_written(path: Path, found: Any) -> str:
     said = (
         "No plan file was written. `hotlap run` without one applies exact techniques only, "
         "whether or not a gain of them was measured here."
     )
+    if found.outcome == "could_not_tell":
+        said = f"Type the same command again to continue from what was measured. {said}"
     if path.exists():
         said += f" {path}, from an earlier tuning, was left as it is."
     return said

@@ -110,7 +110,9 @@ def test_parameters_without_an_optimizer_get_no_gradients_while_it_is_on() -> No
 def test_a_model_that_an_optimizer_holds_whole_is_refused() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(Refusal, match="is in an optimizer, so no gradient is computed without use"):
+    with pytest.raises(
+        Refusal, match="is in an optimizer: all gradients that are computed are used"
+    ):
         NO_UNUSED_GRADIENTS.apply(ModelTarget(model, [optimizer]), None)
 
 

@@ -66,7 +66,7 @@ def test_each_statement_gets_its_time() -> None:
     assert [spot.library for spot in spots.values() if "deepcopy" in spot.text] == ["copy.deepcopy"]
     assert sum(spot.share for spot in spots.values()) <= 1.001
     # 50 ms against 30 ms, on a machine that may do something else meanwhile.
-    assert collecting.share > evaluation.share > 0.03
+    assert collecting.share > evaluation.share > 0.01
 
 
 def test_a_forward_in_the_line_of_the_backward_belongs_to_that_line() -> None:

@@ -186,7 +186,8 @@ def _without_unused_gradients(target: ModelTarget) -> ModelTarget:
     if not left:
         raise Refusal(
             f"every parameter of {type(target.module).__name__} that requires a gradient is in an "
-            "optimizer, so no gradient is computed without use. Keep the model as it is."
+            "optimizer: all gradients that are computed are used, and there is nothing to save. "
+            "Change nothing here."
         )
     target.notes["left"] = [weakref.ref(parameter) for parameter in left]
     _require_gradients(target, needed=False)

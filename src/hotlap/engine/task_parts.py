@@ -136,6 +136,7 @@ def check_parameters(model: Any, optimizer: Any) -> None:
     if own and not own & held:
         raise UsageError(
             "optimizer() returned an optimizer that holds no trainable parameter of the model, so "
-            "the model would not learn. Pass `model.parameters()` of its argument to it. To train "
-            "other parameters only, freeze the model with `requires_grad_(False)`."
+            "the model would not learn. In the recipe's optimizer(model), make the optimizer of "
+            "`model.parameters()`. If nothing of the model is to be trained, freeze it with "
+            "`model.requires_grad_(False)`."
         )

@@ -173,8 +173,9 @@ def read_study(folder: Path) -> SearchState:
     records, _ = read(path)
     if not records or records[0]["kind"] != "search":
         raise UsageError(
-            f"'{path}' is not the journal of a search. Expected: the one in the --run-dir of a "
-            "`hotlap search`. Check the path."
+            f"'{path}' does not begin with the record of a search: it is empty, damaged, or not "
+            "hotlap's. Expected: the journal that `hotlap search` wrote into its --run-dir. Pass "
+            "another folder, or begin the search again."
         )
     return replay(SearchSpec.from_json(records[0]), records)
 

@@ -89,7 +89,7 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
                 raise Refusal(
                     f"a parameter of shape {list(p.shape)} in group {number} has {_kind(p)}. "
                     "Expected: dense (torch.strided) parameters of torch.float32 or "
-                    "torch.float64. Use a plan without optimizer for others."
+                    "torch.float64. Remove `optimizer` from the plan to keep this parameter."
                 )
     if options.implementation == "fused":
         _place_step_counters(optimizer)

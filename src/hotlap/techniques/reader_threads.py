@@ -57,8 +57,9 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         raise Refusal(_SCRIPT)
     if loader.num_workers > 0:
         raise Refusal(
-            f"{loader.num_workers} worker processes read the samples already. Remove `workers` or "
-            "`reader_threads` from the plan."
+            f"{loader.num_workers} worker processes of the DataLoader read the samples, and "
+            "`reader_threads` would read them too. Remove `reader_threads` from the plan; or keep "
+            "it, and remove `workers` from the plan or set num_workers=0."
         )
     if is_stream(loader.dataset):
         raise Refusal(

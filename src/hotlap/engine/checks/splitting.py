@@ -26,7 +26,7 @@ def check_statistics(task: Task, model: Any, micro: int, world: int = 1) -> None
         raise UsageError(
             f"a step of {task.logical_batch} samples is shared by {world} ranks, and batch norm "
             f"({name}) would compute its statistics per rank. Use another normalization, or one "
-            "device, or set splits_statistics=True to accept this."
+            "device, or accept this with hotlap.Task(splits_statistics=True) in the recipe."
         )
     if name is not None:
         raise UsageError(

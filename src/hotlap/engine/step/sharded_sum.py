@@ -89,9 +89,9 @@ class ShardedSum(RankSum):
         if lacking:
             raise UsageError(
                 f"step {self.number} has {self.samples} samples for {self._reduce.world} ranks, "
-                "and a rank without samples has no earlier batch to run the model on, as "
-                "`sharding` needs. Use a batch size that divides the number of samples, "
-                "drop_last=True, or fewer devices."
+                "and with `sharding` each rank needs a sample in the first step that it takes. Use "
+                "fewer devices, or a batch size with at least one sample for each of them in "
+                "every step."
             )
         return int(most)
 

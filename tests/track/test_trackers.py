@@ -156,7 +156,7 @@ def test_a_tracker_hears_that_its_run_was_killed(tmp_path: Path) -> None:
     ("names", "words"),
     [
         (["tensorbord"], "tracker 'tensorbord' is not known"),
-        (["nowhere_at_all:Tracker"], "there is no module 'nowhere_at_all'"),
+        (["nowhere_at_all:Tracker"], "module 'nowhere_at_all' was not found"),
         ([f"{OWN}:"], "Expected: module:NAME"),
         ([f"{OWN}:Writes", f"{OWN}:Writes"], "was given twice"),
     ],

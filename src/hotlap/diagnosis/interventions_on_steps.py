@@ -187,7 +187,7 @@ def _without_unused_gradients(target: ModelTarget) -> ModelTarget:
         raise Refusal(
             f"every parameter of {type(target.module).__name__} that requires a gradient is in an "
             "optimizer: all gradients that are computed are used, and there is nothing to save. "
-            "Change nothing here."
+            "Keep the model as it is."
         )
     target.notes["left"] = [weakref.ref(parameter) for parameter in left]
     _require_gradients(target, needed=False)

@@ -107,11 +107,15 @@ def _check_outside(name: str) -> None:
     # Only the first part: to look for the others, Python would have to run the package.
     places = [os.getcwd(), *sys.path]
     found = importlib.machinery.PathFinder.find_spec(module.partition(".")[0], places)
-    if found is None or not attribute.isidentifier():
+    if not attribute.isidentifier():
         raise UsageError(
-            f"tracker '{name}' was not found: there is no module '{module}', or no class name "
-            "after the colon. Expected: module:NAME of a class that is called with a "
-            "hotlap.track.tracker.TrackedRun."
+            f"--track {name} names no class. Expected: module:NAME of a class that is called with "
+            "a hotlap.track.tracker.TrackedRun."
+        )
+    if found is None:
+        raise UsageError(
+            f"--track {name}: module '{module}' was not found. Check its name, install its "
+            "package, or run the command in the folder that holds it."
         )
 
 

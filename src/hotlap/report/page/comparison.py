@@ -1,6 +1,7 @@
 """The page of two runs: what differs, and their curves over each other."""
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from hotlap.report.page import figures
@@ -32,17 +33,26 @@ _KINDS = (
 def page_of_comparison(document: Document) -> Page:
     """Return the page of two runs."""
     runs = list_of(document, "runs")
-    names = [str(run.get("folder")) for run in runs]
+    folders = [str(run.get("folder")) for run in runs]
+    names = _shortened(folders)
     sections = [_differences(runs, names), _last_values(runs, names), section_of_both(runs, names)]
     for kind, title in _KINDS:
         sections.append(Section(title, _charts(runs, names, kind)))
     return Page(
         "Two runs compared",
-        " and ".join(names),
+        " and ".join(folders),
         _answer(runs),
         _facts(runs, names),
         [section for section in sections if section.blocks],
     )
+
+
+def _shortened(folders: list[str]) -> list[str]:
+    """Return paths without the folders that all of them begin with: a legend holds few letters."""
+    parts = [PurePath(folder).parts for folder in folders]
+    while all(len(each) > 1 for each in parts) and len({each[0] for each in parts}) == 1:
+        parts = [each[1:] for each in parts]
+    return [str(PurePath(*each)) for each in parts]
 
 
 def _answer(runs: list[Document]) -> str:

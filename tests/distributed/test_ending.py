@@ -8,6 +8,7 @@ import pytest
 
 SCRIPT = """
 import sys, torch, torch.distributed as dist
+from pathlib import Path
 from hotlap.distributed.ending import let_tensors_go
 
 dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)
@@ -16,6 +17,10 @@ sys.setswitchinterval(1000)
 for _ in range(3):
     dist.all_reduce(torch.zeros(2), async_op=True)
 if sys.argv[2] == "wait":
+    # In a run that has trained, the threads have had their names for long.
+    threads = Path("/proc/self/task")
+    while not any("gloo_runloop" in (each / "comm").read_text() for each in threads.glob("*")):
+        pass
     let_tensors_go()
 """
 

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 _THREAD = "pt_gloo_runloop"
-_TENSORS_LET_GO_S = 0.2
+_TENSORS_LET_GO_S = 0.05
 
 
 def let_tensors_go() -> None:

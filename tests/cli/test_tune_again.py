@@ -60,16 +60,20 @@ def test_what_was_measured_before_an_interruption_is_used(tmp_path: Path) -> Non
     given, _, _ = _tune(tmp_path)
     assert given["is_kept"] and given["plan_file"] is None
     assert plan.read_text() == other
+    given, said, _ = _tune(tmp_path, "--out", str(plan))
+    assert given["plan_file"] == str(plan) and plan.read_text() != other
 
     with (tmp_path / "train.py").open("a") as file:
         file.write("\n# edited\n")
     _interrupt_at(tmp_path, "in one process, switched")
 
 
-def _tune(folder: Path) -> tuple[dict[str, Any], str, float]:
+def _tune(folder: Path, *more: str) -> tuple[dict[str, Any], str, float]:
     """Return the report, what was said meanwhile, and the seconds that it took."""
     started = time.monotonic()
-    done = subprocess.run(ARGV, cwd=folder, capture_output=True, text=True, timeout=150)
+    done = subprocess.run(
+        [*ARGV[:-1], *more, ARGV[-1]], cwd=folder, capture_output=True, text=True, timeout=150
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr, time.monotonic() - started
 

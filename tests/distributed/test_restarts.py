@@ -115,10 +115,12 @@ def launched(
     return counts.read_text().split(), said, raised
 
 
+@pytest.mark.parametrize("code", [7, -1])
 def test_what_dies_is_started_again_until_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    then = f"sys.exit(7 if os.environ[{RESTARTS!r}] == '0' else 0)"
+    # The system sees -1 as 255, which no signal gives that asks a process to end.
+    then = f"sys.exit({code} if os.environ[{RESTARTS!r}] == '0' else 0)"
     assert launched(tmp_path, monkeypatch, then, 3)[0] == ["00", "01"]
 
 
@@ -134,10 +136,11 @@ def test_what_dies_each_time_ends_after_n_restarts(
     assert (tmp_path / "logs" / "rank-0.log").read_text() == "attempt 0\nattempt 1\n"
 
 
-def test_what_is_refused_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [2, 128 + signal.SIGTERM])
+def test_what_is_refused_or_was_asked_to_end_is_not_started_again(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launched(tmp_path, monkeypatch, "sys.exit(2)", 3)[0] == ["00"]
+    assert launched(tmp_path, monkeypatch, f"sys.exit({code:d})", 3)[0] == ["00"]
 
 
 def asked(**options: Any) -> RankRequest:

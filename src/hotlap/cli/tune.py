@@ -122,8 +122,8 @@ def tune(
         say(f"measured on {kept.when}, and unchanged since; to measure again: --again")
     found = on_base(found, fitted)
     held = _other_plan_in(path, found.plan)
-    # What is only printed again must not take the place of what was measured since.
-    is_left = before is not None and held is not None
+    # What is only printed again must not take the place of what was measured since, unasked.
+    is_left = out is None and before is not None and held is not None
     is_written = (found.gained or bool(found.base)) and not is_left
     if is_written:
         plan_file(found, cpu=host.cpu, torch=host.torch or "").write(path)
@@ -189,7 +189,7 @@ def _written(found: Any, path: Path, use: str, held: Any) -> str:
 def _left(plan_hash: str, path: Path) -> str:
     return (
         f"Plan {plan_hash} was not written: {path} holds another one, which was left as it is. Use "
-        "--out FILE to write it elsewhere, or --again to measure again."
+        f"--out {path} to replace it, or --again to measure again."
     )
 
 

@@ -15,6 +15,11 @@ from hotlap.distributed.processes import Loss, RankProcess
 from hotlap.distributed.ranks import RESTARTS, STORE, TIMEOUT_S
 from hotlap.errors import RunError, UsageError
 
+_ASKING = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)
+)
+"""Signals that ask a process to end; its exit code is then 128 more than the signal's number."""
+
 
 def check_platform(name: str = os.name) -> None:
     """Refuse a system that cannot start and end groups of processes.
@@ -110,7 +115,7 @@ def launch(
                 # It has said what is wrong with the input.
                 return code
             words = _describe(loss, timeout_s)
-            if not loss.is_hanging and code > 128:
+            if not loss.is_hanging and code - 128 in _ASKING:
                 # It was asked to end by a signal, and the run with it.
                 if loss.rank.number:
                     notice(f"{words}.")
@@ -178,7 +183,7 @@ class _Signals:
 
     def __enter__(self) -> "_Signals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            for number in _ASKING:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._pass_on)
         return self

@@ -12,7 +12,7 @@ from typing import Any
 
 from hotlap.host.ceilings import Ceilings
 from hotlap.host.facts import Host
-from hotlap.host.kept_files import cache_folder, write_whole
+from hotlap.host.kept_files import cache_folder, write_cached
 
 _SCHEMA = 1
 
@@ -60,4 +60,4 @@ def _read() -> dict[str, Any]:
 
 def _write(rows: Mapping[str, Any]) -> None:
     text = json.dumps({"schema": _SCHEMA, "ceilings": rows}, indent=1, sort_keys=True)
-    write_whole(cache_file(), text)
+    write_cached(cache_file(), text)

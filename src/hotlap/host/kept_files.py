@@ -2,8 +2,9 @@
 
 import logging
 import os
-import tempfile
 from pathlib import Path
+
+from hotlap.host.whole_file import write_whole
 
 log = logging.getLogger("hotlap")
 
@@ -14,20 +15,10 @@ def cache_folder() -> Path:
     return Path(root, "hotlap")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, all of it or nothing; where that is not possible, log why.
-
-    Two commands may write at once: one of them wins as a whole.
-    """
+def write_cached(path: Path, text: str) -> None:
+    """Write a file of the cache; where that is not possible, log why."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            try:
-                file.write(text)
-                file.flush()
-            except OSError:
-                os.unlink(file.name)
-                raise
-        os.replace(file.name, path)
+        write_whole(path, text)
     except OSError as error:
         log.info("%s is not kept: %s", path.name, error)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import UsageError
+from hotlap.host.whole_file import write_whole
 from hotlap.plan import Plan
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
-from hotlap.track.run_file import MEASURED, RUN, RunInfo, now, write_whole
+from hotlap.track.run_file import MEASURED, RUN, RunInfo, now
 
 KINDS = ("diagnosis", "memory", "tuning", "verdict")
 """Of documents that a run's folder keeps, one of each: `tuning.json` and so on."""

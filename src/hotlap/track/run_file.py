@@ -1,7 +1,6 @@
 """`RunInfo`: what `run.json` says of a run: task, plan, host, versions, code, how it ended."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from hotlap.host.whole_file import write_whole
 
 RUN = "run.json"
 SCHEMA = 1
@@ -72,21 +73,6 @@ class RunInfo:
         if info.state == RUNNING and not _lives(info.process):
             return replace(info, state=KILLED)
         return info
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write one of a run's files, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    written = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        written.write_text(text, encoding="utf-8")
-        os.replace(written, path)
-    except OSError:
-        written.unlink(missing_ok=True)
-        raise
 
 
 def now() -> str:

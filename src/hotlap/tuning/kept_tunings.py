@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.host.facts import Host
-from hotlap.host.kept_files import cache_folder, write_whole
+from hotlap.host.kept_files import cache_folder, write_cached
 from hotlap.lab.decisions import Decision
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.subject import Subject
@@ -144,7 +144,7 @@ class KeptTuning:
             return
         self.at = time.time()
         try:
-            write_whole(self.path, json.dumps(self._to_data()))
+            write_cached(self.path, json.dumps(self._to_data()))
             newest = sorted(self.path.parent.glob("*.json"), key=os.path.getmtime, reverse=True)
             for old in newest[_MOST_KEPT:]:
                 old.unlink(missing_ok=True)

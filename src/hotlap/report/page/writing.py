@@ -1,11 +1,11 @@
 """Writes a page: from a document over what it shows to HTML."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hotlap.errors import UsageError
+from hotlap.host.whole_file import write_whole
 from hotlap.report.page.compared import page_of_compared
 from hotlap.report.page.comparison import page_of_comparison
 from hotlap.report.page.diagnosis import page_of_diagnosis
@@ -99,10 +99,4 @@ def write_page(document: Document, path: Path, name: str = "the document") -> No
         UsageError: no page can be made of it.
         OSError: the file cannot be written.
     """
-    html = render(page_of(document, name))
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(html, encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, render(page_of(document, name)))

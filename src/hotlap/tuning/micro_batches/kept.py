@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.host.facts import Host
-from hotlap.host.kept_files import cache_folder, write_whole
+from hotlap.host.kept_files import cache_folder, write_cached
 from hotlap.lab.subject import RecipeRun
 from hotlap.plan import Plan
 from hotlap.tuning.kept_tunings import digest_of, key_of
@@ -70,7 +70,7 @@ class KeptMicroBatch:
             "too_large": self.too_large,
             "found": {**asdict(self.found), "rates": rates},
         }
-        write_whole(self.path, json.dumps(data))
+        write_cached(self.path, json.dumps(data))
 
 
 def kept_micro_batch(

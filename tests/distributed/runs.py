@@ -17,7 +17,8 @@ PATIENCE_S = 180.0
 
 
 def started(*options: str, command: Any = TRAIN, **variables: str) -> "subprocess.Popen[str]":
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables}
+    places = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(places), **variables}
     return subprocess.Popen(
         [*command, *options],
         cwd=ROOT,

@@ -140,7 +140,8 @@ def test_what_dies_each_time_ends_after_n_restarts(
 def test_what_is_refused_or_was_asked_to_end_is_not_started_again(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launched(tmp_path, monkeypatch, f"sys.exit({code:d})", 3)[0] == ["00"]
+    # What the first rank has said of it is not said again.
+    assert launched(tmp_path, monkeypatch, f"sys.exit({code:d})", 3) == (["00"], [], "")
 
 
 def asked(**options: Any) -> RankRequest:

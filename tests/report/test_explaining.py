@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from hotlap import failures
 from hotlap.diagnosis.interventions import PAGES as INTERVENTIONS
 from hotlap.errors import MissingFile, PlanError, UnknownName
 from hotlap.plan import Plan
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.explaining import explain
+from hotlap.report.terms import TERMS
 from hotlap.rules import registry as rules_registry
 from hotlap.techniques import ORDER
 
@@ -30,6 +32,7 @@ def test_every_name_of_the_list_has_a_page_of_its_kind() -> None:
         ("finding", rules_registry()),
         ("belief", BELIEFS),
         ("intervention", INTERVENTIONS),
+        ("term", TERMS),
     ):
         for name in names:
             page = explain(name)
@@ -40,8 +43,13 @@ def test_every_name_of_the_list_has_a_page_of_its_kind() -> None:
 
 
 def test_no_two_things_have_one_name() -> None:
-    names = [*ORDER, *rules_registry(), *BELIEFS]
+    names = [*ORDER, *rules_registry(), *BELIEFS, *INTERVENTIONS, *failures.registry(), *TERMS]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_a_term_is_found_as_reports_write_it() -> None:
+    for written in ("noise floor", "noise-floor", "noise_floor"):
+        assert explain(written).name == "noise_floor"
 
 
 def test_a_techniques_options_say_what_is_allowed_and_what_is_taken() -> None:

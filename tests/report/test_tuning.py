@@ -114,12 +114,15 @@ def test_the_document_is_strict_json_and_says_the_same(found: Tuning) -> None:
 
 
 def test_the_plan_file_says_what_the_page_says() -> None:
-    found = replace(FOUND, verdict=replace(VERDICT, evidence="two\nlines " + "x" * 2000))
+    found = replace(FOUND, verdict=replace(VERDICT, evidence="two\nlines " + "of words " * 200))
     written = plan_file(found, cpu="this CPU", torch="2.13.0")
     again = PlanFile.from_toml(written.to_toml(), "x")
     assert again == written and again.is_as_measured
     assert str(again.speedup) == figures(RATIO)
     assert again.verdict is not None
     assert (again.verdict.tier, again.verdict.horizon_steps) == ("rounding", 343)
-    assert again.verdict.evidence.startswith("two lines xx")
+    evidence = again.verdict.evidence
+    assert evidence.startswith("two lines of words of") and evidence.endswith(
+        (" of...", " words...")
+    )
     assert dict(again.notes) == {"resident": "2.00x (1.90 to 2.10)"}

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import hotlap
+from hotlap.engine.state import saving
 from hotlap.errors import UsageError
+from hotlap.track import writer
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.runs import Run, read_run
 from hotlap.track.surroundings import code_in, driver_version
@@ -70,6 +72,26 @@ def test_a_resumed_run_records_on_and_supersedes_what_is_taken_again(tmp_path: P
     assert resumed.info is not None and [row["step"] for row in resumed.info.resumed] == [4, 4]
     times = resumed.curves["step/loss"].times_s
     assert list(times) == sorted(times)
+
+
+@pytest.mark.parametrize("make", [lambda: short(steps=10), device_task], ids=["cpu", "device"])
+def test_what_was_recorded_is_written_before_the_checkpoint_that_is_resumed_from(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps before a checkpoint are not taken again: a kill right after it must lose no record."""
+    if make is device_task:
+        monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
+    monkeypatch.setattr(writer, "_EVERY_S", 60.0)
+    found: list[tuple[int, int]] = []
+    commit = saving.commit
+
+    def look(root: Path, step: int, *args: Any, **options: Any) -> None:
+        commit(root, step, *args, **options)
+        found.append((step, len(read_run(tmp_path).curves["step/loss"].steps)))
+
+    monkeypatch.setattr(saving, "commit", look)
+    hotlap.train(make(), run_dir=tmp_path, save_every="4steps")
+    assert len(found) >= 3 and all(step == recorded for step, recorded in found)
 
 
 @pytest.mark.slow

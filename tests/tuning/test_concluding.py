@@ -54,13 +54,17 @@ def tried(tuner: Tuner, final: Race) -> Tuner:
 
 @pytest.fixture
 def own_run(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """How the plan's own whole run goes: the step, the set-up, and what it proves."""
-    given: dict[str, Any] = {"step_ms": 2.6, "setup_s": 2.5, "state": "applied"}
+    """How the plan's own whole run goes: the step, the set-up, and what it proves.
+
+    Also the step of the plain run, where that is watched once more.
+    """
+    given: dict[str, Any] = {"step_ms": 2.6, "setup_s": 2.5, "state": "applied", "plain_ms": 4.0}
 
     def watch(lab: Any, plan: Plan, **options: Any) -> Observation:
         if given["state"] == "crashed":
             raise TrialError("`train.py` ended with exit code 1.\nTraceback", reason="crashed")
-        trace = faked.trace(given["step_ms"], setup_s=given["setup_s"])
+        ms = given["step_ms" if plan else "plain_ms"]
+        trace = faked.trace(ms, setup_s=given["setup_s"])
         return Observation(trace, faked.proofs(plan, given["state"]))
 
     monkeypatch.setattr(concluding, "watch", watch)
@@ -104,6 +108,22 @@ def test_a_race_whose_plain_step_is_not_the_watched_one_proves_no_gain(
     assert found.techniques[0]["why"].startswith("could not tell")
     within = faked.raced({RESIDENT: 5.94}, plain_ms=5.9)
     assert conclude(tried(faked.tuner(), within), faked.watched(4.0), within, [rung(within)]).gained
+
+
+def test_a_watch_that_was_disturbed_is_repeated_before_a_race_is_doubted(
+    own_run: dict[str, Any],
+) -> None:
+    final = faked.raced({RESIDENT: 1.6}, plain_ms=14.0)
+
+    def outcome(plain_ms: float, seconds: float = 1000.0) -> str:
+        own_run["plain_ms"] = plain_ms
+        tuner = tried(faked.tuner(seconds), final)
+        return conclude(tuner, faked.watched(4.0), final, [rung(final)]).outcome
+
+    assert outcome(13.0) == "gain"
+    assert outcome(4.1) == "could_not_tell"
+    # Neither is there time for both watches.
+    assert outcome(13.0, seconds=8.0) == "could_not_tell"
 
 
 def test_a_plan_whose_whole_run_is_no_shorter_is_not_claimed(own_run: dict[str, Any]) -> None:

@@ -288,6 +288,18 @@ def test_what_the_chosen_plan_proved_overrules_a_watch_that_ended_too_early() ->
     assert {row["state"] for row in notes.rows(["resident"])} <= set(STATES)
 
 
+def test_what_gained_alone_and_is_not_in_the_plan_says_why() -> None:
+    notes = Notes()
+    fused = Candidate("optimizer", {"implementation": "fused"}, Numerics.ROUNDING)
+    workers = Candidate("workers", {"count": 1}, Numerics.EXACT)
+    notes.note_live(fused, Decision((0,), "faster", Ratio(1.2, 1.1, 1.3, 12)))
+    notes.note_live(workers, Decision((1,), "not_faster", Ratio(1.01, 0.9, 1.02, 12)))
+    notes.note_chosen(RESIDENT, faked.proofs(RESIDENT), [])
+    gained, lost = notes.rows(["optimizer", "workers"])
+    assert gained["why"].endswith("; not found to gain in addition to resident")
+    assert lost["why"].endswith(", no gain")
+
+
 def test_without_time_for_a_proof_nothing_is_proven_and_it_says_so() -> None:
     tuner = faked.tuner(seconds=5)
     final = faked.raced({RESIDENT: 1.5})

@@ -17,7 +17,8 @@ def explain(
 ) -> int:
     """Explain a technique, a finding, a common belief, an error, verdicts, or a plan file.
 
-    An error message of torch or of the system is explained too: give it in quotes.
+    Terms of the reports, such as `undecided`, have a page too. So does an error message of torch
+    or of the system: give it in quotes.
     """
     from hotlap.report import explaining, jsonout
     from hotlap.report.terminal import page_console

@@ -79,6 +79,14 @@ class RunRecording:
             self._recording.add(EVALUATION, step.number, done.epoch, dict(done.held_out))
         self._recording.look_after_trackers()
 
+    def before_save(self) -> None:
+        """Write what was recorded: a run that is resumed from a checkpoint takes no step before it
+        again, so what was not written when it was killed would be missing for good."""
+        if self._recording is None or self._losses is None:
+            return
+        self._losses.flush()
+        self._recording.write_now()
+
     def end(self, *, is_stopped: bool = False, error: BaseException | None = None) -> None:
         """End the record; a second call does nothing.
 

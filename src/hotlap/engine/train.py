@@ -321,6 +321,7 @@ class _Run:
                 is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
             ):
                 must, clock = is_last or is_stopped, self.clock.to_json()
+                self.recording.before_save()
                 if saver.save(built, step.after, clock, must=must) and is_measured:
                     self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
             if is_stopped:

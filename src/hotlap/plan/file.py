@@ -208,7 +208,11 @@ def _one_line(text: str) -> str:
     line = " ".join(text.split())
     if not line.isprintable():
         line = "".join(letter if letter.isprintable() else "?" for letter in line)
-    return line if len(line) <= TEXT_LIMIT else line[: TEXT_LIMIT - 3].rstrip() + "..."
+    if len(line) <= TEXT_LIMIT:
+        return line
+    kept = line[: TEXT_LIMIT - 3]
+    # A line of one word has nowhere else to be cut.
+    return f"{kept.rpartition(' ')[0] or kept}..."
 
 
 def _check_text(value: Any, what: str) -> None:

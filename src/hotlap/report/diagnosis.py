@@ -75,8 +75,8 @@ def _findings(diagnosis: Diagnosis, console: Console) -> None:
     for number, finding in enumerate(diagnosis.findings, 1):
         console.print(
             f"\n{number}. {finding.rule} at {printable(finding.where)}: costs "
-            f"{finding.cost_ms:.2f} ms a step ({finding.low:.2f} to {finding.high:.2f}; at most "
-            f"{finding.at_most_ms:.2f})"
+            f"{finding.cost_ms:.2f} ms a step ({finding.low:.2f} to {finding.high:.2f}; the trace "
+            f"allows at most {finding.at_most_ms:.2f})"
         )
         console.print(f"   {printable(finding.evidence)}.")
         console.print(f"   Remedy: {printable(finding.remedy)}. Numerics: {finding.numerics}.")

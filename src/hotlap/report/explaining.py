@@ -1,4 +1,4 @@
-"""The pages of `hotlap explain`: techniques, rules, beliefs, errors, verdicts and plan files."""
+"""The pages of `hotlap explain`: techniques, rules, beliefs, errors, verdicts, terms, plans."""
 
 import inspect
 import re
@@ -14,6 +14,7 @@ from hotlap.plan.file import PlanFile
 from hotlap.plan.outside import is_from_outside, load_object
 from hotlap.report.beliefs import BELIEFS
 from hotlap.report.reflow import reflow
+from hotlap.report.terms import TERMS
 from hotlap.report.verdicts import VERDICTS
 from hotlap.rules import Rule
 from hotlap.rules import registry as rules_registry
@@ -27,14 +28,17 @@ _LONGEST_PATH = 255
 """Characters that a path is looked up with: systems raise for longer names."""
 
 
+_MORE = ("verdicts", *TERMS)
+
+
 @dataclass(frozen=True)
 class Page:
     """One explanation."""
 
     name: str
     kind: str
-    """`technique`, `finding`, `belief`, `intervention`, `failure`, `error`, `verdicts`, `plan` or
-    `list`."""
+    """`technique`, `finding`, `belief`, `intervention`, `failure`, `error`, `term`, `verdicts`,
+    `plan` or `list`."""
     text: str
 
     def render(self, width: int) -> str:
@@ -45,7 +49,7 @@ class Page:
 
 def explain(name: str | None) -> Page:
     """Return the page on a technique, a finding, a belief, a failure, the message of one, an
-    error or a plan file; a list if None.
+    error, a word of reports or a plan file; a list if None.
 
     Raises:
         UnknownName: there is nothing of that name.
@@ -53,6 +57,9 @@ def explain(name: str | None) -> Page:
     """
     if name is None:
         return Page("", "list", _overview())
+    term = re.sub(r"[\s-]+", "_", name.strip())
+    if term in TERMS and not _is_path(name):
+        return Page(term, "term", f"{term} (term)\n\n{TERMS[term]}")
     if _WHITE.search(name.strip()) and not _is_path(name):
         return _message(name)
     if name in ORDER:
@@ -86,7 +93,7 @@ def explain(name: str | None) -> Page:
     raise UnknownName(
         unknown_name(
             name,
-            [*ORDER, *rules, *of_memory, *BELIEFS, *INTERVENTIONS, *known, "verdicts", *_errors()],
+            [*ORDER, *rules, *of_memory, *BELIEFS, *INTERVENTIONS, *known, *_MORE, *_errors()],
             "name",
         )
     )
@@ -121,6 +128,7 @@ def _overview() -> str:
             "Failures:    " + ", ".join(failures.registry()),
             "Errors:      " + ", ".join(_errors()),
             "Proofs:      verdicts",
+            "Terms:       " + ", ".join(TERMS),
             "Also the path of a plan file, or an error message in quotes.",
         ]
     )

@@ -14,7 +14,7 @@ from hotlap.trace.holders import Held, users_files
 from hotlap.trace.memory import MemoryLedger
 from hotlap.trace.memory_schema import Growth
 from hotlap.trace.rebinding import line_that_rebinds, line_that_tests_length
-from hotlap.trace.statements import line_that_grows, line_that_removes
+from hotlap.trace.statements import files_with, line_that_grows, line_that_removes
 
 LEAST_GROWN = 3
 """Steps in each of which something must have grown."""
@@ -138,7 +138,8 @@ def _place_of(held: Held, files: Sequence[str]) -> tuple[str, int | None]:
     function = getattr(held.cached, "__wrapped__", None)
     if function is not None and hasattr(function, "__code__"):
         return function.__code__.co_filename, function.__code__.co_firstlineno
-    places = [(held.file, ""), *((file, "") for file in files if "." in held.name)]
+    others = files_with(files, [held.name]) if "." in held.name else ()
+    places = [(held.file, ""), *((file, "") for file in others)]
     if held.owner is not None:
         places = [held.owner, (held.owner[0], ""), *places]
     for file, scope in places:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hotlap.trace.statements import tree_of
+from hotlap.trace.statements import called_name, files_with, tree_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -39,8 +39,7 @@ def line_that_rebinds(files: Iterable[str], name: str, grows: int | None) -> tup
         grows: the line of the first file that adds to it, None if it is not known.
     """
     files = list(dict.fromkeys(files))
-    called = {word for file in files for word in _called_in_loops(file)}
-    for file in files if "." in name else files[:1]:
+    for file in files_with(files if "." in name else files[:1], [name]):
         found = list(_bindings(file, name))
         if "." in name:
             again = [each for each in found if each.in_loop]
@@ -54,7 +53,9 @@ def line_that_rebinds(files: Iterable[str], name: str, grows: int | None) -> tup
             again = [
                 each
                 for each in found
-                if each.in_loop or each.owner is not each.place or each.function in called
+                if each.in_loop
+                or each.owner is not each.place
+                or _is_called_in_loop(each.function, files)
             ]
         if again:
             return file, min(each.line for each in again)
@@ -66,7 +67,7 @@ def line_that_tests_length(files: Iterable[str], name: str) -> tuple[str, int] |
 
     None if there is none. `len(x) > 0` asks only whether it is empty.
     """
-    for file in files:
+    for file in files_with(files, [name]):
         tree = tree_of(file)
         lines = [
             node.lineno
@@ -108,9 +109,11 @@ def _bindings(file: str, name: str) -> Iterator[_Binding]:
         else:
             continue
         for target, value in pairs:
+            assigned = ast.unparse(target)
+            if not _is_same(assigned, name):
+                continue
             # As in `x = x + [y]`, which makes it longer.
-            is_own = any(ast.unparse(each) == ast.unparse(target) for each in ast.walk(value))
-            if not is_own and _is_same(ast.unparse(target), name):
+            if all(ast.unparse(each) != assigned for each in ast.walk(value)):
                 yield _Binding(node.lineno, _owner_of(name, scope, file), scope, in_loop)
 
 
@@ -151,10 +154,10 @@ def _scope_at(file: str, line: int | None) -> ast.AST | None:
     return found[0] if found and not isinstance(found[0], ast.Lambda) else None
 
 
-def _called_in_loops(file: str) -> Iterator[str]:
-    """Give the names of what is called in a loop."""
-    for node, _, in_loop in _walk(file):
-        if in_loop and isinstance(node, ast.Call):
-            word = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if word:
-                yield word
+def _is_called_in_loop(function: str, files: Iterable[str]) -> bool:
+    """Return whether a loop of one of the files calls a function of that name."""
+    return bool(function) and any(
+        in_loop and isinstance(node, ast.Call) and called_name(node) == function
+        for file in files_with(files, [function])
+        for node, _, in_loop in _walk(file)
+    )

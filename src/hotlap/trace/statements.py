@@ -12,6 +12,29 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _REMOVES_FROM_ARGUMENT = {"heappop", "heappushpop", "heapreplace"}
 
 
+def files_with(files: Iterable[str], names: Iterable[str]) -> Iterator[str]:
+    """Give the files whose text has one of the variables' names; the others need no parsing.
+
+    Args:
+        files: where to look, in this order.
+        names: as in `losses`, `self.outputs` or `logs['loss']`; of each the last identifier counts,
+            with and without what is in brackets.
+    """
+    words = {word for name in names for word in _identifiers(name)}
+    # Of a name that is none, such as a key with dots, nothing is known.
+    takes_all = not all(word.isidentifier() for word in words)
+    for file in files:
+        lines = linecache.getlines(file)
+        if takes_all or any(word in line for line in lines for word in words):
+            yield file
+
+
+def _identifiers(name: str) -> set[str]:
+    plain = _plain(name)
+    outside = plain.partition("[")[0]
+    return {outside.rpartition(".")[2], plain.rpartition(".")[2].partition("[")[0]}
+
+
 def line_that_grows(file: str, name: str, scope: str = "") -> int | None:
     """Return the line that adds to a variable, None if it is not found.
 
@@ -67,7 +90,7 @@ def place_of_call(files: Iterable[str], names: Iterable[str]) -> tuple[str, int]
         names: without what stands before the last dot.
     """
     wanted = set(names)
-    for file in files:
+    for file in files_with(files, wanted):
         calls = [node for node in _nodes(file) if isinstance(node, ast.Call)]
         lines = [call.lineno for call in calls if called_name(call) in wanted]
         if lines:
@@ -90,7 +113,7 @@ def line_that_removes(files: Iterable[str], name: str, kind: str) -> tuple[str, 
         kind: type of the container. What is assigned to an element of a list replaces another one.
     """
     wanted = _plain(name)
-    for file in files:
+    for file in files_with(files, [name]):
         lines = [
             node.lineno
             for node in _nodes(file)

@@ -113,6 +113,11 @@ class Recording:
         assert self._writer is not None, "begin comes first"
         return self._writer.now
 
+    def write_now(self) -> None:
+        """Write what was recorded; see `Writer.write_now`."""
+        assert self._writer is not None, "begin comes first"
+        self._writer.write_now()
+
     def look_after_trackers(self) -> None:
         """Say which trackers take no records."""
         for follower in self._followers:

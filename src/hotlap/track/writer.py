@@ -40,6 +40,7 @@ class Writer:
         self._waiting: collections.deque[_Row] = collections.deque(maxlen=_MOST_WAITING)
         self._wakes = threading.Event()
         self._ends = False
+        self._writes = threading.Lock()
         self._is_full = self._has_strange = False
         self._thread = threading.Thread(target=self._run, name="hotlap-records", daemon=True)
         self._thread.start()
@@ -67,6 +68,10 @@ class Writer:
     def now(self) -> float:
         """Return the seconds since the run began."""
         return time.monotonic() - self._zero
+
+    def write_now(self) -> None:
+        """Write what waits: a process that is killed afterwards loses none of it."""
+        self._write()
 
     def close(self) -> None:
         """Write what is left and close the file; a second call does nothing."""
@@ -111,6 +116,10 @@ class Writer:
             return None
 
     def _write(self) -> None:
+        with self._writes:
+            self._append_waiting()
+
+    def _append_waiting(self) -> None:
         rows = []
         with contextlib.suppress(IndexError):
             while True:

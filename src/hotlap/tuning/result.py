@@ -12,8 +12,6 @@ from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer
 
-_EVIDENCE_KEPT = 4000
-"""Letters of a verdict's evidence that a plan file holds."""
 OUTCOMES = ("gain", "nothing_to_gain", "could_not_tell", "not_proven")
 """`nothing_to_gain` rests on measurements that rule out a gain worth having; `could_not_tell` is
 said where they do not, `not_proven` where what was faster may not learn the same."""
@@ -213,16 +211,16 @@ class Tuning:
 def plan_file(tuning: Tuning, *, cpu: str, torch: str) -> PlanFile:
     """Return the tuned plan with what it was measured on and what was proven of it."""
     ratio = tuning.speedup
-    evidence = " ".join(tuning.verdict.evidence.split())[:_EVIDENCE_KEPT].strip()
+    verdict = tuning.verdict
     states = {row["name"]: row["why"] for row in tuning.techniques}
     notes = {name: states.get(name, "") for name in tuning.plan.techniques}
     return PlanFile(
         plan=tuning.plan,
         host=MeasuredOn(cpu=cpu, torch=torch),
         # What only makes a recipe fit was compared with nothing.
-        verdict=PlanVerdict(tuning.verdict.tier, evidence, tuning.verdict.horizon_steps)
+        verdict=PlanVerdict(verdict.tier, verdict.evidence, verdict.horizon_steps)
         if tuning.gained
         else None,
         speedup=Speedup(ratio.median, ratio.low, ratio.high) if tuning.gained else None,
-        notes={name: " ".join(note.split())[:_EVIDENCE_KEPT] for name, note in notes.items()},
+        notes=notes,
     )

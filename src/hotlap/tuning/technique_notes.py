@@ -1,5 +1,6 @@
 """The state of each technique in a tuning's report, and its reason."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hotlap.lab.arm import Arm
@@ -27,6 +28,7 @@ class Notes:
         self._rows: dict[str, Row] = {}
         self._speed: dict[str, float] = {}
         self._raced_live: set[str] = set()
+        self._gained_alone: set[str] = set()
         self.untried: dict[str, str] = {}
         """Candidate that was not tried -> why."""
         self.unproven = ""
@@ -61,6 +63,8 @@ class Notes:
         else:
             ratio = race.ratio(arm.name)
             self._note(name, "no_effect", in_words(candidate, race), speed=ratio.median)
+            if race.gains(arm.name, race.floor):
+                self._gained_alone.add(name)
 
     def note_live(self, candidate: Candidate, decision: Decision) -> None:
         """Note what came out for a candidate that was switched on and off in a live process."""
@@ -75,6 +79,8 @@ class Notes:
             words += f", undecided{decision.why and f': {decision.why}'}"
         elif decision.state == "not_faster":
             words += ", no gain"
+        else:
+            self._gained_alone.add(candidate.technique)
         self._note(candidate.technique, "no_effect", words, speed=ratio.median)
 
     def note_earlier(self, candidate: Candidate, decision: Decision) -> None:
@@ -145,6 +151,11 @@ class Notes:
         rows |= {row["name"]: row for row in whole if row["state"] == "applied"}
         for name in plan.techniques:
             self._overrule(name, rows[name]["state"], rows[name]["why"])
+        for name in self._gained_alone:
+            row = self._rows[name]
+            is_open = self._speed[name] < math.inf and row["state"] == "no_effect"
+            if is_open and " in addition to " not in row["why"]:
+                row["why"] += f"; not found to gain in addition to {plan}"
 
     def rows(self, order: Iterable[str]) -> tuple[Row, ...]:
         """Return {name, state, why} of every technique that is known, in that order."""
@@ -175,7 +186,7 @@ class Notes:
 
     def _overrule(self, name: str, state: str, why: str) -> None:
         self._rows[name] = {"name": name, "state": state, "why": why}
-        self._speed[name] = float("inf")
+        self._speed[name] = math.inf
 
 
 def in_words(candidate: Candidate, race: Race) -> str:

@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 LAYERS = (
     ("cli",),
     ("demo", "ray"),
@@ -24,6 +26,8 @@ LAYERS = (
     ("errors",),
 )
 """From top to bottom."""
+NEVER = {("lab", "engine"), ("lab", "attach")}
+"""Which part is above another and does not import it: it starts processes that do."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 MAY_IMPORT_ROOT = {"cli", "__main__"}
 """Parts that may import `hotlap` itself, which imports all that is public."""
@@ -38,7 +42,7 @@ def modules(source: Path) -> dict[str, Path]:
 
 
 def imports(path: Path, known: set[str]) -> Iterator[tuple[str, int]]:
-    """Give the modules of hotlap that a file imports, in functions too, with the line."""
+    """Give the modules of hotlap that a file imports, late and by name too, with the line."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -52,6 +56,19 @@ def imports(path: Path, known: set[str]) -> Iterator[tuple[str, int]]:
             for alias in node.names:
                 inner = f"{module}.{alias.name}"
                 yield (inner if inner in known else module), node.lineno
+        elif isinstance(node, ast.Call) and node.args:
+            function = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            name = _text_of(node.args[0]).partition(":")[0].rstrip(".")
+            if function in ("import_module", "__import__") and name.partition(".")[0] == "hotlap":
+                yield name, node.lineno
+
+
+def _text_of(node: ast.expr) -> str:
+    """Return a text, or what stands before the first value of a formatted one."""
+    if isinstance(node, ast.JoinedStr) and node.values:
+        node = node.values[0]
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else ""
 
 
 def part(module: str) -> str:
@@ -77,9 +94,29 @@ def test_imports_point_down_and_siblings_do_not_import_each_other(source: Path) 
                 allowed = mine in MAY_IMPORT_ROOT
             else:
                 allowed = mine == "__main__" or LEVEL[mine] < LEVEL[theirs]
+                allowed = allowed and (mine, theirs) not in NEVER
             if not allowed:
                 wrong.append(f"{path}:{line}: {module} imports {other}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import hotlap.attach.hook",
+        "from hotlap.attach import hook",
+        "    import hotlap.attach.hook as late",
+        "importlib.import_module('hotlap.attach.hook')",
+        "import_module('hotlap.attach')",
+        "importlib.import_module(f'hotlap.attach.{name}')",
+        "__import__('hotlap.attach.hook:Hook')",
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(f"def f(name):\n    pass\n{line}\n" if line[0] != " " else f"def f():\n{line}")
+    ((module, _),) = imports(path, {"hotlap.attach.hook"})
+    assert part(module) == "attach"
 
 
 def room(module: str) -> str:

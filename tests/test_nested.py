@@ -1,6 +1,7 @@
 """Nested batches: changed with their types kept, and taken apart so that nothing is lost."""
 
 import copy
+import enum
 import json
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from types import MappingProxyType
@@ -27,6 +28,26 @@ class Encoding(UserDict):
     def __init__(self, data: Any = None, sequences: int | None = None) -> None:
         super().__init__(data)
         self.sequences = sequences
+
+
+class Scaled(Pair):
+    """A named tuple that makes its parts of what it is given."""
+
+    def __new__(cls, images: Any, labels: Any) -> Any:
+        return super().__new__(cls, images / 2, labels)
+
+
+class Two(tuple):
+    def __new__(cls, one: Any, other: Any) -> Any:
+        return super().__new__(cls, (one, other))
+
+
+class Slotted(UserDict):
+    __slots__ = ("note",)
+
+
+class Key(enum.Enum):
+    X = 1
 
 
 class Words(list):
@@ -106,6 +127,26 @@ def test_what_may_hold_more_than_its_parts_show_is_not_taken_apart() -> None:
         ones(1).requires_grad_(),
     ):
         assert taken(batch)[0] is None
+
+
+def test_what_a_constructor_does_is_not_done_again() -> None:
+    structure, leaves = taken(Scaled(ones(2), ones(1)))
+    again = nested.rebuild(structure, iter(leaves))
+    assert type(again) is Scaled and again.images.tolist() == [0.5, 0.5]
+    assert nested.map_tensors(Two(ones(1), 3), lambda each: each + 1) == (2 * ones(1), 3)
+    highest = nested.map_tensors(ones(2, 2).max(0), torch.clone)
+    assert type(highest) is torch.return_types.max  # pyright: ignore
+    slotted = Slotted({"a": ones(1)})
+    slotted.note = "mine"
+    assert taken(slotted)[0] is None
+
+
+def test_keys_that_json_lacks_are_known() -> None:
+    for key, is_plain in (("a", True), (3, True), (Key.X, False), (("a", 0), False)):
+        structure = taken([{key: ones(1)}, Encoding({"b": ones(1)})])[0]
+        assert nested.has_plain_keys(structure) is is_plain
+        if is_plain:
+            assert nested.from_json(json.loads(json.dumps(nested.to_json(structure)))) == structure
 
 
 def test_structures_are_equal_only_if_their_batches_are_made_alike() -> None:

@@ -74,9 +74,11 @@ def _with_parts(value: Any, parts: list[Any]) -> Any:
         return new
     if type(value) is tuple:
         return tuple(parts)
-    if not hasattr(value, "_fields"):
+    try:
+        new = tuple.__new__(type(value), parts)
+    except TypeError:
+        # A named result of torch's, which only its own constructor may make.
         return type(value)(parts)
-    new = tuple.__new__(type(value), parts)
     if hasattr(value, "__dict__"):
         vars(new).update(vars(value))
     return new
@@ -91,7 +93,9 @@ class _Encoding:
 
     @classmethod
     def of(cls, value: UserDict[Any, Any]) -> "_Encoding | None":
-        """Return it, None if an object holds anything that is no constant."""
+        """Return it, None if an object holds anything that is no constant, or has slots."""
+        if any(vars(each).get("__slots__") for each in type(value).__mro__):
+            return None
         rest = {name: held for name, held in vars(value).items() if name != "data"}
         if type(value.data) is not dict or not all(type(held) in _PLAIN for held in rest.values()):
             return None
@@ -153,11 +157,26 @@ def rebuild(structure: Any, leaves: Iterator[torch.Tensor]) -> Any:
         return {key: rebuild(part, leaves) for key, part in parts}
     if isinstance(kind, _Encoding):
         return kind.construct({key: rebuild(part, leaves) for key, part in parts})
-    return kind(*[rebuild(part, leaves) for part in parts])
+    # Its own `__new__` has made these parts of what it was given, and would do so again.
+    return tuple.__new__(kind, [rebuild(part, leaves) for part in parts])
+
+
+def has_plain_keys(structure: Any) -> bool:
+    """True if `to_json` can describe a structure: keys of its mappings are text or numbers."""
+    if structure == "tensor":
+        return True
+    kind, parts = structure
+    if kind is dict or isinstance(kind, _Encoding):
+        return all(type(key) in _PLAIN and has_plain_keys(part) for key, part in parts)
+    return all(map(has_plain_keys, parts))
 
 
 def to_json(structure: Any) -> Any:
-    """Return a structure as plain JSON, for another process that has the same classes."""
+    """Return a structure as plain JSON, for another process that has the same classes.
+
+    Args:
+        structure: one that `has_plain_keys`.
+    """
     if structure == "tensor":
         return structure
     kind, parts = structure

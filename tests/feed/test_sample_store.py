@@ -203,3 +203,68 @@ def test_what_is_not_a_number_equals_itself() -> None:
     assert store.keep([{"x": float("nan"), "y": torch.tensor([torch.nan])}], index) is None
     again = [{"x": float("nan"), "y": torch.tensor([torch.nan])}]
     assert store.difference(again, index) is None
+
+
+def table(index: int) -> Any:
+    """Columns of one row, in one memory that they share without overlapping."""
+    row = torch.arange(5.0) + index
+    return row[:2], row[2:], row.numpy()[:0]
+
+
+def twice(index: int) -> Any:
+    row = torch.arange(5.0) + index
+    return {"x": row, "raw": row}
+
+
+def overlapping(index: int) -> Any:
+    row = torch.arange(5.0) + index
+    return row, row[4:]
+
+
+def as_array(index: int) -> Any:
+    row = torch.arange(5.0) + index
+    return row, row.numpy()[::-1]
+
+
+def one_list(index: int) -> Any:
+    words = [f"w{index}"]
+    return words, words
+
+
+def with_attribute(index: int) -> Any:
+    row = torch.arange(5.0) + index
+    vars(row)["weight"] = 2.0
+    return row, index
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (table, None),
+        *((make, "two parts of a sample share memory") for make in (twice, overlapping)),
+        *((make, "two parts of a sample share memory") for make in (as_array, one_list)),
+        (with_attribute, "a tensor with the attribute 'weight'"),
+    ],
+)
+def test_a_sample_of_which_a_copy_behaves_in_another_way_is_not_kept(
+    make: Any, words: str | None
+) -> None:
+    refused = SampleStore(40, 2**30).keep([make(0), make(1)], torch.tensor([0, 1]))
+    assert (refused is None) if words is None else (refused is not None and words in refused)
+
+
+class Scaled(Item):
+    """A named tuple whose constructor makes its parts of what it is given."""
+
+    def __new__(cls, words: torch.Tensor, more: dict[str, Any]) -> Any:
+        return super().__new__(cls, words * 2, more)
+
+
+def test_a_constructor_of_samples_is_not_called_for_their_copies() -> None:
+    def scaled(index: int) -> Scaled:
+        return Scaled(*item(index))
+
+    plain, _ = epochs(Items(scaled), padded, resident=False)
+    served, proof = epochs(Items(scaled), padded)
+    assert proof["state"] == "applied"
+    assert repr(plain) == repr(served)

@@ -88,7 +88,7 @@ def test_copies_are_said_once_if_the_ranks_agree() -> None:
 
 
 def test_what_is_said_of_each_case() -> None:
-    other = Child("torch.multiprocessing", None, is_rank=False)
+    other = Child("multiprocessing", None, is_rank=False)
     other.trains, other.steps = True, 3
     assert problem(3, 0, []) is None and problem(0, 1, []) is None
     assert "plan was not applied" in str(problem(0, 0, []))

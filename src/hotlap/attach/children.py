@@ -182,7 +182,7 @@ def _told(process: Any, target: str, config: Config) -> ChildConfig:
         rank = process._args[1]
         return ChildConfig(config, "torch.multiprocessing.spawn", is_rank=True, rank=rank)
     # It may be anything, and only says whether it trains.
-    return ChildConfig(config._replace(plan={}, techniques=()), "torch.multiprocessing")
+    return ChildConfig(config._replace(plan={}, techniques=()), "multiprocessing")
 
 
 def attach(text: str, lost: Callable[[], None]) -> None:

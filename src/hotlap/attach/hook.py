@@ -149,7 +149,17 @@ def _connect(config: Config) -> Callable[[], None] | None:
         write_stack_when_asked(config.stack_file)
 
     def start() -> None:
-        from hotlap.attach.start import start as begin
+        try:
+            from hotlap.attach.start import start as begin
+        except ImportError as error:
+            words = (
+                f"a module of the script has the name of one that hotlap imports ({error}). Rename "
+                "it to use hotlap"
+            )
+            channel.send("failed", error=words, traceback=words)
+            if is_trial:
+                raise ImportError(words) from error
+            return
 
         session = begin(config, channel)
         if config.address is not None:

@@ -20,7 +20,7 @@ from hotlap.search.order import order_of
 from hotlap.search.parameters import Space
 from hotlap.search.propose import propose
 from hotlap.search.spec import SearchSpec
-from hotlap.search.state import Job, Outcome, SearchState, replay
+from hotlap.search.state import Job, SearchState, replay
 
 JOURNAL = "journal.jsonl"
 TRIALS = "trials"
@@ -178,9 +178,3 @@ def read_study(folder: Path) -> SearchState:
             "another folder, or begin the search again."
         )
     return replay(SearchSpec.from_json(records[0]), records)
-
-
-def outcomes_of(state: SearchState) -> list[Outcome]:
-    """Return the last outcome of each trial, and of its repetitions."""
-    found = [trial.last for trial in state.trials if trial.last is not None]
-    return found + [each for trial in state.trials for each in trial.repeats.values()]

@@ -84,7 +84,7 @@ def _pack_forward(
     leaves: list[torch.Tensor] = []
     spec = nested.flatten_into([list(args), dict(kwargs)], leaves)
     outputs = list(nested.tensors(output))
-    if spec is None or not outputs:
+    if spec is None or not outputs or not nested.has_plain_keys(spec):
         return None
     specs["input"] = nested.to_json(spec)
     for kind, tensors in (("input", leaves), ("output", outputs)):

@@ -71,6 +71,9 @@ class StepSampler:
         if spec is None:
             self._give_up("a batch holds objects that are not tensors")
             return
+        if not nested.has_plain_keys(spec):
+            self._give_up("a batch has keys that are neither text nor numbers")
+            return
         number = len(self._specs)
         for position, leaf in enumerate(leaves):
             self._keep(f"batch.{number}.{position}", leaf)

@@ -51,10 +51,6 @@ def _parts_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | P
     return found
 
 
-def _whole_part(tensor: torch.Tensor) -> Piece:
-    return Piece(tensor, tuple(tensor.shape), (0,) * tensor.dim())
-
-
 def _part_of(share: Any) -> Piece | None:
     """Return a share as a part of its tensor, None if another group of ranks gives the same."""
     mesh, begin = share.device_mesh, [0] * share.dim()

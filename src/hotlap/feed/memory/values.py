@@ -1,6 +1,8 @@
 """Values that a data set gives: copied, compared bit by bit, and measured."""
 
+import itertools
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from hotlap.nested import leaves
 _CONSTANT = (bool, int, float, complex, str, bytes, type(None))
 _TENSOR_BYTES = 400
 """Of a tensor's own record and its storage's, beside its numbers."""
+_SHARED = "two parts of a sample share memory. Return copies from `__getitem__` to use resident"
 
 
 class Unfit(Exception):
@@ -36,13 +39,19 @@ def copy_of(sample: Any) -> Any:
                 "a sample holds a tensor that is sparse, on a device, or requires a gradient. "
                 "Return dense tensors of the host from `__getitem__` to use resident"
             )
+        if vars(sample):
+            raise Unfit(
+                f"a sample holds a tensor with the attribute '{next(iter(vars(sample)))}'. Return "
+                "it beside the tensor from `__getitem__` to use resident"
+            )
         return sample.clone()
     if kind is tuple or kind is list:
         return kind([copy_of(part) for part in sample])
     if kind is dict:
         return {key: copy_of(part) for key, part in sample.items()}
     if _is_named(sample):
-        return kind(*[copy_of(part) for part in sample])
+        # Its own `__new__` has made these parts of what it was given, and would do so again.
+        return tuple.__new__(kind, [copy_of(part) for part in sample])
     numpy = sys.modules.get("numpy")
     if numpy is not None and kind is numpy.ndarray and not sample.dtype.hasobject:
         return sample.copy(order="K")
@@ -112,6 +121,52 @@ def check_apart(values: tuple[Any, ...]) -> None:
     owners = [owner for leaf in leaves(values) if (owner := _memory_of(leaf)) is not None]
     if len(set(owners)) < len(owners):
         raise Unfit("two of its variables share memory")
+
+
+def check_parts(sample: Any) -> None:
+    """Raise Unfit if writing into one part of a sample changes another: copies have no such parts.
+
+    Views of one memory that do not overlap, such as the columns of a table's row, are no such
+    parts.
+    """
+    objects: set[int] = set()
+    spans: list[tuple[int, int]] = []
+    for part in _written_to(sample):
+        span = _span_of(part)
+        if span is not None:
+            spans.append(span)
+        elif id(part) in objects:
+            raise Unfit(_SHARED)
+        objects.add(id(part))
+    spans.sort()
+    if any(begin < end for (_, end), (begin, _) in itertools.pairwise(spans)):
+        raise Unfit(_SHARED)
+
+
+def _written_to(sample: Any) -> Iterator[Any]:
+    """Give the parts of a sample that can be written to, containers included."""
+    if isinstance(sample, list | dict) or not isinstance(sample, (tuple, *_CONSTANT)):
+        yield sample
+    if isinstance(sample, list | tuple | dict):
+        for part in sample.values() if isinstance(sample, dict) else sample:
+            yield from _written_to(part)
+
+
+def _span_of(part: Any) -> tuple[int, int] | None:
+    """Return where the memory of a tensor or an array begins and ends; None for anything else."""
+    if isinstance(part, torch.Tensor):
+        begin, size = part.data_ptr(), part.element_size()
+        steps = [s * size for s in part.stride()]
+    elif hasattr(part, "__array_interface__") and hasattr(part, "strides"):
+        begin, size = part.__array_interface__["data"][0], part.itemsize
+        steps = list(part.strides)
+    else:
+        return None
+    if 0 in part.shape:
+        return begin, begin
+    reach = [step * (count - 1) for step, count in zip(steps, part.shape, strict=True)]
+    low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
+    return begin + low, begin + high + size
 
 
 def _memory_of(leaf: Any) -> int | None:

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from hotlap.report.printable import printable
 
-FONT = 12
 _LETTER, _BOLD_LETTER = 7.2, 8.0
-"""Pixels of a letter of the widest of the usual sans-serif fonts at that size, on average."""
+"""Pixels of a letter of the widest of the usual sans-serif fonts at 12 pixels, on average."""
 COLORS = (
     "#0072B2",
     "#D55E00",

@@ -104,3 +104,19 @@ def test_techniques_of_the_process_are_known_before_they_are_loaded() -> None:
     known = registry()
     assert {name for name in known if acts_on_process(known[name])} == AT_PROCESS_SEAM
     assert [name for name in known if callable(known[name].seam)] == ["sharding"]
+
+
+def test_a_module_that_hides_one_of_pythons_own_is_named_and_the_script_runs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "statistics.py").write_text("def summary(x):\n    return f'mine {x}'\n")
+    (tmp_path / "train.py").write_text(
+        "import statistics\nimport torch\nprint(statistics.summary(int(torch.ones(3).sum())))\n"
+    )
+    command = [sys.executable, "-m", "hotlap", "run", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "mine 3\n")
+    said = " ".join(done.stderr.split())
+    assert "the plan was not applied: hotlap cannot be imported into the script" in said
+    assert "statistics.py" in said and "rename it" in said
+    assert "Traceback" not in said

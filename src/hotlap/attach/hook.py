@@ -152,10 +152,10 @@ def _connect(config: Config) -> Callable[[], None] | None:
         try:
             from hotlap.attach.start import start as begin
         except ImportError as error:
-            words = (
-                f"a module of the script has the name of one that hotlap imports ({error}). Rename "
-                "it to use hotlap"
-            )
+            hides = (error.name or "").partition(".")[0] in sys.stdlib_module_names
+            words = f"hotlap cannot be imported into the script: {error}"
+            if hides:
+                words += ". A module of the script has the name of one of Python's own: rename it"
             channel.send("failed", error=words, traceback=words)
             if is_trial:
                 raise ImportError(words) from error

@@ -21,7 +21,8 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Return a nested batch with `change` of each of its tensors, in their order.
 
     Lists, tuples, named tuples and mappings of any class are gone through; another container of
-    the same class is made wherever something in it has changed. Anything else stays as it is.
+    the same class is made wherever something in it has changed (of a read-only mapping, a dict).
+    Anything else stays as it is, dataclasses too.
     """
     if isinstance(value, torch.Tensor):
         return change(value)

@@ -180,6 +180,8 @@ def test_diagnose_and_tune_name_cells_and_write_the_plan_beside_the_notebook(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "a.ipynb", epochs=400)
+    # Other tests run beside it: what is found must be far above their noise.
+    path.write_text(path.read_text().replace(".sin().mul(3)", ".sin()" * 20 + ".mul(3)"))
     before = path.read_bytes()
     done = hotlap(path, "diagnose", "--budget", "15s", "--json")
     found: dict[str, Any] = json.loads(done.stdout)

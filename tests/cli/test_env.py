@@ -200,15 +200,23 @@ def test_a_home_that_cannot_be_written_is_no_error(
     assert kept_ceilings.load(HOST, "cpu") is None
 
 
-@pytest.mark.parametrize(("device", "size"), [("cuda", 8192), ("cpu", ceilings._SMALL)])
-def test_a_small_product_says_nothing_of_a_device(
-    device: str, size: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "dtype", "size"),
+    [
+        ("cuda", torch.bfloat16, 8192),
+        ("cpu", torch.bfloat16, ceilings._SMALL),
+        # No CPU emulates it: a moment was disturbed.
+        ("cpu", torch.float32, 8192),
+    ],
+)
+def test_a_small_product_says_nothing_of_a_device_nor_of_a_format_that_every_cpu_has(
+    device: str, dtype: torch.dtype, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
         ceilings, "_rate_of_products", lambda torch, size, *_: asked.append(size) or (1.0, 1.0)
     )
-    ceilings._product_gflops(None, 8192, None, device)
+    ceilings._product_gflops(torch, 8192, dtype, device)
     # At the rate of the small one, the large one would take minutes.
     assert asked[-1] == size
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.host import ceilings, probes
+from hotlap.host import probes
 from hotlap.host.facts import Gpu, Host
 from hotlap.host.problems import problems
 from hotlap.host.swap import swap
@@ -187,17 +187,3 @@ def test_no_tool_no_compiler_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("CXX", raising=False)
     assert probes.gpus(None) == [] and probes.compiler() is None
     assert probes.first_line(["no-such-tool"]) == ""
-
-
-def test_a_disturbed_moment_is_not_taken_for_a_format_that_is_emulated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import torch
-
-    def rate(_torch: object, size: int, _dtype: object, _device: str) -> tuple[float, float]:
-        return (2.0, 1.0) if size == ceilings._SMALL else (50.0, 45.0)
-
-    monkeypatch.setattr(ceilings, "_rate_of_products", rate)
-    assert ceilings._product_gflops(torch, 1024, torch.float32, "cpu") == (50.0, 45.0)
-    # A large product of an emulated format would take seconds.
-    assert ceilings._product_gflops(torch, 1024, torch.bfloat16, "cpu") == (2.0, 1.0)

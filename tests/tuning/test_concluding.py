@@ -189,6 +189,17 @@ def test_nothing_to_gain_is_said_only_where_a_gain_was_ruled_out() -> None:
     assert {ruled_out.outcome, open_.outcome} <= set(OUTCOMES)
 
 
+def test_a_gain_that_a_few_long_steps_take_away_says_so() -> None:
+    final = faked.raced({RESIDENT: 1.55}, stalls=[RESIDENT])
+    tuner = tried(faked.tuner(), final)
+    tuner.trials = [replace(row, by_means=1.03) for row in tuner.trials]
+    found = conclude(tuner, faked.watched(), final, [])
+    assert found.outcome == "could_not_tell"
+    assert re.search(r"by the median, 1\.03x by the mean of all steps in race 1, and", found.reason)
+    tuner.trials = [replace(row, by_means=1.6) for row in tuner.trials]
+    assert "by the mean" not in conclude(tuner, faked.watched(), final, []).reason
+
+
 def test_where_nothing_can_be_told_the_reason_says_who_else_was_busy() -> None:
     def reason(busy_cores: float) -> str:
         tuner = faked.tuner()

@@ -71,6 +71,20 @@ def test_what_was_measured_is_there_after_an_interruption(script: Script) -> Non
     assert kept.result_for(10.0) is None
 
 
+def test_a_gain_within_the_noise_of_its_race_is_raced_again(script: Script) -> None:
+    kept = opened(script)
+    kept.keep_files(files(script))
+    noisy = Ratio(1.55, 1.25, 2.24, 12)
+    alone = {RESIDENT: replace(FASTER, ratio=noisy), FUSED: USELESS}
+    kept.keep_live(alone, {RESIDENT: noisy}, [], 0.3, 60.0)
+    again = opened(script)
+    assert again.finalists == {} and list(again.decisions) == [FUSED]
+    # Control: above the noise it is kept.
+    kept.keep_live(alone, {RESIDENT: noisy}, [], 0.2, 60.0)
+    again = opened(script)
+    assert again.finalists == {RESIDENT: noisy} and RESIDENT in again.decisions
+
+
 @pytest.mark.parametrize("name", ["train.py", "part.py"])
 def test_nothing_is_used_of_a_script_that_has_changed(script: Script, name: str) -> None:
     begun(script)

@@ -229,8 +229,8 @@ def explain_loss(error: Exception) -> RunError:
     gone = "are gone" if len(absent) > 1 else "is gone"
     what = f"did not answer{within}" if is_late else gone
     return RunError(
-        f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of its log for the cause, "
-        "then resume from the last checkpoint."
+        f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of the log of "
+        f"{name_ranks(absent)} for the cause, then resume from the last checkpoint."
     )
 
 
@@ -311,8 +311,8 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
         stacks.write_now("This rank has waited in vain for others to join, here:")
         raise RunError(
             f"{LOST}: {name_ranks(absent)} did not join within {meeting.timeout_s:g} s ({error}). "
-            "Check the end of its log for the cause. If it only starts slowly, pass a longer "
-            "--rank-timeout."
+            f"Check the end of the log of {name_ranks(absent)} for the cause. If it only starts "
+            "slowly, pass a longer --rank-timeout, such as 10m."
         ) from error
     _meetings.append(meeting)
 

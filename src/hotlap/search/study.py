@@ -175,6 +175,6 @@ def read_study(folder: Path) -> SearchState:
         raise UsageError(
             f"'{path}' does not begin with the record of a search: it is empty, damaged, or not "
             "hotlap's. Expected: the journal that `hotlap search` wrote into its --run-dir. Pass "
-            "another folder, or begin the search again."
+            "the --run-dir of another search, or a new folder to begin one."
         )
     return replay(SearchSpec.from_json(records[0]), records)

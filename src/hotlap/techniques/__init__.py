@@ -188,9 +188,12 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
         if f.name not in values and f.default is MISSING and f.default_factory is MISSING
     ]
     if missing:
+        hint = hints[missing[0]]
+        choices = ", ".join(map(str, get_args(hint)))
+        allowed = f"one of {choices}" if choices else f"a value of type {hint.__name__}"
         raise PlanError(
             f"technique '{name}' needs the option '{missing[0]}'. Set it in the plan, under "
-            f"[techniques.{name}]."
+            f"[techniques.{name}], to {allowed}."
         )
     try:
         technique.options(values)

@@ -73,8 +73,9 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     if options.package == "bitsandbytes":
         if target.device != "cuda":
             raise Refusal(
-                "package='bitsandbytes' needs a CUDA device, but the model is on "
-                f"'{target.device}'. Use package='torchao'."
+                "eight_bit_optimizer with package='bitsandbytes' needs a CUDA device, but the "
+                f"model is on '{target.device}'. Set package = \"torchao\" in the plan, under "
+                "[techniques.eight_bit_optimizer]."
             )
         made = _bitsandbytes(plain, groups)
     else:

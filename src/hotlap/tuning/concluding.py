@@ -270,8 +270,12 @@ def _outcome(tuner: Tuner, best: ProvenPlan | None, doubt: str) -> tuple[str, st
         if top.speedup.low > 1 + tuner.floor:
             was_again = sum(row.plan == top.plan for row in tuner.trials) > 1
             other = "another race did not confirm it" if was_again else _UNCONFIRMED
+            means = ""
+            if top.by_means is not None and top.by_means < top.speedup.low:
+                # What vetoes a gain of medians.
+                means = f" by the median, {top.by_means:.2f}x by the mean of all steps"
             reasons.append(
-                f"{top.plan} gave {figures(top.speedup)} {_where(top)}, and {other}; use "
+                f"{top.plan} gave {figures(top.speedup)}{means} {_where(top)}, and {other}; use "
                 f"{tuner.budget.option}"
             )
         else:

@@ -17,7 +17,7 @@ from typing import Any
 from hotlap.host.facts import Host
 from hotlap.host.kept_files import cache_folder, write_cached
 from hotlap.lab.decisions import Decision
-from hotlap.lab.statistics import Ratio
+from hotlap.lab.statistics import Ratio, is_gain
 from hotlap.lab.subject import Subject
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
@@ -113,10 +113,21 @@ class KeptTuning:
         floor: float,
         budget_s: float,
     ) -> None:
-        """Keep what races in a live process said, which had a part of that budget."""
-        self.finalists, self.rest = dict(finalists), list(rest)
+        """Keep what races in a live process said, which had a part of that budget.
+
+        A gain that does not exceed how far the plain script was from itself is not kept: beside
+        what disturbed these races nothing could be told, and the next tuning races it again.
+        """
+        self.finalists = {plan: each for plan, each in finalists.items() if is_gain(each, floor)}
+        self.rest = list(rest)
         self.live_floor, self.raced_s = floor, budget_s
-        self.keep_decisions(alone)
+        self.keep_decisions(
+            {
+                plan: each
+                for plan, each in alone.items()
+                if each.state != "faster" or each.ratio is None or is_gain(each.ratio, floor)
+            }
+        )
 
     def had_as_much(self, budget_s: float) -> bool:
         """True if the live races had about as much time as they would have now."""

@@ -127,8 +127,9 @@ def _in_stream(counts: Counts, epochs_done: int | None, path: Path) -> tuple[Pos
     if steps is None:
         raise UsageError(
             f"'{path}' does not say how many steps were done ({counts}), and the recipe's data is "
-            "a stream, whose epochs have no known length. Pass --keys step=KEY with the key of "
-            "that number, or use --weights to start a new run from the weights."
+            "a stream, whose epochs have no known length. If one of the file's keys holds that "
+            "number, pass --keys step=KEY. If none does, start a new run from its weights with "
+            f"--weights {path}."
         )
     if epochs_done is None and counts.epoch is None:
         raise UsageError(_unknown(counts, path))

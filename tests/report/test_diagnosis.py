@@ -89,7 +89,7 @@ def test_findings_switches_suspects_and_what_was_ruled_out_are_told_apart() -> N
     ("changes", "words_"),
     [
         ({"suspects": ()}, "costs more than identical runs differ (2.1%)"),
-        ({}, "No cause was measured. Suspected causes:"),
+        ({}, "No cause was measured. Suspected causes: Suspected: slow_data at train.py:30"),
         ({"suspects": (), "floor": None}, "No rule applies"),
         ({"suspects": (), "ruled_out": ()}, "No rule applies"),
     ],

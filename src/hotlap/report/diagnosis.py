@@ -24,9 +24,9 @@ def page(diagnosis: Diagnosis, console: Console) -> None:
     _phases(diagnosis, console)
     _lines(diagnosis, console)
     _findings(diagnosis, console)
+    _not_measured(diagnosis, console)
     _mistakes(diagnosis, console)
     _limits(diagnosis, console)
-    _not_measured(diagnosis, console)
     if diagnosis.profile is not None:
         profile.section(diagnosis.profile, console)
     anchor = trace.anchor

@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -35,6 +36,8 @@ from views import build_view
 
 # What the launcher is sent, and how it tells its keeper.
 FORWARDED = {signal.SIGTERM: signal.SIGRTMIN, signal.SIGINT: signal.SIGRTMIN + 1}
+_REACHES_GROUP_S = 0.02
+"""Seconds within which a signal to a group reaches its last process, on cores that others share."""
 
 
 def tell(status: int, **values: Any) -> None:
@@ -120,10 +123,12 @@ def wait_and_forward(keeper: int, status: int) -> int:
 
 def reap_and_forward(child: int, *, in_group: bool) -> int:
     """Reap every process until the trial ends, and pass on what the launcher forwards."""
-    # A signal to the whole group has reached the trial, and this process, before it is forwarded.
+    # A signal to the whole group reaches the trial, and this process, too.
     direct: set[int] = set()
 
     def forward(number: int) -> None:
+        if in_group and number not in direct:
+            time.sleep(_REACHES_GROUP_S)
         if number not in direct:
             os.kill(child, number)
         direct.discard(number)

@@ -1,6 +1,7 @@
 """A run that pauses after a step is evaluated there, and goes on as if it had never paused."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +43,26 @@ def test_a_run_that_pauses_again_and_again_is_the_run_that_does_not(
     assert all("loss" in held_out for *_, held_out in measured)
     assert all(torch.equal(a, b) for a, b in zip(weights(done), weights(whole), strict=True))
     assert done.held_out == whole.held_out and done.epochs[-1].loss == whole.epochs[-1].loss
+
+
+def test_a_run_that_is_asked_to_end_while_a_pause_is_measured_measures_it(
+    task: hotlap.Task, tmp_path: Path
+) -> None:
+    """Resumed, it is there already: its measures would be missing for good."""
+    asked: list[int] = []
+
+    def evaluate(model: Any, batch: Any) -> dict[str, float]:
+        asked.append(1)
+        return {"accuracy": 1.0}
+
+    measured: list[Any] = []
+    done = hotlap.train(
+        replace(task, evaluate=evaluate, metrics={}),
+        run_dir=tmp_path,
+        until=5,
+        # The first batch is measured before the first step.
+        stop=lambda: len(asked) > 1,
+        progress=measured.append,
+    )
+    assert done.is_stopped and done.steps == 5 and len(asked) > 2
+    assert [each.held_out for each in measured] == [{"accuracy": 1.0}]

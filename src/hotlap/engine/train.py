@@ -114,7 +114,8 @@ def train(
             the run is saved where it stands, and returned. Signal handlers are the caller's: here
             none is set.
         until: pause after this step of the run: it is evaluated and saved there, as at the end of
-            an epoch, and returned as stopped. With `resume="auto"` a later call goes on from it.
+            an epoch, whatever `stop` says, and returned as stopped. With `resume="auto"` a later
+            call goes on from it.
 
     Raises:
         PlanError: the plan holds what no plan holds.
@@ -336,7 +337,9 @@ class _Run:
     def _end_epoch(self, step: StepDone) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
         try:
-            done = measure_epoch(self.built, step, self.clock, self.saver, self.stop_measuring)
+            # What is paused at a step is not begun again for its measures alone.
+            stop = _never if step.number == self.until else self.stop_measuring
+            done = measure_epoch(self.built, step, self.clock, self.saver, stop)
         except Stopped:
             done = None
         if step.ends_epoch:

@@ -208,7 +208,7 @@ def test_what_is_not_a_number_equals_itself() -> None:
 def table(index: int) -> Any:
     """Columns of one row, in one memory that they share without overlapping."""
     row = torch.arange(5.0) + index
-    return row[:2], row[2:], row.numpy()[:0]
+    return row[:2], row[2:], row.numpy()[4:4], np.float32(index), np.float32(index)
 
 
 def twice(index: int) -> Any:

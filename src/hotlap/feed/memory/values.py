@@ -134,7 +134,7 @@ def check_parts(sample: Any) -> None:
     for part in _written_to(sample):
         span = _span_of(part)
         if span is not None:
-            spans.append(span)
+            spans += [span] if span[0] < span[1] else []
         elif id(part) in objects:
             raise Unfit(_SHARED)
         objects.add(id(part))
@@ -145,7 +145,9 @@ def check_parts(sample: Any) -> None:
 
 def _written_to(sample: Any) -> Iterator[Any]:
     """Give the parts of a sample that can be written to, containers included."""
-    if isinstance(sample, list | dict) or not isinstance(sample, (tuple, *_CONSTANT)):
+    numpy = sys.modules.get("numpy")
+    fixed = (tuple, *_CONSTANT, *([numpy.generic] if numpy is not None else []))
+    if not isinstance(sample, fixed):
         yield sample
     if isinstance(sample, list | tuple | dict):
         for part in sample.values() if isinstance(sample, dict) else sample:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+NOT_IN_JSON = "a batch holds objects that are not tensors, or keys that are no text or numbers"
+"""Why there is no JSON of a batch's structure, see `flatten_to_json`."""
 _PLAIN = (type(None), bool, int, float, str)
 
 
@@ -162,21 +164,30 @@ def rebuild(structure: Any, leaves: Iterator[torch.Tensor]) -> Any:
     return tuple.__new__(kind, [rebuild(part, leaves) for part in parts])
 
 
-def has_plain_keys(structure: Any) -> bool:
-    """True if `to_json` can describe a structure: keys of its mappings are text or numbers."""
+def flatten_to_json(value: Any, leaves: list[torch.Tensor]) -> Any:
+    """Do what `flatten_into` does, with the structure as plain JSON, see `to_json`.
+
+    Returns:
+        What `from_json` reads; None also if a key is neither text nor a number.
+    """
+    structure = flatten_into(value, leaves)
+    has_json = structure is not None and _has_plain_keys(structure)
+    return to_json(structure) if has_json else None
+
+
+def _has_plain_keys(structure: Any) -> bool:
     if structure == "tensor":
         return True
     kind, parts = structure
     if kind is dict or isinstance(kind, _Encoding):
-        return all(type(key) in _PLAIN and has_plain_keys(part) for key, part in parts)
-    return all(map(has_plain_keys, parts))
+        return all(type(key) in _PLAIN and _has_plain_keys(part) for key, part in parts)
+    return all(map(_has_plain_keys, parts))
 
 
 def to_json(structure: Any) -> Any:
     """Return a structure as plain JSON, for another process that has the same classes.
 
-    Args:
-        structure: one that `has_plain_keys`.
+    Keys of its mappings are text or numbers.
     """
     if structure == "tensor":
         return structure

@@ -71,7 +71,8 @@ class Writer:
 
     def write_now(self) -> None:
         """Write what waits: a process that is killed afterwards loses none of it."""
-        self._write()
+        with self._writes:
+            self._append_waiting()
 
     def close(self) -> None:
         """Write what is left and close the file; a second call does nothing."""
@@ -96,9 +97,9 @@ class Writer:
     def _run(self) -> None:
         while not self._ends:
             self._wakes.wait(_EVERY_S)
-            self._write()
+            self.write_now()
         # What came while it wrote.
-        self._write()
+        self.write_now()
 
     def _line(self, row: _Row) -> str | None:
         try:
@@ -114,10 +115,6 @@ class Writer:
                 )
             self._has_strange = True
             return None
-
-    def _write(self) -> None:
-        with self._writes:
-            self._append_waiting()
 
     def _append_waiting(self) -> None:
         rows = []

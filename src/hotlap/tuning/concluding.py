@@ -125,7 +125,7 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     plain = predict_whole_run(seen.trace, planned, raced_ms)
     if best is None or final is None:
         return _Claim({"baseline": plain, "best": plain})
-    doubt = _baselines_differ(tuner, seen, spread(final.base_ms).median)
+    doubt = _doubt_baselines(tuner, seen, spread(final.base_ms).median)
     name, speedup, floor = _arm_of(final, best.plan), best.speedup, best.floor
     # Turns in one process are closer to each other than those of processes.
     rows = [row for row in tuner.trials if row.plan == best.plan and row.race == 0]
@@ -148,13 +148,13 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
     return _Claim(whole, proofs, doubt, speedup, floor, own)
 
 
-def _baselines_differ(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
+def _doubt_baselines(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
     """Return, in words, that a plain step took far longer in one measurement, else nothing.
 
     A watch is short: what disturbed the machine then may be over. Another one decides, if there is
     time for it and for the plan's own.
     """
-    doubt = baselines_differ(seen.trace.step_ms()["median"], raced_ms, tuner.plain)
+    doubt = _baselines_differ(seen.trace.step_ms()["median"], raced_ms, tuner.plain)
     spare = tuner.budget.left - 2 * (seen.trace.setup_s + _LEAST_WATCH_S) - 1.0
     if not doubt or spare < 0:
         return doubt
@@ -164,10 +164,10 @@ def _baselines_differ(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
     except HotlapError as error:
         tuner.progress(f"it could not be watched again: {str(error).splitlines()[0]}")
         return doubt
-    return baselines_differ(again.trace.step_ms()["median"], raced_ms, tuner.plain)
+    return _baselines_differ(again.trace.step_ms()["median"], raced_ms, tuner.plain)
 
 
-def baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:
+def _baselines_differ(watched_ms: float, raced_ms: float, plain: str) -> str:
     """Return, in words, that a plain step took far longer in one measurement, else nothing.
 
     Args:

@@ -82,11 +82,10 @@ def _pack_forward(
     found: dict[str, torch.Tensor] = {}
     specs = {}
     leaves: list[torch.Tensor] = []
-    spec = nested.flatten_into([list(args), dict(kwargs)], leaves)
+    specs["input"] = nested.flatten_to_json([list(args), dict(kwargs)], leaves)
     outputs = list(nested.tensors(output))
-    if spec is None or not outputs or not nested.has_plain_keys(spec):
+    if specs["input"] is None or not outputs:
         return None
-    specs["input"] = nested.to_json(spec)
     for kind, tensors in (("input", leaves), ("output", outputs)):
         for number, leaf in enumerate(tensors):
             found[f"{kind}.{number}"] = _copy_tensor(leaf)

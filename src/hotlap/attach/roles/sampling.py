@@ -67,12 +67,9 @@ class StepSampler:
             self._give_up("some batches of a step came from a DataLoader, others did not")
             return
         leaves: list[torch.Tensor] = []
-        spec = nested.flatten_into(batch, leaves)
+        spec = nested.flatten_to_json(batch, leaves)
         if spec is None:
-            self._give_up("a batch holds objects that are not tensors")
-            return
-        if not nested.has_plain_keys(spec):
-            self._give_up("a batch has keys that are neither text nor numbers")
+            self._give_up(nested.NOT_IN_JSON)
             return
         number = len(self._specs)
         for position, leaf in enumerate(leaves):
@@ -80,7 +77,7 @@ class StepSampler:
         # Not at the forward: a script may draw noise as soon as it has the batch.
         for name, state in rng_states().items():
             self._keep(f"rng.{number}.{name}", state)
-        self._specs.append(nested.to_json(spec))
+        self._specs.append(spec)
 
     def mark_step_boundary(self, step: int) -> None:
         """`step` steps have been taken, by every optimizer: what comes next is of the next one."""

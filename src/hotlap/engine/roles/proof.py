@@ -336,11 +336,10 @@ class _Sampler:
         specs = []
         for number, (_, batch) in enumerate(micros):
             leaves: list[torch.Tensor] = []
-            spec = nested.flatten_into(batch, leaves)
-            if spec is None:
-                self.reason, self.wanted = "a batch holds objects that are not tensors", set()
+            specs.append(nested.flatten_to_json(batch, leaves))
+            if specs[-1] is None:
+                self.reason, self.wanted = nested.NOT_IN_JSON, set()
                 return
-            specs.append(nested.to_json(spec))
             for position, leaf in enumerate(leaves):
                 self._keep(f"batch/{number}/{position}", leaf)
         self._keep_state(step)

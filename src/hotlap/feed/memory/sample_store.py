@@ -11,7 +11,7 @@ import torch
 
 from hotlap.feed.memory.place import HostPlace, no_room
 from hotlap.feed.memory.row_store import bytes_of_others, share_memory
-from hotlap.feed.memory.values import Unfit, are_same, check_parts, copy_of, size_of
+from hotlap.feed.memory.values import Unfit, are_same, check_apart, copy_of, size_of
 
 _LOOK_EVERY = 64
 """Samples kept between two looks at the memory that is left."""
@@ -76,7 +76,7 @@ class SampleStore:
         try:
             copies = [copy_of(sample) for sample in batch]
             for sample in batch:
-                check_parts(sample)
+                check_apart(sample)
         except Unfit as error:
             return str(error)
         if self.samples is None:

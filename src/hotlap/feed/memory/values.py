@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from hotlap.feed.purity.same_bytes import same_bytes
-from hotlap.nested import leaves
 
 _CONSTANT = (bool, int, float, complex, str, bytes, type(None))
 _TENSOR_BYTES = 400
@@ -38,11 +37,6 @@ def copy_of(sample: Any) -> Any:
             raise Unfit(
                 "a sample holds a tensor that is sparse, on a device, or requires a gradient. "
                 "Return dense tensors of the host from `__getitem__` to use resident"
-            )
-        if vars(sample):
-            raise Unfit(
-                f"a sample holds a tensor with the attribute '{next(iter(vars(sample)))}'. Return "
-                "it beside the tensor from `__getitem__` to use resident"
             )
         return sample.clone()
     if kind is tuple or kind is list:
@@ -116,22 +110,20 @@ def size_of(sample: Any) -> int:
     return size
 
 
-def check_apart(values: tuple[Any, ...]) -> None:
-    """Raise Unfit if two values are views of one memory: copies of them are not."""
-    owners = [owner for leaf in leaves(values) if (owner := _memory_of(leaf)) is not None]
-    if len(set(owners)) < len(owners):
-        raise Unfit("two of its variables share memory")
+def check_apart(sample: Any) -> None:
+    """Raise Unfit if a sample's parts hang together, or hold more, in ways that a copy's do not.
 
-
-def check_parts(sample: Any) -> None:
-    """Raise Unfit if writing into one part of a sample changes another: copies have no such parts.
-
-    Views of one memory that do not overlap, such as the columns of a table's row, are no such
-    parts.
+    Writing into one part of it must not change another. Views of one memory that do not overlap,
+    such as the columns of a table's row, are apart.
     """
     objects: set[int] = set()
     spans: list[tuple[int, int]] = []
     for part in _written_to(sample):
+        if isinstance(part, torch.Tensor) and vars(part):
+            raise Unfit(
+                f"a sample holds a tensor with the attribute '{next(iter(vars(part)))}'. Return it "
+                "beside the tensor from `__getitem__` to use resident"
+            )
         span = _span_of(part)
         if span is not None:
             spans += [span] if span[0] < span[1] else []
@@ -169,15 +161,3 @@ def _span_of(part: Any) -> tuple[int, int] | None:
     reach = [step * (count - 1) for step, count in zip(steps, part.shape, strict=True)]
     low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
     return begin + low, begin + high + size
-
-
-def _memory_of(leaf: Any) -> int | None:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.untyped_storage().data_ptr()
-    base = leaf
-    while getattr(base, "base", None) is not None:
-        base = base.base
-    interface = getattr(base, "__array_interface__", None)
-    if isinstance(base, torch.Tensor):
-        return base.untyped_storage().data_ptr()
-    return None if interface is None else interface["data"][0]

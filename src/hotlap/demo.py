@@ -1,4 +1,4 @@
-"""The whole story on one real script: diagnose, tune, prove, and run it beside the plain one."""
+"""`hotlap demo`: diagnoses and tunes an example script, and runs it with and without plans."""
 
 import re
 import subprocess

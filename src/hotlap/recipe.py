@@ -103,7 +103,8 @@ class Recipe:
         except CycloptsError as error:
             allowed = ", ".join(self._options())
             raise UsageError(
-                f"{self.path}: {str(error).rstrip('.')}. Expected options: {allowed or 'none'}."
+                f"{self.path}: {str(error).rstrip('.')}. Check the arguments after the recipe; its "
+                f"own options are {allowed or 'none'}."
             ) from error
         return bound
 
@@ -166,8 +167,8 @@ def _exit_message(path: Path, error: SystemExit, when: str) -> str:
         )
     code = "" if error.code is None else repr(error.code)
     return (
-        f"{path} called sys.exit({code}) {when}, at line {_line_in(path, frames)}, so there is "
-        "nothing to train. Expected: a task() that returns a hotlap.Task, or raises an exception."
+        f"{path} called sys.exit({code}) {when}, at line {_line_in(path, frames)}, so there is no "
+        "hotlap.Task to train. Remove the call, or raise an exception instead."
     )
 
 

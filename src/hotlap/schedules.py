@@ -18,7 +18,7 @@ def warmup_cosine(*, total: int, warmup: int = 0, floor: float = 0.0) -> Callabl
     Raises:
         UsageError: the parts do not fit into the whole.
     """
-    _check(total, floor, warmup=warmup)
+    _check("warmup_cosine", total, floor, warmup=warmup)
 
     def share(step: int) -> float:
         if step < warmup:
@@ -43,7 +43,7 @@ def warmup_stable_decay(
     Raises:
         UsageError: the parts do not fit into the whole.
     """
-    _check(total, floor, warmup=warmup, decay=decay)
+    _check("warmup_stable_decay", total, floor, warmup=warmup, decay=decay)
 
     def share(step: int) -> float:
         if step < warmup:
@@ -71,19 +71,20 @@ def _schedule(share: Callable[[int], float], name: str, **values: float) -> Call
     return schedule
 
 
-def _check(total: int, floor: float, **parts: int) -> None:
+def _check(schedule: str, total: int, floor: float, **parts: int) -> None:
     for name, steps in {"total": total, **parts}.items():
         least = 1 if name == "total" else 0
         if type(steps) is not int or steps < least:
             raise UsageError(
-                f"{name}={steps!r} is not allowed. Expected: an integer of {least} or more, in "
-                "steps."
+                f"{schedule}: {name}={steps!r} is not allowed. Expected: an integer of {least} or "
+                "more, in steps."
             )
-    if sum(parts.values()) > total:
-        given = " + ".join(f"{name} {steps}" for name, steps in parts.items())
+    needed = sum(parts.values())
+    if needed > total:
+        given = " + ".join(f"{name}={steps}" for name, steps in parts.items())
         raise UsageError(
-            f"{given} = {sum(parts.values())} steps, which is more than total={total}. Reduce "
-            "them, or increase total."
+            f"{schedule}: {given} takes {needed} steps, which is more than total={total}. Set "
+            f"total to {needed} or more, or reduce {' or '.join(parts)} by {needed - total} steps."
         )
     if not 0 <= floor <= 1:
-        raise UsageError(f"floor={floor!r} is not allowed. Expected: 0 to 1.")
+        raise UsageError(f"{schedule}: floor={floor!r} is not allowed. Expected: 0 to 1.")

@@ -1,4 +1,4 @@
-"""Whose file it is: the user's, a library's, or hotlap's own."""
+"""Tells the user's files from libraries' and hotlap's own, and lists those that were imported."""
 
 import linecache
 import os

@@ -71,7 +71,7 @@ def test_what_torch_compile_puts_before_names_is_taken_away_wherever_it_is(tmp_p
     )
     assert read_foreign(tmp_path / "x.safetensors").keys() == {"a", "inner.b"}
     save_file({"_orig_mod.a": torch.zeros(1), "a": torch.ones(1)}, tmp_path / "x.safetensors")
-    with pytest.raises(UsageError, match="a parameter twice: with the prefix '_orig_mod"):
+    with pytest.raises(UsageError, match="the parameter 'a' twice: with the prefix '_orig_mod"):
         read_foreign(tmp_path / "x.safetensors")
 
 

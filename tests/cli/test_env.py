@@ -251,7 +251,7 @@ def test_watching_shows_figures_until_it_is_interrupted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--watch", "--json"], "Remove --json"),
+        (["--watch", "--json"], "or remove --json for live figures"),
         (["--watch", "--every", "0.1s"], "is too short"),
         (["--watch", "--every", "soon"], "is not a duration"),
         (["--pid", "1"], "--pid 1 works only with --watch"),

@@ -59,7 +59,7 @@ def test_a_rank_that_dies_before_anything_was_saved_is_restarted_at_most_n_times
     assert code == 1
     assert said.count("no checkpoint in") == 2, said
     assert (said.count("Restart 1 of 2"), said.count("Restart 2 of 2")) == (1, 1)
-    assert "It was restarted 2 times" in said
+    assert "The run was restarted 2 times" in said
     assert (tmp_path / "logs" / "rank-1.log").read_text().count("ValueError: a wrong sample") == 3
 
 
@@ -132,7 +132,7 @@ def test_what_dies_each_time_ends_after_n_restarts(
     assert len(said) == 1
     assert "rank 0 was ended by SIGKILL" in said[0]
     assert "Restart 1 of 1" in said[0]
-    assert "It was restarted 1 times" in raised
+    assert "The run was restarted 1 times" in raised
     assert (tmp_path / "logs" / "rank-0.log").read_text() == "attempt 0\nattempt 1\n"
 
 
@@ -154,7 +154,7 @@ def asked(**options: Any) -> RankRequest:
     [
         ({"restarts": -1}, "--restarts -1 is not valid. Expected: 0 or more"),
         ({"run_dir": None}, "--restarts 2 needs checkpoints to restart from"),
-        ({"resume": "runs/0"}, "--resume 'runs/0' names another place. Use --resume auto"),
+        ({"resume": "runs/0"}, "not with --resume 'runs/0'. Use --resume auto"),
         ({"timeout": "0s"}, "--rank-timeout '0s' is not a duration"),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_run_goes_on_at_another_level_and_with_other_ranks(
     [
         ("short of memory", "step 3 ran out of memory on rank 1"),
         ("a block that some ranks use", "but the first batch called 'the end'"),
-        ("a block that one rank skips", "but other ranks call another one"),
+        ("a block that one rank skips", "but other ranks call another block"),
         ("beside the model", "called the module '1' directly"),
         ("a short stream", "step 1 has 1 samples for 2 ranks"),
         ("a head beside the model", "used a parameter outside of a call of the model"),
@@ -257,7 +257,7 @@ def test_what_cannot_be_shared_is_refused_with_a_reason() -> None:
         "4 groups of two or more .* 4 ranks cannot form": ({"replicas": 4}, model()),
         "names the class `Missing`": ({"wrap": "Missing"}, model()),
         "'scale' is a scalar": ({}, scaled()),
-        "is shared by '0' and the rest": ({}, tied()),
+        "is shared by the module '0' and the rest of the model": ({}, tied()),
         "'weight' is not contiguous": ({}, channels_last()),
     }
     for words, (values, module) in refused.items():

@@ -63,7 +63,7 @@ def task(loss: Any = mean, ignored: float = 0.0, **given: Any) -> hotlap.Task:
 def test_what_is_no_mean_is_refused_on_a_model_that_is_new(
     loss: Any, ignored: float, plan: Any
 ) -> None:
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         hotlap.train(task(loss, ignored), hotlap.Plan(plan))
     # In one piece it means what it says.
     hotlap.train(task(loss, ignored, batch_size=64, accumulate=1), hotlap.Plan(plan))
@@ -92,7 +92,7 @@ def test_a_scale_that_overflows_at_first_hides_no_loss_that_is_no_mean(factor: f
 
     # Whatever was left out, the scale has come down and the run has learned.
     assert hotlap.train(task(scaled(mean), epochs=16), FP16).skipped_steps < 16
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         hotlap.train(task(scaled(weighted)), FP16)
 
 
@@ -101,7 +101,7 @@ def test_what_no_gradient_shows_the_next_step_shows() -> None:
         return weighted(model, batch) * (1.0 if taken else float("nan"))
 
     taken: list[bool] = []
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         for step in hotlap.steps(task(broken_at_first, accumulate=2)):
             taken.append(step.is_taken)
     assert taken == [False]
@@ -249,7 +249,7 @@ def with_penalty(model: Any, batch: Any) -> Any:
 
 def test_a_mean_is_one_where_parameters_share_a_gradient() -> None:
     hotlap.train(task(with_penalty, model=Shared, epochs=1), device="cpu")
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         hotlap.train(task(summed, model=Shared, epochs=1), device="cpu")
 
 
@@ -370,7 +370,7 @@ def test_rounding_of_a_loss_that_casts_itself_is_no_other_mean() -> None:
         with torch.autocast("cpu", torch.bfloat16):
             return weighted(model, batch)
 
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         hotlap.train(task(narrow_and_weighted))
 
 

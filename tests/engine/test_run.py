@@ -253,7 +253,7 @@ def test_autocast_is_seen_where_the_first_layer_is_never_called() -> None:
         ({"batch_size": 0}, "batch_size=0"),
         ({"accumulate": True}, "accumulate=True"),
         ({"epochs": None}, "neither epochs nor steps"),
-        ({"steps": 3}, "epochs and steps given"),
+        ({"steps": 3}, "was given epochs and steps"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0"),
         ({"data": data(0)}, "data is empty"),
         ({"data": iter([])}, "data is a list_iterator"),

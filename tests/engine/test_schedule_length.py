@@ -69,6 +69,6 @@ def test_schedules_without_a_length_are_taken_as_they_are() -> None:
 
 
 def test_a_micro_batch_larger_than_the_batch_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"micro_batch.size=5 is larger than the batch size 4"):
+    with pytest.raises(PlanError, match=r"size=5 in .* is larger than the batch size 4"):
         build(task(None), hotlap.Plan({"micro_batch": {"size": 5}}))
     assert build(task(None), hotlap.Plan({"micro_batch": {"size": 3}})).source.micro == 3

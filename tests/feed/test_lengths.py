@@ -264,8 +264,8 @@ def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batch_size": 4}, "batch_size and tokens_per_batch given"),
-        ({"tokens_per_batch": None}, "neither batch_size nor tokens_per_batch given"),
+        ({"batch_size": 4}, "was given batch_size and tokens_per_batch"),
+        ({"tokens_per_batch": None}, "was given neither batch_size nor tokens_per_batch"),
         ({"tokens_per_batch": 0}, r"tokens_per_batch=0\) is not valid"),
         ({"lengths": None}, "tokens_per_batch=128 was given without lengths"),
         ({"lengths": [1, 2]}, r"lengths has shape \(2,\), but data has 60 samples"),
@@ -274,8 +274,8 @@ def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:
         ({"lengths": lambda sample: None}, "lengths has dtype object"),
         ({"tokens_per_batch": 20}, "tokens, but tokens_per_batch=20"),
         ({"drop_last": True}, "drop_last=True cannot be used with tokens_per_batch"),
-        ({"collate": hotlap.pad({"ids": 0}, to=(4, 8))}, "`to` pads batches to at most 8"),
-        ({"collate": hotlap.pad({"ids": 0}, to=(256,))}, "padded to 256 as `to` says"),
+        ({"collate": hotlap.pad({"ids": 0}, to=(4, 8))}, "`to` of hotlap.pad says at most 8"),
+        ({"collate": hotlap.pad({"ids": 0}, to=(256,))}, "padded to 256 as `to` of hotlap.pad"),
     ],
 )
 def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -> None:
@@ -285,7 +285,7 @@ def test_a_task_that_cannot_be_is_refused(options: dict[str, Any], words: str) -
 
 def test_a_length_that_a_sample_exceeds_is_seen_where_rows_are_kept() -> None:
     task = make(lengths=[5] * 60)
-    with pytest.raises(hotlap.UsageError, match="largest value in the task's `lengths` is 5"):
+    with pytest.raises(hotlap.UsageError, match="say that no sample has more than 5"):
         hotlap.train(task, Plan({"resident": {}}))
 
 

@@ -151,7 +151,7 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (
             hotlap.pad({"ids": 0}, to=(2,)),
             DICTS,
-            "has length 3, but `to` pads batches to at most 2",
+            "has length 3, but `to` of hotlap.pad says at most 2",
         ),
         (hotlap.pad({"ids": 0, "labels": 0}, lengths="name"), DICTS, "add a field 'name'"),
         (
@@ -163,7 +163,7 @@ def test_padding_that_cannot_be_is_refused(arguments: Any, words: str) -> None:
         (
             hotlap.pad({0: 0}),
             [(torch.ones(2, 3),), (torch.ones(1, 4),)],
-            "differs between samples in another dimension than dim=0",
+            "which differ in another dimension than dim=0",
         ),
     ],
 )

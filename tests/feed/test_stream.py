@@ -278,12 +278,13 @@ def test_what_gives_nothing_is_an_error() -> None:
     with pytest.raises(UsageError, match="data is empty"):
         steps(Stream(Numbers(0), 8))
     with pytest.raises(
-        UsageError, match="a step takes 8 samples, but data yielded only 7, and drop_last"
+        UsageError,
+        match="a step takes 8 samples, but the task's data yielded only 7, and drop_last",
     ):
         steps(Stream(Numbers(7), 8, drop_last=True))
     with pytest.raises(
         RunError,
-        match="yielded 20 samples in epoch 1, but the checkpoint was saved after 4 steps of 8",
+        match=r"yielded 20 samples in epoch 1, but at least 33 are needed.*after 4 steps of 8",
     ):
         steps(Stream(Numbers(20), 8), first=4)
 

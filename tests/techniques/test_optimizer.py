@@ -94,7 +94,7 @@ def test_the_state_dict_is_that_of_the_plain_run(implementation: str) -> None:
 def test_what_the_script_chose_itself_is_kept() -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-    with pytest.raises(Refusal, match="the script sets foreach=False"):
+    with pytest.raises(Refusal, match="was created with foreach=False"):
         TECHNIQUE.apply(OptimizerTarget(optimizer), TECHNIQUE.options({"implementation": "fused"}))
 
 

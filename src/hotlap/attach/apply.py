@@ -1,4 +1,4 @@
-"""Applies a plan at the seams of a running script, and collects the proofs."""
+"""`PlanInProcess`: applies and switches techniques on a script's loaders, models, optimizers."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Below the traceback that a process, or one of its threads, ends with: what it died of."""
+"""Explains a known exception that ends a process or a thread, below its traceback."""
 
 import atexit
 import os

@@ -1,4 +1,4 @@
-"""Child processes of a script: ranks train under its plan, all of them report to hotlap.
+"""Hands the configuration to a script's child processes and ranks, and attaches to them.
 
 A rank is what a launcher or `torch.multiprocessing.spawn` starts. It finds in its environment what
 the script's own process was told, and is attached to in the same way.

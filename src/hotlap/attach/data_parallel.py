@@ -1,4 +1,4 @@
-"""Watches a `DistributedDataParallel`: its sums, and its search for unused parameters."""
+"""Watches `DistributedDataParallel`: sums, unused parameters. What an optimizer does not reach."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The plan of a run that reads no plan file. It imports little: the script is to start soon."""
+"""Where a script's plan file is kept, and the plan of a run that reads none. Imports little."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol

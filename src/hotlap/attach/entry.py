@@ -1,4 +1,4 @@
-"""Command and environment with which the parent starts a script so that hotlap is loaded in it."""
+"""`Script`: a script's command line and environment, by which hotlap is loaded in its process."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A script's child processes, as the process that started the script has heard them."""
+"""`Child`: what a child process has reported to the parent, and why no plan was applied to it."""
 
 from collections.abc import Mapping
 from typing import Any

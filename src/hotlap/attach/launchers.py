@@ -1,4 +1,4 @@
-"""Command lines of launchers: which of the words is the script that their ranks run."""
+"""Parses command lines of torchrun and `accelerate launch`: options, and the script they start."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

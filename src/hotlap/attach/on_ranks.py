@@ -1,4 +1,4 @@
-"""What differs in a process that is one of several ranks of an unedited script."""
+"""One of a script's ranks: techniques refused there, DDP's log of its sums, size of its group."""
 
 import os
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ def why_not(technique: Technique, options: Any) -> str | None:
     if seam == "optimizer" and moves_bits:
         # One rank that refused it alone would drift away from the others, and nobody would see.
         return (
-            f"technique `{name}` with {options} rounds updates in another way, and all ranks must "
-            f"make bit-equal updates. Use a plan without `{name}`, or use options that `hotlap "
-            f"explain {name}` calls exact."
+            f"technique `{name}` with {options} rounds updates differently than the script's "
+            "optimizer, but all ranks must make bit-equal updates. Use a plan without "
+            f"`{name}`, or use options that `hotlap explain {name}` calls exact."
         )
     return None
 

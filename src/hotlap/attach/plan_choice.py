@@ -1,4 +1,4 @@
-"""Chooses the plan file that a script runs under, and the one line that says so."""
+"""Reads a plan file, and chooses what of it applies on this host, by CPU, torch and verdict."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`RecordedScript`: the folder of a run of an unedited script, from the side that starts it."""
+"""`RecordedScript`: in the parent, writes a script's `run.json`, and starts and ends trackers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

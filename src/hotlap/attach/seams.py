@@ -1,4 +1,4 @@
-"""Patches torch's DataLoader, Module and Optimizer classes; only `script_events` does so, too.
+"""Patches DataLoader, Module, Optimizer and `Tensor.backward` so that they call a listener.
 
 Methods are patched on classes, never names in modules, because `from torch... import ...` copies
 names. Every patch calls what it replaced, and does nothing else once `listener` is None.

@@ -1,4 +1,5 @@
-"""Checkpoints: what is kept of a run, so that it can go on as if it had never stopped.
+"""Checkpoints as files: steps are written, read and proven; the run's folder is locked; weights and
+runs that plain scripts saved are read. What a step holds is decided in `hotlap.engine.state`.
 
 A committed step is a folder that nobody writes to any more, and that proves itself:
 

@@ -1,4 +1,4 @@
-"""Opens files of a checkpoint, and flushes them to the disk."""
+"""Checks paths, reads regular files only, and makes files and folders, flushed to the disk."""
 
 import errno
 import os

@@ -76,7 +76,8 @@ def read_foreign(path: Path) -> dict[str, torch.Tensor]:
         raise UsageError(
             f"'{path}' is a dictionary with the keys {', '.join(map(repr, list(held)[:8]))}. "
             "Expected: the model's state dict, alone or under one of the keys "
-            f"{', '.join(MODEL_KEYS)}. Save `model.state_dict()` there with `torch.save`."
+            f"{', '.join(MODEL_KEYS)}. Save it with "
+            "`torch.save({'model': model.state_dict()}, FILE)`."
         )
     return without_compiled(found, path)
 
@@ -222,10 +223,12 @@ def without_compiled(weights: Mapping[str, torch.Tensor], path: Path) -> dict[st
     """
     plain = {name.replace(_COMPILED, ""): tensor for name, tensor in weights.items()}
     if len(plain) != len(weights):
+        names = [name.replace(_COMPILED, "") for name in weights]
+        twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(
-            f"'{path}' holds a parameter twice: with the prefix '{_COMPILED}' that torch.compile "
-            "adds to its name, and without. Remove one of the two from the state dict, and save "
-            "it again."
+            f"'{path}' holds the parameter '{twice}' twice: with the prefix '{_COMPILED}' that "
+            "torch.compile adds to its name, and without. Remove one of the two from the state "
+            "dict, and save the state dict again."
         )
     return plain
 

@@ -1,4 +1,4 @@
-"""Reads a run that a plain script saved: weights, optimizer, scheduler, and how far it was.
+"""Finds model, optimizer, scheduler and epoch in a plain script's `torch.save` file by its keys.
 
 The file is a dictionary that `torch.save` wrote, with a key for each part, or Lightning's. No code
 in it is run. Which key holds which part is found by the names that people use, and by what lies
@@ -137,14 +137,14 @@ def read_run(
 def _check_parts(keys: Mapping[str, str]) -> None:
     for part in keys:
         if part not in PARTS:
-            raise UsageError(unknown_name(part, PARTS, "the part"))
+            raise UsageError(unknown_name(part, PARTS, "--keys: part"))
 
 
 def _read(path: Path) -> Mapping[Any, Any]:
     if path.is_dir():
         raise UsageError(
             f"'{path}' is a folder. Expected: a file that `torch.save` wrote. To resume a run of "
-            "hotlap, pass its folder to --resume."
+            "hotlap, pass its folder to --resume instead of --continue."
         )
     if not path.is_file():
         why = "is not a regular file" if path.exists() else "was not found"
@@ -155,7 +155,7 @@ def _read(path: Path) -> Mapping[Any, Any]:
     if held is None or is_state_dict(held):
         raise UsageError(
             f"'{path}' holds only weights, and no optimizer state to continue with. Use --weights "
-            f"'{path}' to start a new run from them."
+            f"'{path}' instead of --continue, to start a new run from these weights."
         )
     if not isinstance(held, Mapping):
         raise UsageError(

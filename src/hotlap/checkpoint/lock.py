@@ -138,8 +138,8 @@ class Lock:
     def _taken_by(self, owner: Owner | None) -> str:
         who = "another run" if owner is None else f"another run ({owner})"
         return (
-            f"'{self.path.parent.parent}' is in use: {who} saves into it. Wait until it has "
-            "ended, or use another folder."
+            f"'{self.path.parent.parent}' is in use: {who} saves into it. Wait until that run "
+            "has ended, or choose another folder with --run-dir."
         )
 
     def _is_named(self, descriptor: int) -> bool:

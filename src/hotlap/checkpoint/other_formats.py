@@ -1,4 +1,4 @@
-"""What a file is that is given as a checkpoint and that `torch.save` did not write."""
+"""Tells by its first bytes what a file is that `torch.save` did not write: HDF5, gzip, HTML."""
 
 import zipfile
 from pathlib import Path

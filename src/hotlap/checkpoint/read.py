@@ -1,4 +1,4 @@
-"""Finds and checks committed steps; all files of a step are checked before any is loaded."""
+"""Finds and reads committed steps, once manifest, sizes and SHA-256 of all files are right."""
 
 import hashlib
 import json

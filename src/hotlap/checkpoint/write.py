@@ -1,4 +1,4 @@
-"""Commits one step: files, then their folder, then its name, each on the disk before the next."""
+"""Commits a step: its files, its manifest with SHA-256, its folder; then deletes old steps."""
 
 import hashlib
 import json
@@ -121,8 +121,8 @@ def is_committed(final: Path, files: Mapping[str, Any], is_whole: Callable[[Path
 def not_a_step(path: Path) -> str:
     """Return the sentence on what is no folder, where a step's should be."""
     return (
-        f"'{path}' has the name of a checkpoint, and is not a folder. Move it away, or use another "
-        "folder."
+        f"'{path}' has the name of a checkpoint, and is not a folder. Move it away, or choose "
+        "another folder with --run-dir."
     )
 
 

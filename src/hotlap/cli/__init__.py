@@ -1,4 +1,8 @@
-"""The command line. One file per command, and no logic in any of them."""
+"""The command line: options and help of each command; `main`, which runs one and shows its errors.
+
+One file per command, beside files for what several of them share. What a command does is in other
+packages.
+"""
 
 import importlib
 import io
@@ -140,8 +144,10 @@ def _dispatch(tokens: Sequence[str]) -> int:
         _root(tokens or ["--help"])
         return 0
     if tokens[0] not in COMMANDS:
-        what = "option" if tokens[0].startswith("-") else "command"
-        raise UnknownName(unknown_name(tokens[0], COMMANDS, what))
+        if tokens[0].startswith("-"):
+            known = [*COMMANDS, "--help", "--version"]
+            raise UnknownName(unknown_name(tokens[0], known, "before a command, option"))
+        raise UnknownName(unknown_name(tokens[0], COMMANDS, "command"))
     from hotlap.cli.invoking import invoke
 
     command = importlib.import_module(f"hotlap.cli.{tokens[0]}").COMMAND

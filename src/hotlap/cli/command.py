@@ -1,4 +1,4 @@
-"""What a command is, and how plain options are read: without a library, for a quick start."""
+"""`Command`, the record of a command, and a quick reader of plain options, without a library."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`hotlap demo`: the whole story on real data."""
+"""`hotlap demo`: the options of the command; `hotlap.demo` does what it shows."""
 
 from hotlap.cli.command import Command
 from hotlap.cli.page import PageFile, check_page, signed, write_page

@@ -1,4 +1,4 @@
-"""`hotlap diagnose`: why is it slow?"""
+"""`hotlap diagnose`: its options; a script's time or memory is diagnosed, or a trace is read."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -106,13 +106,18 @@ def diagnose(
     check_run_dir(run_dir, script)
     tell = partial(tell, keeps=lambda data: keep(run_dir, data, script))
     if svg is not None and not memory:
-        raise UsageError(f"--svg {svg} cannot be used without --memory. Add --memory.")
+        raise UsageError(
+            f"--svg {svg} cannot be used without --memory. Add --memory, or remove --svg."
+        )
     if snapshot is not None and not memory:
-        raise UsageError(f"--snapshot {snapshot} cannot be used without --memory. Add --memory.")
+        raise UsageError(
+            f"--snapshot {snapshot} cannot be used without --memory. Add --memory, or remove "
+            "--snapshot."
+        )
     if memory and (profile or trace is not None):
         raise UsageError(
-            "--memory cannot be used with --profile or --trace. Run `hotlap diagnose` once for "
-            "each."
+            "--memory cannot be used with --profile or --trace. Run `hotlap diagnose` twice: once "
+            "with --memory, and once with --profile or --trace."
         )
     if memory:
         return _diagnose_memory(script, budget, hide, svg, snapshot, tell)

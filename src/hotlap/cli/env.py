@@ -1,4 +1,4 @@
-"""`hotlap env`: what this machine can do, and what is wrong with its set-up."""
+"""`hotlap env`: facts, ceilings and problems of this machine; with `--watch`, live figures."""
 
 import time
 from typing import Annotated
@@ -67,9 +67,10 @@ def _watch(every_s: float, pid: int | None, *, as_json: bool) -> int:
     """Show figures until Ctrl-C."""
     if as_json:
         raise UsageError(
-            "--json cannot be used with --watch, which shows live figures in the terminal. Remove "
-            "--json, or use --run-dir of `hotlap train` or `hotlap run` to record the figures as "
-            "JSON lines."
+            "--json cannot be used with --watch, which shows live figures until Ctrl-C. Remove "
+            "--watch for one JSON document about this machine, or remove --json for live figures. "
+            "To record such figures as JSON lines while a model trains, start the training with "
+            "`hotlap run --run-dir DIR` or `hotlap train --run-dir DIR`."
         )
     check_every(every_s)
     gpus, why = open_gpus()

@@ -1,4 +1,4 @@
-"""Invokes a command with what was given on the command line."""
+"""Calls a command with its parsed options and the script; suggests options with near names."""
 
 import os
 from collections.abc import Iterable, Sequence

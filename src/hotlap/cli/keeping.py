@@ -1,4 +1,4 @@
-"""`--run-dir` of commands that find something out: a run's folder that keeps their document."""
+"""`--run-dir` of `diagnose`, `tune` and `verify`: keeps their JSON document in a run's folder."""
 
 from collections.abc import Mapping
 from pathlib import Path

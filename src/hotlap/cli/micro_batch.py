@@ -66,8 +66,9 @@ class MicroBatchRequest:
             return ChosenMicroBatch(with_micro_batch(plan, size, batch, own))
         if detect_ranks(os.environ).world > 1:
             raise UsageError(
-                "--micro-batch auto cannot be used on several devices. Run it on one device "
-                "first, and pass the number that it finds, as in --micro-batch 16."
+                "--micro-batch auto cannot be used on several devices. Run this command on one "
+                "device first, then pass the number that it prints instead of `auto`, as in "
+                "--micro-batch 16."
             )
         from hotlap.engine.memory.estimate import memory_size
         from hotlap.report.micro_batches import line

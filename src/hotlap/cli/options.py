@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Types of options that several commands have: `--json`, and durations such as `--budget 2m`."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any

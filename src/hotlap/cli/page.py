@@ -1,4 +1,4 @@
-"""`--page FILE` of commands that report something, and what their documents say of their making."""
+"""`--page FILE`: checks and writes the HTML file; adds host, time and command to a document."""
 
 import shlex
 import time
@@ -111,7 +111,7 @@ def write_page(page: str | None, data: Mapping[str, Any]) -> None:
         write(document, Path(page))
     except OSError as error:
         raise RunError(
-            f"--page {page} could not be written: {error.strerror}. Free some space, or choose "
-            "another file."
+            f"--page {page} could not be written: {error.strerror}. Check that its folder is "
+            "writable and has free space, or choose another file."
         ) from error
     say(f"page written to {page}")

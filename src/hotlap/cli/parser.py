@@ -1,4 +1,4 @@
-"""Reads the options of a command, and prints its help."""
+"""Parser of a command's options and printer of its `--help`, by the library cyclopts."""
 
 import functools
 import inspect
@@ -74,7 +74,10 @@ def read(command: Command, argv: Sequence[str]) -> Given:
         raise UnknownName(unknown_name(given, options, "option")) from error
     except CycloptsError as error:
         allowed = ", ".join(sorted(options))
-        raise UsageError(f"{str(error).rstrip('.')}. Expected options: {allowed}.") from error
+        raise UsageError(
+            f"{str(error).rstrip('.')}. Check the arguments; the options of `hotlap "
+            f"{command.name}` are {allowed}."
+        ) from error
     called = functools.partial(function, *bound.args, **bound.kwargs)
     is_document = bool(bound.arguments.get("json"))
     return Given(called, {}, options, script if "target" in unread else None, is_document)

@@ -1,4 +1,4 @@
-"""What `hotlap train` does differently where several ranks train one model."""
+"""`--devices`, `--restarts`, `--rank-timeout` of `hotlap train`: checked, and ranks launched."""
 
 import os
 import sys
@@ -45,7 +45,7 @@ class RankRequest:
             raise UsageError(
                 f"{given} cannot be used here: another launcher (torchrun or Slurm) started the "
                 "ranks, and hotlap cannot restart them. Use `torchrun --max-restarts N` or "
-                "Slurm's `sbatch --requeue` instead, with --resume auto."
+                "Slurm's `sbatch --requeue` instead, and add --resume auto to this command."
             )
         if self.run_dir is None:
             raise UsageError(
@@ -54,8 +54,9 @@ class RankRequest:
             )
         if self.resume not in (None, "auto"):
             raise UsageError(
-                f"{given} restarts from the checkpoints in --run-dir, but --resume '{self.resume}' "
-                "names another place. Use --resume auto, or remove --restarts."
+                f"{given} restarts from the newest checkpoint in --run-dir. It works only with "
+                f"--resume auto, not with --resume '{self.resume}'. Use --resume auto, or remove "
+                "--restarts."
             )
 
     @property

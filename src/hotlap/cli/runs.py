@@ -52,9 +52,11 @@ def runs(
     if what[:1] == (_OPEN,):
         return _open(what[1:], page, no_browser=no_browser, as_json=as_json)
     if page is not None or no_browser:
-        given = "--no-browser" if page is None else f"--page {page}"
+        option, given = "--no-browser", "--no-browser"
+        if page is not None:
+            option, given = "--page", f"--page {page}"
         raise UsageError(
-            f"{given} was given without `open`. Use `hotlap runs open DIR`, or remove it."
+            f"{given} was given without `open`. Use `hotlap runs open DIR`, or remove {option}."
         )
     if what[:1] == (_COMPARE,):
         return _compare(what[1:], as_json=as_json)

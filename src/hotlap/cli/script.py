@@ -1,4 +1,4 @@
-"""What commands make of SCRIPT: its subject, its task, and options that they share."""
+"""Makes a script, recipe or task of SCRIPT; reads plan files, `--steps` and the host."""
 
 import os
 import traceback
@@ -107,8 +107,8 @@ def plan_given(given: str, techniques: tuple[str, ...] = ()) -> PlanFile:
         return PlanFile(Plan())
     if not os.path.isfile(given):
         raise MissingFile(
-            f"plan file '{given}' was not found. Expected: the path of a file that `hotlap tune` "
-            "wrote, or the word `plain` for no plan."
+            f"plan file '{given}' was not found. Expected: the path of a plan file, or the word "
+            "`plain` for no plan. Run `hotlap tune SCRIPT` to write a plan file."
         )
     file = PlanFile.read(Path(given))
     check(file.plan, registry(techniques))

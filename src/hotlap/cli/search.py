@@ -1,4 +1,4 @@
-"""`hotlap search`: look for better hyperparameters."""
+"""`hotlap search`: its options, its live table, and `--range-test` for a learning rate."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""What `hotlap run` needs before the script starts: it is to start soon, so this imports little."""
+"""`script_of`, a first look for recipes, and `say`, which prints progress; it imports little.
+
+`hotlap run` needs no more before the script starts: it is to start soon.
+"""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Signals that end a training: the first saves and stops, the next stops at once."""
+"""Handlers of SIGINT, SIGTERM, SIGHUP: the first ends training after its step, the next at once."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Splits a command line into hotlap's options, the script, and the script's own arguments."""
+"""`Target`: splits a command line into hotlap's options and the script's words; checks these."""
 
 import errno
 import os

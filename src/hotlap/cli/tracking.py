@@ -1,4 +1,4 @@
-"""What commands that record a run are told: its folder, its trackers, and how often to sample."""
+"""`--track`, `--every`, `--run-dir` of `train` and `run`, checked; parameters for `run.json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TrackRequest:
         if self.trackers and self.folder is None:
             raise UsageError(
                 f"--track {self.trackers[0]} needs a folder to record the run in. Pass --run-dir "
-                "FOLDER."
+                "FOLDER, or remove --track."
             )
         check_trackers(self.trackers)
 

@@ -1,4 +1,4 @@
-"""The lab of a command that holds trials: `hotlap run` needs none, and starts the sooner."""
+"""`lab_of`: the `Lab` of a command that holds trials; checks `--hide` and `HOTLAP_OFF`."""
 
 import os
 

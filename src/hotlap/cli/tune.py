@@ -1,4 +1,4 @@
-"""`hotlap tune`: find the fastest plan, and prove it."""
+"""`hotlap tune`: its options, and whether the plan file is written, replaced or left."""
 
 import sys
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""An accelerator for the engine: streams, events, graphs; and torch's global switches."""
+"""The device that computes: streams, events, memory, CUDA graphs; and process-wide settings."""

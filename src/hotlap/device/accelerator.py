@@ -314,9 +314,10 @@ def _check_cuda(name: str) -> None:
     number = torch.device(name).index or 0
     if number >= count:
         there = f"only {count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
+        several = f", cuda:0 to cuda:{count - 1}." if count > 1 else " or cuda:0."
         raise UsageError(
             f"device='{name}': torch {torch.__version__} sees {there}. Expected: cpu"
-            + (f", cuda:0 to cuda:{count - 1}." if count else "; run `hotlap env` for details.")
+            + (several if count else "; run `hotlap env` for details.")
         )
 
 

@@ -1,4 +1,4 @@
-"""Captures work as a CUDA graph, and finds what would stand against that."""
+"""Captures work as a CUDA graph, and finds the lines where the host waits for the device."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""torch's global switches (TF32, cuDNN, deterministic), set and undone here only.
+"""Process-wide settings, read, set and probed: matmul precision, GPU allocator, glibc's `malloc`.
 
 Everything here acts on the running process and its device. Techniques call it, and tests put
 another one in its place, so that all else is tested where there is no GPU.

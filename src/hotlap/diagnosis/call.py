@@ -1,4 +1,4 @@
-"""`hotlap.diagnose`: what `hotlap diagnose SCRIPT-or-RECIPE` does, from Python."""
+"""`hotlap.diagnose` from Python: makes a script or recipe of its arguments, and diagnoses it."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Changes that no plan may hold; they only measure what a perfect remedy would save."""
+"""Interventions `replay` (one batch again and again) and `free_step` (no update); pages of all."""
 
 from typing import Any
 

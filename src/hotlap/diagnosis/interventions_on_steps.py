@@ -1,4 +1,4 @@
-"""Changes to the forward and the backward that no plan may hold; they only measure a cost."""
+"""Interventions: no anomaly detection, all cores, no `create_graph`, float32 for float64 models."""
 
 import functools
 import weakref

@@ -1,4 +1,4 @@
-"""How fast a step could be on this machine at most: what it computes, against measured rates."""
+"""`Limits`: least time of a step on this machine, from its FLOPs, its bytes and measured rates."""
 
 import math
 from collections.abc import Callable, Mapping

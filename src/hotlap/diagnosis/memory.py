@@ -1,4 +1,4 @@
-"""The diagnosis of memory: what the first steps allocate, and what takes memory without need."""
+"""`MemoryDiagnosis`: what is alive at the peak, by line and kind; `hotlap.diagnose_memory`."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Checks the files that a diagnosis is to write, before anything is measured."""
+"""Checks the files of `--out`, `--svg` and `--snapshot` before a diagnosis measures anything."""
 
 from pathlib import Path
 

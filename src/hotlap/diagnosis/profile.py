@@ -1,4 +1,4 @@
-"""What torch.profiler records of some steps, beside a diagnosis that was measured without it."""
+"""`--profile` of a diagnosis: checked; steps under torch.profiler summarized, their trace kept."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""How a diagnosis spends its seconds: what is left, and how many trials fit into it."""
+"""`Clock`, the budget of a diagnosis, and `RaceTime`, the seconds that a race of trials takes."""
 
 import math
 import time

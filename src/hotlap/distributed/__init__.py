@@ -1,1 +1,1 @@
-"""Several processes that train one model: who they are, their start, and what they add up."""
+"""Several processes (ranks) that train one model: their start, collectives, shared parameters."""

@@ -1,12 +1,14 @@
-"""Which ranks others wait for in vain: each one that notices leaves a note for the others."""
+"""`Meeting`: notes in the store of the ranks, which tell who never joined or does not answer."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hotlap.distributed.ranks import Ranks
+from hotlap.distributed.stacks import LOG
 
 _PATIENCE_S = 1.0
 """Seconds that the notes of the others may take: they notice at about the same time."""
@@ -81,3 +83,10 @@ def name_ranks(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
     return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def name_logs(numbers: list[int], environ: Mapping[str, str]) -> str:
+    """Return in words where ranks have said why they ended: `hotlap` keeps it, others print it."""
+    if LOG not in environ:
+        return f"the output of {name_ranks(numbers)}"
+    return f"the log of {name_ranks(numbers)} in '{Path(environ[LOG]).parent}'"

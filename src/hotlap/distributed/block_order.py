@@ -72,13 +72,13 @@ class BlockOrder:
                 f"loss() called the module '{self._name(number)}' directly, but with `sharding` "
                 "its parameters are complete only while `model` is called. Call the `model` that "
                 "is passed to loss(model, batch), or set level = 'optimizer' in the plan's "
-                "`sharding`."
+                "[techniques.sharding]."
             )
         known = self._known.get(self._model.training)
         if known is None:
             most, least = self._reduce.most([float(number), -float(number)])
             if most != -least:
-                self._refuse(number, "other ranks call another one")
+                self._refuse(number, "other ranks call another block")
             return
         place = len(self._now)
         expected = known[place] if place < len(known) else _END
@@ -92,5 +92,6 @@ class BlockOrder:
         raise RunError(
             f"the forward pass reached '{self._name(number)}', but {why}. With `sharding`, every "
             "batch must go through the same blocks in the same order on all ranks. If the model "
-            "chooses its layers by the batch, set level = 'optimizer' in the plan's `sharding`."
+            "chooses its layers by the batch, set level = 'optimizer' in the plan's "
+            "[techniques.sharding]."
         )

@@ -1,4 +1,4 @@
-"""The end of a process whose process group may outlive it."""
+"""Waits until gloo's threads let go of tensors, so that the process is not aborted."""
 
 import time
 from pathlib import Path

@@ -56,9 +56,10 @@ def check_devices(count: int, device: str | None) -> None:
         )
     there = torch.cuda.device_count() if device in (None, "cuda") else 0
     if (there or device == "cuda") and count > there:
+        most = f"at most {there}, or " if there else ""
         raise UsageError(
-            f"--devices {count} asks for more CUDA devices than torch sees ({there}). Expected: at "
-            f"most {there}, or --device cpu."
+            f"--devices {count} asks for more CUDA devices than torch sees ({there}). Expected: "
+            f"{most}--device cpu."
         )
 
 
@@ -122,10 +123,10 @@ def launch(
                 return code
             if code == 2 and not loss.is_hanging:
                 raise UsageError(
-                    f"{words}. Exit code 2 means wrong input. Check the log in '{folder}' for what "
-                    "to change."
+                    f"{words}. Exit code 2 means wrong input. Check the end of '{loss.rank.log}' "
+                    "for what to change."
                 )
-            tried = f". It was restarted {number} times" if number else ""
+            tried = f". The run was restarted {number} times" if number else ""
             if number == restarts or signals.asked is not None:
                 break
             notice(f"{words}. Restart {number + 1} of {restarts}, from the last checkpoint.")

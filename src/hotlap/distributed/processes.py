@@ -1,4 +1,4 @@
-"""`RankProcess`: one rank that was started on this machine; which of several is to blame."""
+"""`RankProcess`: starts, watches and ends processes of ranks, keeps logs, finds who failed."""
 
 import contextlib
 import ctypes

@@ -9,8 +9,8 @@ STORE = "HOTLAP_RANK_STORE"
 """Variable with the file in which ranks that `hotlap` started on one machine find each other."""
 RESTARTS = "HOTLAP_RANK_RESTARTS"
 """Variable with how often the ranks that `hotlap` started have been started again."""
-LOST = "this rank lost contact"
-"""Words of a rank that ended as another one was gone, or did not answer."""
+LOST = "this rank cannot continue"
+"""Words of a rank that ended as another one was gone, did not join, or did not answer."""
 TIMEOUT_S = 300.0
 """Seconds after which a rank that waits for another one gives up."""
 

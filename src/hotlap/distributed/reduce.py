@@ -1,4 +1,4 @@
-"""`Reduce`: what the ranks of a run add up, and agree on."""
+"""`Reduce`: sums, broadcasts and gathers over all ranks, and the process group that they join."""
 
 import contextlib
 import datetime
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from hotlap.distributed import stacks
-from hotlap.distributed.absent import Meeting, name_ranks
+from hotlap.distributed.absent import Meeting, name_logs, name_ranks
 from hotlap.distributed.ending import let_tensors_go
 from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.distributed.shared_slots import MAX_RANKS, SharedSlots, share_memory
@@ -229,8 +229,9 @@ def explain_loss(error: Exception) -> RunError:
     gone = "are gone" if len(absent) > 1 else "is gone"
     what = f"did not answer{within}" if is_late else gone
     return RunError(
-        f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of the log of "
-        f"{name_ranks(absent)} for the cause, then resume from the last checkpoint."
+        f"{LOST}: {name_ranks(absent)} {what} ({said}). Check the end of "
+        f"{name_logs(absent, os.environ)} for the cause, then resume from the last checkpoint with "
+        "--resume auto."
     )
 
 
@@ -311,8 +312,8 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
         stacks.write_now("This rank has waited in vain for others to join, here:")
         raise RunError(
             f"{LOST}: {name_ranks(absent)} did not join within {meeting.timeout_s:g} s ({error}). "
-            f"Check the end of the log of {name_ranks(absent)} for the cause. If it only starts "
-            "slowly, pass a longer --rank-timeout, such as 10m."
+            f"Check the end of {name_logs(absent, os.environ)} for the cause. If ranks only start "
+            f"slowly, pass a longer --rank-timeout, such as {2 * meeting.timeout_s:g}s."
         ) from error
     _meetings.append(meeting)
 

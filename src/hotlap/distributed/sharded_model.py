@@ -34,7 +34,8 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
     if not hasattr(fsdp.FSDPModule, "set_reduce_scatter_unused_params"):
         return (
             f"torch {torch.__version__} cannot shard a model with parameters that get no gradient. "
-            "Use torch 2.13 or newer, or set level = 'optimizer' in the plan's `sharding`."
+            "Use torch 2.13 or newer, or set level = 'optimizer' in the plan's "
+            "[techniques.sharding]."
         )
     holders: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -52,12 +53,14 @@ def why_not(model: Any, blocks: Mapping[str, Any]) -> str | None:
         holder = next((each for each in blocks if name.startswith(f"{each}.")), "")
         if holders.setdefault(id(parameter), holder) != holder:
             where = [
-                f"'{each}'" if each else "the rest" for each in (holders[id(parameter)], holder)
+                f"the module '{each}'" if each else "the rest of the model"
+                for each in (holders[id(parameter)], holder)
             ]
             return (
-                f"the parameter '{name}' is shared by {where[0]} and {where[1]} of the model, "
-                "which `sharding` gathers at different times. Set `wrap` in the plan's `sharding` "
-                "to the class of a module that contains both"
+                f"the parameter '{name}' is shared by {where[0]} and {where[1]}, which `sharding` "
+                "gathers at different times. In the plan's [techniques.sharding], set `wrap` to "
+                "classes of modules that contain all uses of this parameter or none, as in `wrap = "
+                "'Block'`, or set level = 'optimizer'"
             )
     return None
 

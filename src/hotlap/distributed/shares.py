@@ -1,4 +1,4 @@
-"""Shares of tensors: told from whole ones, made of them, and put together again.
+"""A rank's shares of tensors (`DTensor`): recognized, made of whole tensors, and gathered.
 
 A share is a `DTensor`, whose own module is imported only by who makes one.
 """

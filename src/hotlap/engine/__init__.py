@@ -1,1 +1,3 @@
-"""Our own training engine: a task, executed under a plan."""
+"""hotlap's own training engine: makes a run of a `Task` under a `Plan`, takes its steps, evaluates
+it, saves and resumes it. Unedited scripts are run by `hotlap.attach`.
+"""

@@ -1,4 +1,4 @@
-"""Which beginnings of a run go together: resumed, with weights, or taken over from a script."""
+"""Checks arguments of `hotlap.train`: `resume`, `weights`, `continue_from`, and a rank timeout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ def check_timeout(rank_timeout_s: float) -> None:
     if not 0 < rank_timeout_s < 1e9:
         raise UsageError(
             f"rank_timeout_s={rank_timeout_s!r} is not valid. Expected: a number of seconds above "
-            "0."
+            "0 and below 1e9."
         )
 
 
@@ -45,8 +45,8 @@ def check_beginnings(
     for name, value in (("keys", keys), ("epochs_done", epochs_done)):
         if value is not None and continue_from is None:
             raise UsageError(
-                f"{name}={value!r} was given without continue_from. Pass the script's checkpoint "
-                f"as well (--continue FILE), or remove {name}."
+                f"{name}={value!r} was given without continue_from (the option --continue). Pass "
+                f"the checkpoint file of a PyTorch script there, or remove {name}."
             )
     if epochs_done is not None and (type(epochs_done) is not int or epochs_done < 0):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""`hotlap.train`'s own loop over the steps: one launch of a graph may take several."""
+"""The loop of `hotlap.train` over epochs and steps, of which a CUDA graph may take several."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Time and loss of one epoch, over all processes that it takes."""
+"""`EpochClock`: seconds, steps, items and mean loss of one epoch, whichever process began it."""
 
 import math
 import time

@@ -37,9 +37,10 @@ def ends_at(task: Task, position: Position, where: Path) -> bool:
     else:
         done, total, unit = position.step, task.total_steps, "steps"
     if done > total:
+        given = "steps" if task.epochs is None else "epochs"
         raise UsageError(
-            f"'{where}' was saved after {done} {unit}, but the task has only {total}. Increase the "
-            f"task's {unit}, or resume from an earlier checkpoint."
+            f"'{where}' was saved after {done} {unit}, but the task has only {total}. Increase "
+            f"`{given}` in the task, or resume from an earlier checkpoint."
         )
     return done == total
 
@@ -132,7 +133,8 @@ def _scheduler_metric(held_out: Mapping[str, float], loss: float) -> float:
     """Return what a schedule that waits for a measure is given."""
     if held_out and "loss" not in held_out:
         raise UsageError(
-            f"the schedule needs the held-out loss, and evaluate() returned {sorted(held_out)}. "
-            "Return a `loss` from evaluate() as well, or use another schedule."
+            "the schedule ReduceLROnPlateau needs the held-out loss, but evaluate() returned only "
+            f"{sorted(held_out)}. Return a `loss` from evaluate() as well, as in {{'loss': (sum, "
+            "count)}, or use another schedule in the task."
         )
     return held_out.get("loss", loss)

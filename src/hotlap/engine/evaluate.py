@@ -1,4 +1,4 @@
-"""Evaluation on held-out samples, with float32 sums of their measures."""
+"""`evaluate`: the loss and the metrics of the held-out batches, summed over batches and ranks."""
 
 import logging
 import math
@@ -121,6 +121,7 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
         is_one = isinstance(number, torch.Tensor) and number.numel() == 1
         if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
             given = ", ".join(map(_describe, numbers))
+            given = f"the tuple ({given})" if isinstance(value, tuple) else given
             raise UsageError(
                 f"the metric {name!r} is {given} for a held-out batch. Expected: one number, the "
                 "mean over the batch's samples, or (sum, count)."
@@ -132,7 +133,7 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
 def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return type(value).__name__
+    return f"a value of type {type(value).__name__}"
 
 
 def _mean(total: float, count: float) -> float:

@@ -1,4 +1,4 @@
-"""`RunRecording`: hands what a run of the engine does to its folder's records."""
+"""`RunRecording`: passes losses, epochs and a task's description to `hotlap.track.recording`."""
 
 import contextlib
 import os

@@ -68,9 +68,9 @@ class Retries:
             if not ranks.is_repeated:
                 raise RunError(
                     f"step {number} ran out of memory on rank {built.reduce.rank} ({error}) after "
-                    "the backward pass, while gradients were reduced, clipped or applied. The "
-                    "ranks cannot repeat that, so the run ends. Resume from the last checkpoint "
-                    "with `sharding` in the plan, or with a smaller model. Smaller micro-batches "
+                    "the backward pass, while gradients were reduced, clipped or applied, which "
+                    "several ranks cannot repeat. Resume from the last checkpoint with `sharding` "
+                    "in the plan, or start a new run with a smaller model. Smaller micro-batches "
                     "do not help here."
                 ) from error
             # All ranks decide alike: of a short last step, one of them may have a single sample.
@@ -81,9 +81,9 @@ class Retries:
         if micros is not None and built.step.update.has_begun:
             raise RunError(
                 f"step {number} ran out of memory while the optimizer changed the weights, so they "
-                "may be partly updated, and the run ends. Resume from the last checkpoint, with "
-                "an optimizer that has less state, or with a smaller model. Smaller micro-batches "
-                "do not help here."
+                f"may be partly updated, and the run ends. Free memory of {built.device} and "
+                "resume from the last checkpoint, or start a new run with a smaller model or with "
+                "an optimizer that has less state. Smaller micro-batches do not help here."
             ) from error
         why_not = why_not_smaller(built.task, built.model, built.step.target)
         if samples > 1 and why_not is None:
@@ -123,7 +123,7 @@ class Retries:
             raise RunError(
                 f"step {number} ran out of memory ({asked}), and cannot be repeated: {error}. "
                 "Resume from the last checkpoint with smaller micro-batches, as in --micro-batch "
-                "8."
+                f"{-(-samples // 2)}."
             ) from error
         # Frames in cycles hold activations.
         gc.collect()

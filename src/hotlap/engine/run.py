@@ -1,4 +1,4 @@
-"""`steps_of`: the steps of a run one by one, as `for step in hotlap.steps(task)` takes them."""
+"""`steps_of`: takes a run's steps one by one, as for `hotlap.steps`; explains errors in loss()."""
 
 import logging
 import os
@@ -101,7 +101,8 @@ def steps(
     if world > 1:
         raise UsageError(
             f"hotlap.steps trains in one process, and this is one of {world} ranks, each of which "
-            "would train its own model. Use hotlap.train, or unset RANK and WORLD_SIZE."
+            "would train its own model. Use hotlap.train; or unset WORLD_SIZE (under Slurm, "
+            "SLURM_NTASKS) if this is the only process."
         )
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)
@@ -245,15 +246,15 @@ def explain_error(error: Exception) -> Exception:
         )
     if "got mixed torch.Tensor and DTensor" in text:
         return UsageError(
-            "loss() used a parameter outside of a call of the model, but with `sharding` it is "
-            "complete only while the model is called. Call the `model` that is passed to "
-            "loss(model, batch), or set level = 'optimizer' in the plan's `sharding`."
+            "loss() used a parameter outside of a call of the model, but with `sharding` a "
+            "parameter is complete only while the model is called. Call the `model` that is passed "
+            "to loss(model, batch), or set level = 'optimizer' in the plan's [techniques.sharding]."
         )
     for words, problem in _SAID_OF_LOSSES.items():
         if words in text and not _is_from_users_code(error):
             return UsageError(
-                f"{problem} ({text}). Expected: a scalar tensor (the mean over the batch's items), "
-                "or (sum, count)."
+                f"{problem} ({text}). Expected: a scalar tensor computed from the model's output "
+                "(the mean over the batch's samples), or (sum, count)."
             )
     return error
 

@@ -1,4 +1,4 @@
-"""Chooses the sources of training and held-out batches, with the techniques on them."""
+"""Makes a rank's sources of training and held-out batches from a task, with feed techniques."""
 
 from typing import Any
 

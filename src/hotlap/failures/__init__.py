@@ -1,4 +1,4 @@
-"""The ways in which training dies, recognised by what torch and the system print.
+"""The errors that training dies of, one file each: message patterns, what they mean, advice.
 
 One file, one kind: a module with a docstring, and a `Failure` named `FAILURE`. Every such file in
 this package is found. No torch in here.

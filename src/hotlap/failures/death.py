@@ -1,4 +1,4 @@
-"""`Death`: where a process died, read from its traceback. No torch in here.
+"""`Death`: where a process died, by its traceback: lines, phase, tensors held. No torch in here.
 
 Values of the traceback's frames are looked at only here, once the process has died: a run that does
 not die pays nothing for it.

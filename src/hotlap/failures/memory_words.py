@@ -1,4 +1,4 @@
-"""What the place of a death says of memory, for failures of all devices."""
+"""Sentences on running out of memory: the line, the largest tensors there, half the batch size."""
 
 from collections.abc import Iterable
 

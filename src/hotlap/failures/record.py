@@ -1,4 +1,4 @@
-"""The one record that every kind of failure is."""
+"""`Failure`, the record of each kind: patterns, explanation, advice; `Recognized`, one found."""
 
 import inspect
 import re

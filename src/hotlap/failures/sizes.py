@@ -1,4 +1,4 @@
-"""Amounts of memory in messages."""
+"""Parses amounts of memory, such as `2.50 GiB`, in error messages, and writes them so."""
 
 import re
 

@@ -1,4 +1,5 @@
-"""Host: where training is executed, as facts that can be faked. No torch in here.
+"""The machine: facts, load and speed, memory shared by processes, files kept. No torch in here.
 
-`hotlap.host.ceilings` measures what the machine can do; this package only asks the system.
+Facts are plain data (`Host`), so they can be faked. `hotlap.host.ceilings` measures in a process of
+its own.
 """

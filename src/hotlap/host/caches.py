@@ -1,4 +1,4 @@
-"""What the processor's caches hold. Source: the kernel's ABI/testing/sysfs-devices-system-cpu."""
+"""Bytes of the CPU's largest caches. Source: the kernel's ABI/testing/sysfs-devices-system-cpu."""
 
 import re
 from pathlib import Path

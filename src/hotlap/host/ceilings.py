@@ -1,4 +1,4 @@
-"""Ceilings: the fastest matrix products and copies that a machine is seen to do.
+"""`Ceilings`: measures in a fresh process how fast a device multiplies matrices and copies.
 
 They are measured by a fresh process, `python -m hotlap.host.ceilings`, so that whoever asks imports
 no torch and starts no threads. A ceiling is a lower bound of what the hardware can do: others that

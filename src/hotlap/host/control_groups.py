@@ -1,4 +1,4 @@
-"""Limits of this process's control groups, of version 1 and 2.
+"""CPU quota, memory limits and out-of-memory kills of this process's control groups (v1 and v2).
 
 A limit of any group on the way up holds, so all of them are asked, as far as they are seen from
 here: a container often sees its own group as the root. Source: cgroups(7), the kernel's

@@ -1,4 +1,4 @@
-"""`Host`: the facts of a machine, as plain data."""
+"""`Host`: facts of a machine as data: CPU, cores, memory, GPUs, torch, compiler, load."""
 
 import os
 import platform

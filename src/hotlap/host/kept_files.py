@@ -1,4 +1,4 @@
-"""Small files in the user's cache: each is written as a whole, and none is needed."""
+"""The folder of hotlap's files in the user's cache; writes one, and only logs where it cannot."""
 
 import logging
 import os

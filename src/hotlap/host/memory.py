@@ -1,4 +1,4 @@
-"""Total memory, and how much of it is available."""
+"""Memory of the machine and of this process: total, available, resident, peak; a limit on it."""
 
 import contextlib
 import re

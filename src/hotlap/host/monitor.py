@@ -1,4 +1,4 @@
-"""`Monitor`: what a process, its children, the host and the GPUs do at a moment."""
+"""`Monitor`: samples CPU, memory, disk, network and GPU figures of a process and of its host."""
 
 import contextlib
 import os

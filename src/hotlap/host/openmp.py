@@ -1,4 +1,4 @@
-"""The threads of this process's OpenMP library, without which a mode of the processor is its own.
+"""Ends OpenMP's waiting threads: new ones take over the floating-point mode (denormal numbers).
 
 A thread takes over the floating-point mode of the thread that starts it, and keeps it.
 """

@@ -1,4 +1,4 @@
-"""Queries to the operating system, with a cautious answer where it gives none."""
+"""Single queries to the system: versions, cores, CPU flags, compiler, load, GPUs by nvidia-smi."""
 
 import contextlib
 import csv

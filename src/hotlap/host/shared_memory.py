@@ -1,4 +1,4 @@
-"""Memory without a name that several processes of one machine use.
+"""Shared memory without a name (memfd), which processes of one machine open through `/proc`.
 
 A process opens that of another one through `/proc`. Linux frees it with the last process that uses
 it, however that one ends, so nothing is left behind. Only Linux has it.

@@ -1,1 +1,1 @@
-"""Computations of our own: losses that need less memory."""
+"""Cross-entropy in chunks, which needs less memory; the technique `chunked_loss` uses it."""

@@ -1,4 +1,4 @@
-"""One arm of a race: its process, its turns, and the times that it reports."""
+"""`Arm`: a plan's process in a race: starts it, takes its turns, restarts it, leaves it out."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""Checks beside the steps: buffers, averaged models, and evaluation."""
+"""Checks of a verdict: buffers, averaged copies of the model (EMA), forwards in evaluation."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median

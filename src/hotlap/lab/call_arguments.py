@@ -1,4 +1,4 @@
-"""Checks the SCRIPT or recipe that a caller from Python gives, and its arguments."""
+"""Checks what a Python caller gives `hotlap.tune` and the like: budget, and recipe or its path."""
 
 import inspect
 import math
@@ -31,7 +31,7 @@ def check_call(name: str, budget: Any) -> None:
     is_number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if not is_number or not 0 < budget < math.inf:
         raise UsageError(
-            f"budget={budget!r} is not allowed. Expected: a number of seconds above 0."
+            f"budget={budget!r} is not allowed. Expected: a finite number of seconds above 0."
         )
 
 

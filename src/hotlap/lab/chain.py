@@ -1,4 +1,4 @@
-"""Checks of the chain: same initial state, and every step starts where the last one ended.
+"""Checks `start` and `custody`: equal initial parameters, and nothing moves between updates.
 
 Between two sampled steps nothing is repeated; what moves there is seen by these two checks.
 """

@@ -1,4 +1,4 @@
-"""`Decision`: what turns in one process say of a combination of techniques."""
+"""`Decision`: is a combination faster, by turns in one process; Hodges-Lehmann ratio of these."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The check `delivery`: each update gets the gradients that backward has computed for it.
+"""The check `delivery`: before an update, gradients are clipped or scaled as in the plain run.
 
 A script may clip or scale its gradients in between. How it does so is read off the plain run, and
 every update under a plan must follow from the same rule: that rests on no sampled step, and not on

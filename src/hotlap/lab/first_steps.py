@@ -1,4 +1,4 @@
-"""Waits for a trial that reports some steps: for its set-up, then as long as its steps take."""
+"""Waits for a trial's report, with time-outs for its set-up and for pauses between its steps."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`FollowedRuns`: records of runs in the role `verify`: plain ones, and under plans."""
+"""`FollowedRuns`: runs in the role `verify`, plainly twice and under plans, and their records."""
 
 import threading
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Starts the launcher, which makes a view or a copy of the files and starts a trial in it."""
+"""`Launch`: the launcher's process and its socket: sends its order, hears errors, ends it."""
 
 import contextlib
 import json

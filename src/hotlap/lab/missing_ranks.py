@@ -1,4 +1,4 @@
-"""Which rank the others wait for, where a trial on ranks does not go on."""
+"""`Ranks`: what the ranks of a trial have reported, and which one the others wait for."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs a script in the role `observe`, and returns its trace and the planned number of steps."""
+"""Runs a subject in the role `observe`, returns its trace; predicts a whole run's time from it."""
 
 import itertools
 import shutil

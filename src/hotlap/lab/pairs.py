@@ -1,4 +1,4 @@
-"""Races: live processes train in turns, so that each pair of neighbors has the same conditions."""
+"""`race`: live processes take turns, round by round; `Race`: paired ratios and noise floor."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Asks a trial that gives no answer where it is: the user's line."""
+"""Signals a trial that gives no answer to write its stack, and finds the user's line in that."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""`Subject`, of which a lab makes trials: a script, a module, or a recipe."""
+"""`Subject`: protocol of what trials run; `RecipeRun`: a recipe's command line and environment."""
 
 import os
 import sys

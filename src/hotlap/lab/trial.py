@@ -1,4 +1,4 @@
-"""`Lab` and `Trial`: the script in a fresh process, on a copy-on-write view, with time limits."""
+"""`Lab` and `Trial`: a script in a fresh process: messages, memory limit, pause, how it ended."""
 
 import contextlib
 import os

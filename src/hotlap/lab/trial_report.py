@@ -1,4 +1,4 @@
-"""`run_to_report`: starts a trial in a role, and returns the report that it sends."""
+"""`run_to_report`: starts a trial, answers its messages, and returns the report of all ranks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Judges every update of a run: which parameters took part, hyperparameters, RNG draws.
+"""Checks of every update: repeated on sampled elements; parameters that take part; RNG states.
 
 Single steps are repeated whole, see `sampled_steps`; these checks leave out no step. Each is made
 against the plain run: what that one does not do either, a plan need not do.

@@ -1,4 +1,4 @@
-"""`Verdict`: combines independent checks into `exact`, `rounding`, `statistical`, or worse.
+"""`judge`: combines all checks into a `Verdict`; checks batches, hyperparameters, losses, seeds.
 
     batches          what reached the model: digests of every batch equal the plain run's
     hyperparameters  every hyperparameter and the count of updates equal at each step

@@ -1,4 +1,4 @@
-"""Plan: how training is executed. `hotlap.plan.file` keeps it. No torch in here."""
+"""Plans: which techniques a run uses, with their options, and plan files. No torch in here."""
 
 from hotlap.plan.record import Option, Plan
 

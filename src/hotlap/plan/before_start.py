@@ -1,4 +1,4 @@
-"""What `hotlap run` must know of techniques before it loads one: its script is to start soon."""
+"""`EXACT_PLAN`, what is used by default, and which techniques may act before a process starts."""
 
 from hotlap.plan.record import Plan
 

@@ -1,4 +1,4 @@
-"""`Plan`: technique names and their options, as plain data.
+"""`Plan`: technique names and their options, immutable: its hash, its words, and differences.
 
 Names and options of techniques are not known here; `hotlap.techniques.check` looks at them.
 """

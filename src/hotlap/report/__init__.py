@@ -1,1 +1,1 @@
-"""What hotlap shows: results as text in a terminal, as JSON, and (`page`) as HTML."""
+"""Results as text in a terminal and as JSON, texts of `hotlap explain`, and (`page`) HTML pages."""

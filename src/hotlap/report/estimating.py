@@ -1,4 +1,4 @@
-"""What `hotlap train --estimate` prints."""
+"""`hotlap train --estimate` in a terminal: a table of peak memory by kind; bytes in words."""
 
 from typing import Any
 

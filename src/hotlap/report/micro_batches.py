@@ -1,4 +1,4 @@
-"""What is said of the micro-batches that trials found."""
+"""The line of `hotlap train --micro-batch auto` on the largest and the fastest micro-batch."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What torch.profiler recorded, as part of the page of `hotlap diagnose` and as one of its own."""
+"""A summary of torch.profiler in a terminal: phases, gaps, kernels, operators, copies, modules."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The list of runs, and two of them side by side."""
+"""`hotlap runs` as text in a terminal: the table of runs, and two runs side by side."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What people read in a terminal: progress on standard error, pages on standard output."""
+"""The two consoles for text: progress on standard error, results on standard output."""
 
 from rich.console import Console
 

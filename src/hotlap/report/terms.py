@@ -1,4 +1,4 @@
-"""What the words of reports mean."""
+"""Texts of `hotlap explain` on words of reports, such as `noise_floor` and `undecided`."""
 
 TERMS = {
     "at_most": """The most that a finding's remedy could save.

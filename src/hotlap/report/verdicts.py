@@ -1,4 +1,4 @@
-"""The lines of a verdict, and `hotlap explain verdicts`."""
+"""Prints a verdict with its checks in a terminal; the text of `hotlap explain verdicts`."""
 
 from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""The rules, which read a trace and nominate what may be slow; only a trial convicts.
+"""Rules, one file each: functions of a trace that nominate what may be slow; only trials convict.
 
 One file, one rule: a module with a docstring, a pure function from `Trace` to nominations, and a
 `Rule` named `RULE`. Every such file in this package is found, and in `hotlap.rules.mistakes`, whose

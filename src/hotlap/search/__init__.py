@@ -1,1 +1,1 @@
-"""Looks for better hyperparameters: the task moves, the plan stays."""
+"""Search for better hyperparameters: its space, trials, early stopping, journal and workers."""

@@ -133,8 +133,8 @@ def _objectives(request: Request) -> tuple[Objective, ...]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(
-                f"--objective names '{name}' {names.count(name)} times. Expected: several "
-                "different ones, as in --objective loss --objective seconds."
+                f"--objective names '{name}' {names.count(name)} times. Expected: each objective "
+                "once, as in --objective loss --objective seconds."
             )
     return found
 
@@ -160,8 +160,8 @@ def _max_steps(request: Request, task: Any) -> int:
     if request.max_steps is None:
         if total is None:
             raise UsageError(
-                "the recipe's task is a stream of unknown length, so the steps of a whole trial "
-                "are unknown. Pass them with --max-steps N."
+                "the data of the recipe's task is a stream of unknown length, so the number of "
+                "steps of a whole trial is unknown. Pass it with --max-steps N."
             )
         return total
     if total is not None and request.max_steps > total:

@@ -1,4 +1,4 @@
-"""What a search does next: a pure function of what happened. No torch.
+"""The next job of a search: promotions (ASHA, Hyperband), new trials, other seeds. No torch.
 
 Asynchronous successive halving as in Li et al., "A System for Massively Parallel Hyperparameter
 Tuning" (2018): whenever a worker is free, the best trial among the top `1 / reduction` of a rung

@@ -1,4 +1,4 @@
-"""The folder of a search. No torch."""
+"""Chooses and checks the folder of a search (`--run-dir`); deletes one (`--again`). No torch."""
 
 import os
 import shutil

@@ -54,7 +54,8 @@ class Journal:
             os.ftruncate(self._descriptor, before)
             raise StorageError(
                 f"the search's journal '{self.path}' could not be written: {error}. Nothing that "
-                "was found is lost. Free some space, and run the same command to continue."
+                "was found is lost. Free some space, and run the same `hotlap search` command "
+                "again to continue."
             ) from error
 
     def close(self) -> None:

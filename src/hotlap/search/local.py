@@ -182,8 +182,9 @@ def end_orphan(lease: Mapping[str, Any]) -> None:
             os.killpg(pid, signal.SIGKILL)
         if time.monotonic() > until:
             raise UsageError(
-                f"process {pid} of an earlier run of this search is still running and cannot be "
-                f"ended. Use `kill -9 {pid}`, and run the same command again."
+                f"process {pid} of an earlier run of this search is still running, {_KILL_S:g} s "
+                f"after SIGKILL was sent to it. Wait until `ps -p {pid}` no longer lists it, then "
+                "run the same `hotlap search` command again."
             )
         time.sleep(_POLL_S)
 

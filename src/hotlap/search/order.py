@@ -118,7 +118,8 @@ def full_disk(said: str) -> StorageError:
     """Return the error of a search whose trials cannot be saved."""
     return StorageError(
         f"a trial could not be saved, as the disk is full: {said.rstrip('.')}. Nothing that was "
-        "found is lost. Free some space, and run the same command to continue."
+        "found is lost. Free some space, and run the same `hotlap search` command again to "
+        "continue."
     )
 
 

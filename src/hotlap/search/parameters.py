@@ -38,7 +38,8 @@ class Space:
                 circle = " -> ".join((*trail, name))
                 raise UsageError(
                     f"Derived parameters depend on each other in a circle: {circle}. Replace "
-                    "Derived by a value or a distribution in one of them."
+                    "Derived in the annotation of one of them in task() by a distribution, such as "
+                    "hotlap.LogUniform(1e-4, 1e-1)."
                 )
             if name not in order and name in self.derived:
                 for needed in self.derived[name].needs:
@@ -145,8 +146,8 @@ def read_space(recipe: Recipe, arguments: Sequence[str], given: Sequence[str] = 
     if missing:
         raise UsageError(
             f"a derived parameter of '{recipe.path}' depends on the parameter `{missing[0]}`, "
-            f"which has no value. Pass --{missing[0].replace('_', '-')} VALUE, or give it a "
-            "default in task()."
+            f"which has no value. Pass --{missing[0].replace('_', '-')} VALUE, or give "
+            f"`{missing[0]}` a default in task()."
         )
     made.complete({n: each.draw(0.5) for n, each in distributions.items()})
     return made
@@ -219,7 +220,11 @@ def _check_type(
         for needed in space.needs:
             if needed not in names:
                 raise UnknownName(
-                    unknown_name(needed, names, f"parameter `{name}` follows from: parameter")
+                    unknown_name(
+                        needed,
+                        names,
+                        f"argument of the Derived function of `{name}`: parameter of task()",
+                    )
                 )
         return
     inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
@@ -245,7 +250,8 @@ def _check_type(
         if strange:
             raise UsageError(
                 f"parameter `{name}` of '{recipe.path}' is {'an' if inner is int else 'a'} "
-                f"{inner.__name__}, and {space} gives {strange[0]!r}. Use Choice of numbers."
+                f"{inner.__name__}, but {space} gives {strange[0]!r}. Use Choice with "
+                f"{'integers' if inner is int else 'numbers'} only."
             )
     if inner in (str, bool) and not isinstance(space, Choice):
         raise UsageError(

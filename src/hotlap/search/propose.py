@@ -1,4 +1,4 @@
-"""Which values a new trial gets: a pure function of the search and of what happened. No torch."""
+"""Hyperparameters of a new trial: the recipe's own, a grid's point, or drawn values. No torch."""
 
 import itertools
 import random

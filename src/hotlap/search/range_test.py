@@ -102,7 +102,8 @@ def find_learning_rate(
     if steps < _LEAST_STEPS:
         raise UsageError(
             f"a learning-rate range test of {steps} steps is too short. Expected: {_LEAST_STEPS} "
-            "steps or more. Increase the task's epochs or steps, or the `steps` that were passed."
+            "steps or more. Increase the epochs or steps of the task, or `steps` of "
+            "hotlap.find_learning_rate()."
         )
     before = rng.rng_states()
     built = build(task, EXACT_PLAN if plan is None else plan, device=device)

@@ -1,4 +1,4 @@
-"""What a hyperparameter may be: distributions for annotations of a recipe's parameters. No torch.
+"""Distributions of a hyperparameter: `Uniform`, `LogUniform`, `Choice` and others. No torch.
 
 def task(*, lr: Annotated[float, hotlap.LogUniform(1e-4, 1e-1)] = 1e-3) -> hotlap.Task: ...
 """
@@ -79,7 +79,7 @@ class LogUniform(Distribution):
         if self.low <= 0:
             raise UsageError(
                 f"{self} has low={self.low}, which has no logarithm. Expected: low above 0. Use "
-                "Uniform for a range with other numbers."
+                "Uniform for a range that begins at 0 or below."
             )
 
     def draw(self, share: float) -> float:
@@ -242,8 +242,8 @@ def _check_range(of: Distribution, low: float, high: float, *, allows_one: bool 
             raise UsageError(f"{of} has the end {end!r}. Expected: finite numbers at both ends.")
     if low > high or (low == high and not allows_one):
         raise UsageError(
-            f"{of} is an empty range: low={low} is not below high={high}. Expected: the smaller "
-            "number first."
+            f"{of} is an empty range: low={low} is not below high={high}. Expected: low below "
+            "high. For a single value, use Choice."
         )
 
 

@@ -1,4 +1,4 @@
-"""`SearchSpec`: what was asked of a search; the first line of its journal. No torch."""
+"""`SearchSpec`: the settings of a search as JSON: objectives, rungs, method, seeds. No torch."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`SearchState`: what a journal says so far. No torch."""
+"""`SearchState`: trials, open jobs and outcomes by a journal, ranked at each rung. No torch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

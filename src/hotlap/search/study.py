@@ -1,4 +1,4 @@
-"""`Study`: a search in its folder, from its first decision to its last outcome. No torch.
+"""`Study`: runs a search in its folder: starts jobs, notes outcomes, continues later. No torch.
 
 FOLDER/journal.jsonl   what was decided and seen
 FOLDER/trials/0007/    run folder of trial 7: checkpoints, measures, log
@@ -151,9 +151,10 @@ def continued(records: list[dict[str, Any]], spec: SearchSpec, folder: Path) -> 
     different = replace(spec, threads=begun.threads).difference(begun)
     if different is not None:
         raise UsageError(
-            f"'{folder}' holds a search with other settings: {different}. Use the same command to "
-            "continue it, another --run-dir for a new one, or --again to delete it and begin "
-            "again."
+            f"'{folder}' holds a search with other settings: {different}. A search cannot be "
+            "changed or extended: to continue it, run the command that started it, with the recipe "
+            "as it was. For a new search, choose another --run-dir, or add --again to delete the "
+            "old one."
         )
     return begun
 

@@ -1,4 +1,4 @@
-"""Batches of a token budget from known lengths, before any order is drawn.
+"""`Budget`: sizes of batches that hold at most so many tokens, and bucket lengths to pad to.
 
 Samples are put into ranges of length. A batch of a range holds as many as fit the budget when each
 is padded to the end of the range; what is left of a range joins the next longer one. So shapes are
@@ -38,13 +38,13 @@ def lengths_of(given: Any, data: Any) -> np.ndarray:
     lengths = np.asarray(given)
     if lengths.shape != (len(data),):
         raise UsageError(
-            f"lengths has shape {tuple(lengths.shape)}, but data has {len(data)} samples. "
-            "Expected: one integer per sample, or a function of a sample."
+            f"the task's lengths has shape {tuple(lengths.shape)}, but data has {len(data)} "
+            "samples. Expected: one integer per sample, or a function of a sample."
         )
     if lengths.dtype.kind not in "iu":
         raise UsageError(
-            f"lengths has dtype {lengths.dtype}. Expected: one integer per sample, or a function "
-            "of a sample that returns one."
+            f"the task's lengths has dtype {lengths.dtype}. Expected: one integer per sample, or a "
+            "function of a sample that returns one."
         )
     if lengths.min() < 1:
         position = int(lengths.argmin())
@@ -72,15 +72,16 @@ class Budget:
         position = int(lengths.argmax())
         longest = bucket(int(lengths[position]), self.to)
         if longest > tokens:
-            padded = f", padded to {longest} as `to` says" if self.to else ""
-            is_short = lengths[position] <= tokens
+            padded = f", padded to {longest} as `to` of hotlap.pad says" if self.to else ""
             shorter = (
-                "add a smaller length to `to`" if is_short else "truncate or drop such samples"
+                f"add a length from {lengths[position]} to {tokens} to `to` of hotlap.pad"
+                if lengths[position] <= tokens
+                else f"truncate or drop samples with more than {tokens} tokens"
             )
             raise UsageError(
                 f"sample {position} has {lengths[position]} tokens{padded}, but "
-                f"tokens_per_batch={tokens}. Set tokens_per_batch to {longest} or more, or "
-                f"{shorter}."
+                f"tokens_per_batch={tokens}. Set tokens_per_batch in the task to {longest} or "
+                f"more, or {shorter}."
             )
         self.edges = np.array(self.to) if self.to else _ranges(lengths, tokens)
         """End of each range, ascending."""
@@ -127,8 +128,9 @@ def bucket(longest: int, to: Sequence[int]) -> int:
         return longest
     if longest > to[-1]:
         raise UsageError(
-            f"a sample has length {longest}, but `to` pads batches to at most {to[-1]}. Add a "
-            "larger bucket to `to`, or truncate or drop such samples."
+            f"a sample has length {longest}, but `to` of hotlap.pad says at most {to[-1]}. Add a "
+            f"length of {longest} or more to `to`, or truncate or drop samples longer than "
+            f"{to[-1]}."
         )
     return to[bisect_left(to, longest)]
 
@@ -145,7 +147,7 @@ def buckets(lengths: Any, count: int) -> tuple[int, ...]:
     """
     if type(count) is not int or count < 1:
         raise UsageError(
-            f"buckets(count={count!r}) is not valid. Expected: an integer of 1 or more."
+            f"hotlap.buckets(count={count!r}) is not valid. Expected: an integer of 1 or more."
         )
     values, counts = np.unique(np.asarray(lengths), return_counts=True)
     # Many different lengths are rounded up to some hundreds: the search takes their square.

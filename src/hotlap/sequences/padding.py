@@ -69,7 +69,7 @@ class Pad:
         if not self.values:
             raise UsageError(
                 "hotlap.pad() was given no field to pad. Pass one or more with their padding "
-                "values, as {'input_ids': 0}."
+                "values, as in hotlap.pad({'input_ids': 0})."
             )
         for field, value in self.values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -235,19 +235,22 @@ class Pad:
         kind = kinds.pop()
         rows = [row.to(kind).movedim(self.dim, 0) for row in rows]
         if len({row.shape[1:] for row in rows}) > 1:
+            shapes = {row.shape[1:]: tuple(row.movedim(0, self.dim).shape) for row in rows}
+            one, other, *_ = shapes.values()
             raise UsageError(
-                f"field {field!r} differs between samples in another dimension than "
-                f"dim={self.dim}. Expected: shapes that differ in that dimension only. Pass the "
-                "right dim, or make the others equal in the dataset."
+                f"field {field!r} has shape {one} in one sample and {other} in another, which "
+                f"differ in another dimension than dim={self.dim}. Expected: shapes that differ in "
+                "that dimension only. Pass the right dim to hotlap.pad, or make the other "
+                "dimensions equal in the dataset."
             )
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
         end = self.target(longest) if wide is None else wide
         if longest > end:
             raise UsageError(
-                f"a sample has {longest} tokens in field {field!r}, but the largest value in the "
-                f"task's `lengths` is {end}. Expected: for each sample, the length of its longest "
-                "field. Set `lengths` so."
+                f"a sample has {longest} tokens in field {field!r}, but the task's `lengths` say "
+                f"that no sample has more than {end}. Set `lengths` in the task to the length of "
+                "the longest field of each sample."
             )
         value = self.values[field]
         padded = pad_sequence(rows, batch_first=True, padding_value=value)
@@ -275,6 +278,6 @@ def _stack(field: Field, column: list[Any]) -> Any:
         return default_collate(column)
     except RuntimeError as error:
         raise UsageError(
-            f"field {field!r} cannot be stacked: {error}. Expected: fields of one shape; or pad it "
-            f"with hotlap.pad({{{field!r}: 0}})."
+            f"field {field!r} cannot be stacked: {error}. Expected: the same shape in all samples. "
+            f"To pad it, add it to the fields of hotlap.pad, as in hotlap.pad({{{field!r}: 0}})."
         ) from error

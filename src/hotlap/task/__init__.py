@@ -1,4 +1,4 @@
-"""What is learned: the whole of it in a `Task`, or as far as it was seen from outside.
+"""What is learned: a recipe's `Task`, or the `TaskFacts` that a run showed while it was watched.
 
 A script that nobody edited has no `Task`; what techniques and rules need to know of it is collected
 while it runs and handed on as `TaskFacts`.

@@ -39,33 +39,33 @@ def check_data(name: str, data: Any) -> None:
     if isinstance(data, Mapping):
         keys = ", ".join(map(repr, data)) or "none"
         raise UsageError(
-            f"{name} is a {type(data).__name__} with the keys {keys}, not one dataset. Pass the "
-            "dataset under one of the keys."
+            f"the task's {name} is a {type(data).__name__} with the keys {keys}, not one dataset. "
+            f"Pass the dataset under one of the keys, as in {name}=datasets[KEY]."
         )
     if _is_torchs("DataLoader", data):
         raise UsageError(
-            f"{name} is a {type(data).__name__}. Expected: the dataset that it reads. Pass "
-            f"{name}=loader.dataset, and set batch_size, shuffle, collate and drop_last in the "
-            "task, and workers in the plan."
+            f"the task's {name} is a {type(data).__name__}. Expected: the dataset that it reads. "
+            f"Pass {name}=loader.dataset, and set batch_size, shuffle, collate and drop_last in "
+            "the task, and workers in the plan."
         )
     is_map = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     if not is_map and not is_stream(data):
         raise UsageError(
-            f"{name} is a {type(data).__name__}. Expected: a dataset with `__len__` and "
+            f"the task's {name} is a {type(data).__name__}. Expected: a dataset with `__len__` and "
             "`__getitem__`, or with `__iter__`."
         )
     # A class of the user's own may begin anew in its `__iter__`; what Python has does not.
     if hasattr(data, "__next__") and not isinstance(type(data).__iter__, FunctionType):
         raise UsageError(
-            f"{name} is a {type(data).__name__}, an iterator, which can be read only once. Pass an "
-            "object whose `__iter__` creates a new iterator each time."
+            f"the task's {name} is a {type(data).__name__}, an iterator, which can be read only "
+            "once. Pass an object whose `__iter__` creates a new iterator each time."
         )
     if hasattr(type(data), "__len__"):
         _check_length(name, data)
     if samples_in(data) == 0:
         raise UsageError(
-            f"{name} is empty. Expected: one sample or more. Check what it reads, such as a path "
-            "or a filter."
+            f"the task's {name} is empty. Expected: one sample or more. Check what it reads, such "
+            "as a path or a filter."
         )
 
 

@@ -1,4 +1,4 @@
-"""`TaskFacts`: what is known of a task or a script from outside. No torch."""
+"""`TaskFacts`: data of what a watched run showed: loaders, optimizers, padding, ranks. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -102,7 +102,7 @@ class Task:
         for name in ("clip_norm", "clip_value"):
             _check_positive(name, getattr(self, name))
         if self.schedule_per not in PER:
-            raise UsageError(unknown_name(str(self.schedule_per), PER, "schedule_per"))
+            raise UsageError(unknown_name(str(self.schedule_per), PER, "the task's schedule_per"))
         for name in ("model", "loss", "optimizer"):
             if not callable(getattr(self, name)):
                 raise UsageError(
@@ -125,9 +125,9 @@ class Task:
         self._check_lengths()
         if self.lengths is not None and self.is_stream:
             raise UsageError(
-                f"lengths is set, but data is a stream ({type(self.data).__name__}), whose samples "
-                "are not known in advance. Use a map-style dataset; or remove `lengths`, and set "
-                "`collate=hotlap.pad(...)` and batch_size."
+                f"the task has `lengths`, but its data is a stream ({type(self.data).__name__}), "
+                "whose samples are not known in advance. Use a map-style dataset as `data`; or "
+                "remove `lengths`, and set `collate=hotlap.pad(...)` and `batch_size`."
             )
         for name in ("transform", "batch_transform"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
@@ -137,17 +137,17 @@ class Task:
                 )
         if self.steps_per_epoch == 0:
             raise UsageError(
-                f"a step takes {self.logical_batch} samples, but data has only {self.samples}, and "
-                "drop_last=True drops an incomplete step. Use a smaller batch_size or accumulate, "
-                "or drop_last=False."
+                f"a step takes {self.logical_batch} samples, but the task's data has only "
+                f"{self.samples}, and drop_last=True drops an incomplete step. Use a smaller "
+                "batch_size or accumulate in the task, or drop_last=False."
             )
 
     def _check_one_of(self, one: str, other: str) -> None:
         given = [name for name in (one, other) if getattr(self, name) is not None]
         if len(given) != 1:
             raise UsageError(
-                f"{' and '.join(given) or f'neither {one} nor {other}'} given. Pass exactly one of "
-                f"them: {one}=N or {other}=N."
+                f"hotlap.Task() was given {' and '.join(given) or f'neither {one} nor {other}'}. "
+                f"Pass exactly one of them: {one}=N or {other}=N."
             )
         _check_whole(given[0], getattr(self, given[0]))
 
@@ -159,22 +159,23 @@ class Task:
             )
         if self.evaluate is not None and self.metrics:
             raise UsageError(
-                f"both evaluate and metrics (with {', '.join(sorted(self.metrics))}) are given. "
-                "Remove one: evaluate(model, batch) can return these metrics as well."
+                "hotlap.Task() was given both evaluate and metrics (with "
+                f"{', '.join(sorted(self.metrics))}). Remove one of the two: "
+                "evaluate(model, batch) can return these metrics as well."
             )
         for name, measure in {**self.metrics, "evaluate": self.evaluate}.items():
             if measure is not None:
                 _check_call(name, measure, "model, batch")
         if "loss" in self.metrics:
             raise UsageError(
-                "metrics has an entry 'loss', and the loss is measured under that name anyway. "
-                "Rename the entry, or remove it."
+                "the task's metrics have an entry 'loss', but the loss is measured under that name "
+                "anyway. Rename the entry, or remove it."
             )
         if self.held_out is None and (self.metrics or self.evaluate is not None):
             given = f"metrics {sorted(self.metrics)}" if self.metrics else "evaluate"
             raise UsageError(
-                f"{given} given without held_out. Pass the samples to measure on, as in "
-                "held_out=DATASET."
+                f"hotlap.Task() was given {given} without held_out. Pass the dataset to measure on "
+                "as well, as in held_out=DATASET."
             )
 
     def _check_lengths(self) -> None:
@@ -183,14 +184,14 @@ class Task:
         if self.lengths is None:
             raise UsageError(
                 f"tokens_per_batch={self.tokens_per_batch} was given without lengths. Pass "
-                "lengths=[...], one integer per sample, or a function of a sample that returns "
-                "one."
+                "lengths=[...] to hotlap.Task, one integer per sample, or a function of a sample "
+                "that returns one."
             )
         if self.drop_last:
             raise UsageError(
                 f"drop_last=True cannot be used with tokens_per_batch={self.tokens_per_batch}, "
-                "whose batches have no fixed number of samples. Use batch_size instead, or "
-                "drop_last=False."
+                "whose batches have no fixed number of samples. In the task, use batch_size "
+                "instead of tokens_per_batch, or drop_last=False."
             )
 
     @cached_property
@@ -268,7 +269,7 @@ def _check_call(name: str, function: Any, takes: str) -> None:
     except TypeError as error:
         wanted = f"a function of ({takes})" if takes else "a function without arguments"
         raise UsageError(
-            f"{name} cannot be called with ({takes}): {error}. Expected: {wanted}."
+            f"the task's {name} cannot be called with ({takes}): {error}. Expected: {wanted}."
         ) from error
 
 

@@ -1,6 +1,8 @@
-"""The techniques: when each applies (`why_not`), what a plan may say of it, and how it is applied.
+"""The techniques, in their order and by name; checks of the options in a plan, and its numerics.
 
-Declarations import without torch; `apply` and `proof` import it when they are called.
+One file, one technique: when it applies (`why_not`), what a plan may say of it, and how it is
+applied; the other files are `record`, `applying`, and parts of single techniques. Declarations
+import without torch; `apply` and `proof` import it when they are called.
 """
 
 import importlib
@@ -164,7 +166,7 @@ def check(plan: Plan, known: Mapping[str, Technique] | None = None) -> None:
     known = registry() if known is None else known
     for name, values in plan.techniques.items():
         if name not in known:
-            raise PlanError(unknown_name(name, {*ORDER, *known}, "technique"))
+            raise PlanError(unknown_name(name, {*ORDER, *known}, "the plan's technique"))
         _check_options(name, known[name], values)
 
 
@@ -173,14 +175,14 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
     for key, value in values.items():
         if key not in hints:
             allowed = list(hints) or ["(none)"]
-            raise PlanError(unknown_name(key, allowed, f"option of technique '{name}'"))
+            raise PlanError(unknown_name(key, allowed, f"the plan's technique '{name}': option"))
         if get_origin(hints[key]) is not None and value not in get_args(hints[key]):
-            what = f"technique '{name}', option '{key}': value"
+            what = f"the plan's technique '{name}', option '{key}': value"
             raise PlanError(unknown_name(str(value), map(str, get_args(hints[key])), what))
         if get_origin(hints[key]) is None and type(value) is not hints[key]:
             raise PlanError(
-                f"technique '{name}', option '{key}': {value!r} has type {type(value).__name__}. "
-                f"Expected: {hints[key].__name__}."
+                f"the plan's technique '{name}', option '{key}': {value!r} has type "
+                f"{type(value).__name__}. Expected: {hints[key].__name__}."
             )
     missing = [
         f.name
@@ -199,7 +201,7 @@ def _check_options(name: str, technique: Technique, values: Mapping[str, Any]) -
         technique.options(values)
     except ValueError as error:
         # The options' own message says what is expected.
-        words = f"technique '{name}': {error}"
+        words = f"the plan's technique '{name}': {error}"
         raise PlanError(words) from error
 
 

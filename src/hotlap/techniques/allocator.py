@@ -52,7 +52,8 @@ class Options:
         if self.backend == "cudaMallocAsync" and (self.expandable_segments or size or share):
             raise ValueError(
                 "backend='cudaMallocAsync' takes no other setting. Expected: "
-                "expandable_segments=false, and the other options at their defaults."
+                "expandable_segments=false, max_split_size_mib=0 and "
+                "garbage_collection_threshold=0.0."
             )
 
 
@@ -60,13 +61,14 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if not host.gpus or task.device == "cpu":
         return (
             "allocator sets PyTorch's CUDA allocator, but no GPU is used for training "
-            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU to "
-            "use it, or use a plan without it."
+            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU, "
+            "or use a plan without allocator."
         )
     if options == Options(expandable_segments=False):
         return (
             "expandable_segments=false alone is PyTorch's default and changes nothing. Set "
-            "expandable_segments=true or another option, or use a plan without allocator."
+            "expandable_segments=true or another option in the plan's [techniques.allocator], or "
+            "use a plan without allocator."
         )
     return None
 
@@ -127,18 +129,19 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         kept = [f"{key}:{own[key]}" for key in wanted if own.get(key, wanted[key]) != wanted[key]]
         if kept:
             raise Refusal(
-                f"the environment already sets {', '.join(kept)}, which hotlap does not override. "
-                f"Remove it from {' and '.join(VARIABLES)} to use the plan's value"
+                f"the environment already sets {', '.join(kept)} in {' or '.join(VARIABLES)}, and "
+                "hotlap does not override it. Remove this setting from these variables to use the "
+                "plan's value, or use a plan without allocator."
             )
         if "backend" in wanted:
             raise Refusal(
                 f"backend='{options.backend}' must be chosen before torch is imported. Set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment before the start"
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
             )
         if not switches.set_allocator(text({**now, **wanted})):
             raise Refusal(
                 "this version of torch cannot change its allocator's settings at runtime. Set "
-                f"{VARIABLES[0]}={text(wanted)} in the environment before the start"
+                f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
             )
         # torch forgets what is not named, but for the segments, which have to be told.
         return lambda: _restore(text({"expandable_segments": "False", **now}))

@@ -1,4 +1,4 @@
-"""Applies the techniques of a plan to targets, and collects refusals and proofs."""
+"""`Applied`: calls the `apply` of a plan's techniques; keeps targets, refusals and proofs."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -52,7 +52,10 @@ def why_not(task: TaskFacts, options: Options) -> str | None:
 def _why_not_on(device: str, options: Options) -> str | None:
     if device.partition(":")[0] == "cpu" and options.kernel not in ON_A_CPU:
         allowed = ", ".join(ON_A_CPU)
-        return f"kernel='{options.kernel}' needs a GPU; on a CPU, use one of: {allowed}"
+        return (
+            f"kernel='{options.kernel}' needs a GPU, but the model is on '{device}'. Set `kernel` "
+            f"in the plan's [techniques.attention] to one of: {allowed}."
+        )
     if options.kernel == "xformers" and find_spec("xformers") is None:
         return "kernel='xformers' needs the package xformers; run `pip install xformers`"
     return None
@@ -79,7 +82,8 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     if is_compiled(module):
         raise Refusal(
             "the model is already compiled by `torch.compile`, so attention cannot record its "
-            "first forward pass. Remove `torch.compile` from the script to use attention."
+            "first forward pass. Remove `torch.compile` from the script or recipe, or use a plan "
+            "without attention."
         )
     reference, ended = weakref.ref(module), target.ended
 

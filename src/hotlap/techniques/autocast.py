@@ -19,8 +19,8 @@ from hotlap.task import TaskFacts
 from hotlap.techniques.record import Memory, Numerics, Proof, Refusal, StepTarget, Technique
 
 _NO_LAYER = (
-    "the model has no linear or convolution layer; expected: at least one `Linear`, `Conv1d`, "
-    "`Conv2d` or `Conv3d`"
+    "the model has no linear or convolution layer for autocast to speed up. Expected: at least one "
+    "`Linear`, `Conv1d`, `Conv2d` or `Conv3d`; or use a plan without autocast."
 )
 
 

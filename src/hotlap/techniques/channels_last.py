@@ -17,7 +17,10 @@ from typing import Any
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Live, ModelTarget, Numerics, Proof, Refusal, Technique
 
-_NO_CONVOLUTION = "the model has no 2-D convolution; expected: at least one `Conv2d`"
+_NO_CONVOLUTION = (
+    "the model has no 2-D convolution for channels_last to speed up. Expected: at least one "
+    "`Conv2d`; or use a plan without channels_last."
+)
 
 
 def why_not(task: TaskFacts) -> str | None:

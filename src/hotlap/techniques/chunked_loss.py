@@ -30,7 +30,8 @@ from hotlap.techniques.record import (
 )
 
 _NO_LAYER = (
-    "the model has no linear layer whose output a loss could take; expected: at least one `Linear`"
+    "the model has no linear layer whose output a loss could take. Expected: at least one "
+    "`Linear`; or use a plan without chunked_loss."
 )
 
 
@@ -61,8 +62,9 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
     head = layers[-1]
     if "forward" in vars(head):
         raise Refusal(
-            "the `forward` of the last linear layer is already replaced, for example by fp8. Use "
-            "a plan without fp8 to use chunked_loss, or remove your own replacement"
+            "the `forward` of the last linear layer is already replaced, by fp8 or by your own "
+            "code. Remove fp8 or chunked_loss from the plan, or remove the replacement from your "
+            "code."
         )
     seen = Chunks()
     # A bound method, so that a copied model's layer calls the copy, and a pickled one its own.

@@ -37,10 +37,13 @@ _SETTLED_AFTER = 3
 _MOST_LATE = 2
 """Graphs that may still come: for the shorter batch of an epoch, say, where sizes are dynamic."""
 _NO_COMPILER = (
-    "no C++ compiler was found on the PATH, and torch.compile needs one on a CPU; "
-    "install g++ or clang++, or set `CXX`"
+    "no C++ compiler was found on the PATH, and torch.compile needs one on a CPU. Install g++ or "
+    "clang++, or set the environment variable CXX to the path of a compiler."
 )
-_NO_TRITON = "torch.compile needs triton on a GPU; install it with `pip install triton`"
+_NO_TRITON = (
+    "torch.compile needs triton on a GPU, and triton is not installed. Install it with "
+    "`pip install triton`."
+)
 Forward = Callable[..., Any]
 
 
@@ -86,7 +89,7 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
             what = f"module '{name}'" if name else "the model"
             raise Refusal(
                 f"{what} is already compiled. Remove its `torch.compile` to use compile from the "
-                "plan"
+                "plan, or use a plan without compile."
             )
     record = target.notes["compile"] = _Record()
     target.notes["compile_mode"] = options.mode
@@ -102,8 +105,8 @@ def apply(target: StepTarget, options: Options) -> StepTarget:
     parts = [module] if options.region == "model" else find_repeated_blocks(module)
     if not parts:
         raise Refusal(
-            "region='blocks' found no repeated module in the model. Use region='model' for "
-            "compile in the plan"
+            "region='blocks' found no repeated module in the model. Set region='model' in the "
+            "plan's [techniques.compile]."
         )
     for part in parts:
         _Region.replace_forward(part, options, record)

@@ -111,24 +111,31 @@ def obstacle(target: StepTarget) -> str | None:
 
     reason = cannot_leave_out(target.optimizer)
     if reason is not None:
-        return reason
+        return f"{reason}. Use a plan without cuda_graph."
     for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         if any(map(_is_a_users, getattr(target.optimizer, hooks, {}).values())):
-            return "the optimizer has a step hook, which a replay would not call; remove the hook"
+            return (
+                "the optimizer has a hook of `register_step_pre_hook` or "
+                "`register_step_post_hook`, which a replayed CUDA graph would not call. Remove the "
+                "hook, or use a plan without cuda_graph."
+            )
     for name, module in target.module.named_modules():
         if getattr(module, "sparse", False):
             return (
-                f"module '{name}' has sparse=True, which fused optimizers do not support; "
-                "set it to False"
+                f"module '{name}' has sparse=True, which fused optimizers do not support. Set "
+                "sparse=False, or use a plan without cuda_graph."
             )
         for hooks in _HOOKS:
             if any(map(_is_a_users, getattr(module, hooks, {}).values())):
                 what = f"module '{name}'" if name else "the model"
-                return f"{what} has a hook, which a replay would not call; remove the hook"
+                return (
+                    f"{what} has a hook, which a replayed CUDA graph would not call. Remove the "
+                    "hook, or use a plan without cuda_graph."
+                )
     if target.notes.get("compile_mode") in GRAPHED_MODES:
         return (
-            f"compile with mode='{target.notes['compile_mode']}' captures CUDA graphs itself; "
-            "use mode='default'"
+            f"compile with mode='{target.notes['compile_mode']}' captures CUDA graphs itself. Set "
+            "mode='default' in the plan's [techniques.compile], or use a plan without cuda_graph."
         )
     if "recompute" in target.notes:
         return (

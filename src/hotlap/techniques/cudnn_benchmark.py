@@ -24,8 +24,8 @@ def why_not(task: TaskFacts, host: Any) -> str | None:
     if not host.gpus or task.device == "cpu":
         return (
             "cudnn_benchmark chooses cuDNN's kernels, but no GPU is used for training "
-            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU to "
-            "use it, or use a plan without it."
+            f"(device='{task.device}', {len(host.gpus)} GPUs on the host). Train on a CUDA GPU, "
+            "or use a plan without cudnn_benchmark."
         )
     if not any("Conv" in name for name in task.layers):
         return (

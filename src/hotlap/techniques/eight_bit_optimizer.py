@@ -29,6 +29,7 @@ from hotlap.techniques.record import Numerics, Proof, Refusal, StepTarget, Techn
 
 _FLAGS = ("amsgrad", "maximize", "differentiable", "capturable")
 _KEPT = ("lr", "betas", "eps", "weight_decay")
+_OR_WITHOUT = "or use a plan without eight_bit_optimizer."
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,11 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
     if importlib.util.find_spec(options.package) is None:
         return _explain_absence(options.package)
     if options.package == "bitsandbytes" and (task.device == "cpu" or not host.gpus):
-        return "package='bitsandbytes' needs a CUDA device. Use package='torchao' on a CPU."
+        return (
+            f"package='bitsandbytes' needs a CUDA device, but the model trains on '{task.device}' "
+            f'({len(host.gpus)} GPUs on the host). Set package = "torchao" in the plan, under '
+            "[techniques.eight_bit_optimizer]."
+        )
     known = ("torch.optim.adam.Adam", "torch.optim.adamw.AdamW")
     if task.optimizers and not any(row.name in known for row in task.optimizers):
         name = task.optimizers[0].name
@@ -91,15 +96,27 @@ def _obstacle(optimizer: Any) -> str | None:
 
     name = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
-        return f"the optimizer is {name}. Expected: torch.optim.Adam or torch.optim.AdamW."
+        return (
+            f"the optimizer is {name}, which eight_bit_optimizer cannot replace. Use "
+            f"torch.optim.Adam or torch.optim.AdamW, {_OR_WITHOUT}"
+        )
     if optimizer.state:
-        return "the optimizer has taken steps already. Expected: a new optimizer, without state."
+        return (
+            "the optimizer has taken steps already, and eight_bit_optimizer cannot convert its "
+            f"state. Return a new optimizer from the task's `optimizer`, {_OR_WITHOUT}"
+        )
     for group in optimizer.param_groups:
         asked = [flag for flag in _FLAGS if group.get(flag)]
         if asked:
-            return f"the optimizer has {asked[0]}=True. Expected: {asked[0]}=False."
+            return (
+                f"the optimizer has {asked[0]}=True, which eight_bit_optimizer does not support. "
+                f"Set {asked[0]}=False, {_OR_WITHOUT}"
+            )
         if isinstance(group["lr"], torch.Tensor):
-            return "the learning rate is a tensor. Expected: lr as a float."
+            return (
+                "the learning rate is a tensor, which eight_bit_optimizer does not support. Pass "
+                f"lr as a float, {_OR_WITHOUT}"
+            )
     return None
 
 

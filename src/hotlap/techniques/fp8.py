@@ -56,11 +56,17 @@ def _cannot_multiply(device: Any) -> str | None:
     import torch
 
     if device.type != "cuda":
-        return f"the model is on '{device}'. Expected: {_GPU}."
+        return (
+            f"fp8 cannot run on '{device}', where the model is. Expected: {_GPU}; or use a plan "
+            "without fp8."
+        )
     found = torch.cuda.get_device_capability(device)
     if found < CAPABILITY:
         name = torch.cuda.get_device_name(device)
-        return f"{name} has compute capability {found[0]}.{found[1]}. Expected: 8.9 or newer."
+        return (
+            f"{name} has compute capability {found[0]}.{found[1]}, and fp8 needs 8.9 or newer. Use "
+            "a newer GPU, or a plan without fp8."
+        )
     return _explain_absence()
 
 

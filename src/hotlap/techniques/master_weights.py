@@ -32,7 +32,7 @@ def why_not(task: TaskFacts) -> str | None:
 def _on_batch_norm(name: str) -> str:
     return (
         f"the model has a {name}, and bfloat16 is too narrow for its running statistics. Use "
-        "autocast, which keeps them in float32."
+        "autocast instead of master_weights: it keeps them in float32."
     )
 
 

@@ -63,13 +63,15 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         return target
     if options.size > source.batch:
         raise PlanError(
-            f"micro_batch.size={options.size} is larger than the batch size {source.batch}. "
-            f"Expected: at most {source.batch - 1}."
+            f"size={options.size} in the plan's [techniques.micro_batch] is larger than the batch "
+            f"size {source.batch}. Set a size below {source.batch}, or use a plan without "
+            "micro_batch."
         )
     if options.size == source.batch == source.micro:
         raise Refusal(
-            f"micro_batch.size={options.size} is the whole batch, so nothing would be split. Set a "
-            f"size below {source.batch}, or use a plan without micro_batch."
+            f"size={options.size} in the plan's [techniques.micro_batch] is the whole batch, so "
+            f"nothing would be split. Set a size below {source.batch}, or use a plan without "
+            "micro_batch."
         )
     source.micro = options.size
     target.notes["micro_batch"] = -(-source.batch // options.size)

@@ -1,4 +1,4 @@
-"""Buffers in bfloat16 from the forward to its backward, for models whose weights are."""
+"""`Buffers`: float32 buffers as bfloat16 copies from forward to backward, for `master_weights`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -21,8 +21,15 @@ from hotlap.techniques.record import Live, Numerics, OptimizerTarget, Proof, Ref
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 # Not NAdam, RAdam and ASGD: their foreach implementations round otherwise (seen on torch 2.13).
 _FOREACH = (*_FUSED, "Adadelta", "Adamax", "RMSprop", "Rprop")
-_ELSEWHERE = "the optimizer is {}. Expected for implementation='{}': {} of torch.optim."
-_OWN_CHOICE = "the script sets {}={}. Remove it to let hotlap choose the implementation."
+_ELSEWHERE = (
+    "the optimizer is {}, and implementation='{}' of the technique `optimizer` supports only {} of "
+    "torch.optim. Use one of these, or a plan without `optimizer`."
+)
+_OWN_CHOICE = (
+    "the optimizer was created with {}={}, which hotlap does not override. Remove this argument to "
+    "let hotlap choose the implementation."
+)
+_OR_WITHOUT = "or use a plan without the technique `optimizer`."
 
 
 @dataclass(frozen=True)
@@ -112,11 +119,20 @@ def _obstacle(group: Mapping[str, Any], implementation: str) -> str | None:
             return _OWN_CHOICE.format(key, group[key])
     for key in ("differentiable", "capturable"):
         if group.get(key):
-            return f"the optimizer has {key}=True. Expected: {key}=False."
+            return (
+                f"the optimizer has {key}=True, with which hotlap does not change its "
+                f"implementation. Set {key}=False, {_OR_WITHOUT}"
+            )
     if implementation == "foreach" and isinstance(group.get("lr"), torch.Tensor):
-        return "the learning rate is a tensor. Expected for implementation='foreach': a float."
+        return (
+            "the learning rate is a tensor, which implementation='foreach' does not support. Pass "
+            f"lr as a float, {_OR_WITHOUT}"
+        )
     if implementation == "foreach" and group.get("nesterov"):
-        return "foreach changes the gradients if nesterov=True. Use implementation='fused'."
+        return (
+            "the optimizer has nesterov=True, with which implementation='foreach' would overwrite "
+            "the gradients. Set implementation='fused' in the plan's [techniques.optimizer]."
+        )
     return None
 
 

@@ -30,8 +30,8 @@ from hotlap.task import is_stream
 from hotlap.techniques.record import FeedTarget, Numerics, Proof, Refusal, Technique
 
 _SCRIPT = (
-    "the DataLoader of a script cannot read with threads. Use `hotlap train` with a recipe, or "
-    "`workers`."
+    "the DataLoader of a script cannot read with threads. Use `hotlap train` with a recipe, or the "
+    "technique `workers` instead of `reader_threads`."
 )
 
 

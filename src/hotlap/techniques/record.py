@@ -1,4 +1,4 @@
-"""The one record that every technique is, and the targets it acts on."""
+"""`Technique`: what each technique says of itself; `Numerics`, `Proof`; targets of each seam."""
 
 import functools
 import inspect

@@ -39,7 +39,9 @@ from hotlap.techniques.record import (
 )
 
 _COLLATE = (
-    "the DataLoader has a collate_fn of its own. Expected: `torch.utils.data.default_collate`."
+    "the DataLoader has a collate_fn of its own (in a recipe: `collate` of the task), which "
+    "resident supports only in scripts without worker processes. Remove it to use "
+    "`torch.utils.data.default_collate`, or use a plan without resident."
 )
 
 
@@ -197,9 +199,11 @@ def _place(target: FeedTarget, options: Options) -> Any:
         return DevicePlace(device, otherwise)
     if options.where == "device":
         raise Refusal(
-            "where='device', but the model does not train on a GPU. Use where='host'."
+            "where='device', but the model does not train on a GPU. Set where='host' in the plan's "
+            "[techniques.resident]."
             if target.own_order
-            else "where='device', but the script moves its batches itself. Use where='host'."
+            else "where='device', but the script moves its batches itself. Set where='host' in the "
+            "plan's [techniques.resident]."
         )
     return HostPlace(target.tables)
 

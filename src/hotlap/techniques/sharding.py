@@ -39,8 +39,8 @@ from hotlap.techniques.record import (
 )
 
 _ALONE = (
-    "the run has one rank, which holds everything. Use several: `hotlap train --devices N`, "
-    "torchrun or Slurm"
+    "the run has one rank, so there is nothing to shard. Use several ranks (`hotlap train "
+    "--devices N`, torchrun or Slurm), or a plan without sharding."
 )
 ELEMENTWISE = (
     "Adam",
@@ -84,7 +84,8 @@ class Options:
         if self.level == "optimizer" and has_more:
             raise ValueError(
                 "replicas, wrap, least and dtype are not allowed with level='optimizer', which "
-                "shares no model. Expected: level='gradients' or 'parameters' with them."
+                "shards only the optimizer's state. Set level='gradients' or level='parameters', "
+                "or remove these options."
             )
 
 
@@ -158,8 +159,8 @@ def _share_model(target: ModelTarget, options: Options) -> ModelTarget:
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         # The model may be sharded in part: going on without the technique would train nonsense.
         raise PlanError(
-            f"torch cannot shard the model: {error}. Name other module classes in `wrap` of the "
-            "plan's `sharding`, or use a plan without sharding."
+            f"torch cannot shard the model: {error}. Name other module classes in the plan's "
+            '[techniques.sharding], as in `wrap = "Block"`, or use a plan without sharding.'
         ) from error
     target.ended.append(target.sharding.undo)
     return target

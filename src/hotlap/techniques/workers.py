@@ -97,7 +97,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     elif options.persistent:
         raise Refusal(
             "persistent=true has no use in a recipe, whose workers are started only once. Remove "
-            "`persistent` from the options of `workers`."
+            "`persistent` from the plan's [techniques.workers]."
         )
     if options.persistent:
         standing = target.notes["standing"] = StandingWorkers()
@@ -135,8 +135,8 @@ def _sharing_problem(stream: Any) -> str | None:
     if path is None:
         return None
     return (
-        f"{path} is an open file or an iterator, which worker processes cannot share. Open it in "
-        "`__iter__`."
+        f"{path} is an open file or an iterator, which worker processes cannot share. Create it in "
+        "`__iter__` of the dataset."
     )
 
 
@@ -144,10 +144,14 @@ def _unfit_loader(loader: Any, count: int) -> str | None:
     """Return why so many workers would give other batches than the script's loader."""
     from hotlap.feed.purity.in_workers import draws_between_batches
 
-    if loader.num_workers != count and loader.worker_init_fn is not None:
+    own = loader.num_workers
+    if own != count and loader.worker_init_fn is not None:
+        keep = (
+            f"Set count={own} in the plan's [techniques.workers]" if own else "Remove the function"
+        )
         return (
-            f"the DataLoader has num_workers={loader.num_workers} and a worker_init_fn, which may "
-            "do something else with another number of workers. Keep that number, or remove "
+            f"the DataLoader has num_workers={own} and a worker_init_fn, which may do something "
+            f"else with another number of workers, such as count={count}. {keep}, or remove "
             "`workers` from the plan."
         )
     return draws_between_batches(loader)

@@ -1,4 +1,4 @@
-"""Events of a training loop in order, for rules about mistakes."""
+"""`Events`: notes events of a training loop in order, with their step and the user's line."""
 
 import sys
 from types import FrameType

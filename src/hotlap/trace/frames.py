@@ -1,4 +1,4 @@
-"""The line of the user's code that is running, and the loops around it."""
+"""Reads stack frames: the user's file and line, local variables, and the loops around a line."""
 
 import ast
 import gc

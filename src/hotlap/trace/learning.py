@@ -1,4 +1,4 @@
-"""`Learning`: what an observed run shows of how it learns, for rules about mistakes. No torch."""
+"""Dataclasses of how a run learns: losses, evaluations, schedules, inputs, workers. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

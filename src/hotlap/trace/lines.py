@@ -1,4 +1,4 @@
-"""Sampling profiler: a thread that notes which of the user's lines is running."""
+"""`LineSampler`: a thread that counts the user's running lines; the hottest of each phase."""
 
 import collections
 import linecache

@@ -1,4 +1,4 @@
-"""Loops of Python inside a step: over samples, time steps or parameters. No torch."""
+"""Finds in the source the loop around a line: over samples, modules or parameters. No torch."""
 
 import ast
 from dataclasses import dataclass

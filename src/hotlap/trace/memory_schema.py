@@ -1,4 +1,4 @@
-"""`MemoryTrace`: the data of a run whose memory was observed. No torch."""
+"""Dataclasses of observed memory: blocks, growths, allocator steps, `MemoryTrace`. No torch."""
 
 import json
 from bisect import bisect_right

@@ -1,4 +1,4 @@
-"""How much of an observed batch is padding: sequences that were filled up to one length. No torch.
+"""Finds padding in a batch's arrays: by masks, lengths, or one value at an end of rows. No torch.
 
 A batch is padded where its rows end (or begin) with runs of one value, of different lengths, and
 where that value is rare elsewhere, as an id for padding is. Black borders of images, one-hot rows

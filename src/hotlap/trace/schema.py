@@ -1,4 +1,4 @@
-"""`Trace`: the data of an observed run. No torch."""
+"""`Trace`: phase times of steps, events, hot lines, and their means; `PHASES`. No torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -1,4 +1,4 @@
-"""Time by statement of the training loop: a thread looks now and then where that is."""
+"""`SpotSampler`: a thread that samples the time spent in each statement of the training loop."""
 
 import ast
 import collections

@@ -1,4 +1,4 @@
-"""The statement of the user's that assigns a variable, adds to it or removes from it. No torch."""
+"""Parses the user's files: statements that assign, add to or remove from a variable. No torch."""
 
 import ast
 import linecache

@@ -1,4 +1,4 @@
-"""What was found out about a run, as the JSON documents of commands that its folder keeps."""
+"""JSON documents of `diagnose`, `tune`, `verify` in a run's folder: kept, read, their figures."""
 
 import json
 from collections.abc import Iterator, Mapping

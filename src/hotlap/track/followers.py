@@ -1,4 +1,4 @@
-"""`FollowerProcess`: the process that feeds a tracker, which no run waits for very long."""
+"""`FollowerProcess`: starts the process that feeds a tracker, hears it, and waits for its end."""
 
 import contextlib
 import json

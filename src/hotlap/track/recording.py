@@ -1,4 +1,4 @@
-"""`Recording`: what a run writes into its folder beside checkpoints, and its trackers."""
+"""`Recording`: begins and ends a run's records: `run.json`, its writer, sampler and trackers."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -56,8 +56,8 @@ class Recording:
             self._file = MetricsFile(folder)
         except OSError as error:
             raise UsageError(
-                f"'{folder}' cannot be written to: {error.strerror or error}. Choose a folder that "
-                "can be created and written to."
+                f"'{folder}' cannot be written to: {error.strerror or error}. Choose another "
+                "folder with --run-dir."
             ) from error
         self._info = RunInfo()
         self._writer: Writer | None = None
@@ -158,7 +158,7 @@ class Recording:
         except OSError as error:
             raise StorageError(
                 f"run.json could not be written to '{self.folder}': {error.strerror or error}. "
-                "Free some space, or choose another folder."
+                "Free some space, or choose another folder with --run-dir."
             ) from error
 
 

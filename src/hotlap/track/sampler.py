@@ -84,5 +84,6 @@ def check_every(every_s: float) -> None:
     if not every_s >= _LEAST_S:
         raise UsageError(
             f"an interval of {every_s:g} s between two samples of system metrics is too short, as "
-            f"it would slow down training. Expected: {_LEAST_S:g} s or more."
+            f"it would slow down training. Set --every (in Python, system_every_s) to {_LEAST_S:g} "
+            "s or more."
         )

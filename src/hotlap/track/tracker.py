@@ -1,4 +1,4 @@
-"""`Tracker`: what a tracker does with a run's records, which there are, and their names."""
+"""`Tracker`, the interface of trackers (begin, log, end); which there are, and what they need."""
 
 import importlib
 import importlib.machinery

@@ -1,4 +1,4 @@
-"""Environment of a measured process: what a plan sets, and what must not be inherited."""
+"""Environment variables of a process under a plan: trackers off, hash seed, what techniques set."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The folder outside the view in which a parent and its trials exchange files."""
+"""The temporary folder, with a lock, in which a parent and its trials exchange files."""
 
 import contextlib
 import fcntl

@@ -1,4 +1,4 @@
-"""`GradientCustody`: does each update get the gradients that backward has computed for it?"""
+"""`GradientCustody`: by hooks, follows sampled elements of gradients from backward to update."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence

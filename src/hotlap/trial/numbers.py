@@ -1,4 +1,4 @@
-"""Hyperparameters of an optimizer's groups."""
+"""Hyperparameters of an optimizer's parameter groups as plain values."""
 
 from typing import Any
 

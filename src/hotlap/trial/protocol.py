@@ -1,4 +1,4 @@
-"""What a measured process is told, and how it ends. No torch."""
+"""`Config`: role, plan, seeds and options that a process is told; exit codes. No torch."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Writes where a process is, its stack, into a file, once a signal asks for it.
+"""Writes this process's stack into a file when a signal asks for it, by `faulthandler`.
 
 The interpreter's own handler writes it, also while native code holds the interpreter's lock.
 """

@@ -1,4 +1,4 @@
-"""Repeats an optimizer's updates on a few elements, with a second optimizer of its class."""
+"""Repeats updates in float64 on sampled elements, with a second optimizer of the same class."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`Follower`: compares every update with what the optimizer should have done, on a few elements.
+"""`Follower`: for each update, RNG states, gradients beside another run's, and errors by `twin`.
 
 Optimizers that treat each element by itself, as most do, can be repeated on a few elements of each
 tensor: that is cheap enough for every update of a run, where whole steps are repeated at some only.

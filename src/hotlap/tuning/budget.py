@@ -1,4 +1,4 @@
-"""Seconds of a tuning, and what each part of it is expected to need."""
+"""`Budget`: a tuning's clock: seconds left, what did not fit, the `--budget` that would do."""
 
 import math
 import time

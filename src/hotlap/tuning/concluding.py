@@ -1,4 +1,4 @@
-"""The outcome of a tuning: a proven plan, nothing to gain, or undecided."""
+"""Concludes a tuning: predicts the best plan's whole run, and gives the outcome with its reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

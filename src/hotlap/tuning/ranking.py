@@ -1,4 +1,4 @@
-"""Ranks the plans that gained."""
+"""Orders the plans that gained in a race: the fastest first, of two that tie the simpler one."""
 
 from collections.abc import Mapping
 from math import log

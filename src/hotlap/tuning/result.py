@@ -1,4 +1,4 @@
-"""`Tuning`: what a tuning found, as JSON and as a plan file."""
+"""`Tuning`, `TrialRow`, `ProvenPlan`: what a tuning found, as JSON and as a plan file."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

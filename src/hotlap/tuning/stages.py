@@ -123,11 +123,12 @@ def check_request(
     known = registry(techniques)
     for name in only:
         if name not in known:
-            raise UsageError(unknown_name(name, known, "technique"))
+            raise UsageError(unknown_name(name, known, "--only: technique"))
     if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
+        parent = f"the folder '{out.parent}' does not exist or is read-only"
         raise UsageError(
-            f"--out '{out}' cannot be written: it is a folder, or its parent folder is missing or "
-            "read-only. Choose a file in a folder that you can write to."
+            f"--out '{out}' cannot be written: {'it is a folder' if out.is_dir() else parent}. "
+            "Choose a file in a folder that you can write to."
         )
     if out is not None and out.exists() and not is_plan_file(out):
         raise UsageError(

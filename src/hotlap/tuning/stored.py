@@ -1,4 +1,4 @@
-"""`Tuning` as plain data, and back."""
+"""A `Tuning` as plain data for the cache, and back: plans, verdicts, ratios and trial rows."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

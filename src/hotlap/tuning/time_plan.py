@@ -1,4 +1,4 @@
-"""How a tuning spends its seconds, from what the first observation showed."""
+"""`TimePlan`: until when races last, and steps and seconds of a proof, from the watched run."""
 
 from dataclasses import dataclass, replace
 

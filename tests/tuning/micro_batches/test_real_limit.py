@@ -120,8 +120,8 @@ def test_what_cannot_be_split_is_said(recipe: Path) -> None:
         find(recipe, memory_of(free, 0.4), arguments=norm)
     within = find(recipe, arguments={"loss": "contrastive"})
     assert within.largest == within.fastest == BATCH
-    assert "not a mean over the batch's items" in within.why_whole
-    with pytest.raises(UsageError, match="not a mean over the batch's items"):
+    assert "not a mean over the batch's samples" in within.why_whole
+    with pytest.raises(UsageError, match="not a mean over the batch's samples"):
         find(recipe, memory_of(within, 0.4), arguments={"loss": "contrastive"})
 
 

@@ -1,1 +1,4 @@
-"""What a watched script shows of how it learns. One file, one thing that is looked at."""
+"""Looks in a script's process at how it learns, for rules about mistakes: one file, one subject.
+
+What is found is kept in the dataclasses of `hotlap.trace.learning`.
+"""

@@ -1,4 +1,4 @@
-"""The samples and the learning rate of each step of a watched run."""
+"""Counts the steps of each batch size in a watched run, with their learning rates."""
 
 from dataclasses import dataclass
 from typing import Any

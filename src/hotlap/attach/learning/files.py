@@ -1,4 +1,4 @@
-"""What a watched run saves and loads."""
+"""What an object that a watched run saves holds: optimizer, schedule or scaler state."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

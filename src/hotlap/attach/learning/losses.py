@@ -1,4 +1,4 @@
-"""The losses of a watched run: which line sends them backward, and what they are made of."""
+"""Losses by the line that sends them backward: their autograd graphs, means, evaluation mode."""
 
 import weakref
 from collections.abc import Iterator

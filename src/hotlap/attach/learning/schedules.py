@@ -1,4 +1,4 @@
-"""The schedules of a watched run."""
+"""Counts the calls of each learning-rate schedule of a watched run; its period and rates."""
 
 from dataclasses import dataclass
 from typing import Any

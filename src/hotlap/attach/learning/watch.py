@@ -1,4 +1,4 @@
-"""`WatchLearning`: notes what a watched script shows of how it learns, for rules about mistakes."""
+"""`WatchLearning`: the part of a session that feeds the watchers of this folder."""
 
 from dataclasses import dataclass
 from typing import Any

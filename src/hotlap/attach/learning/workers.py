@@ -1,4 +1,4 @@
-"""What the worker processes of a loader do alike."""
+"""Finds DataLoader workers that send equal batches, or copies of one random generator."""
 
 import random
 from collections.abc import Iterator

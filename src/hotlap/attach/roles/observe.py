@@ -1,4 +1,4 @@
-"""Role `observe`: measures where each step's time goes, and which lines it is spent in."""
+"""Role `observe`: `Watch` times phases; facts of a script's loaders, models and optimizers."""
 
 import collections
 import weakref

@@ -1,4 +1,4 @@
-"""Role `race`: an attached script trains in turns of as many steps as it is told."""
+"""Role `race`: a script trains in turns; `LoopEnds`: which optimizer step ends an iteration."""
 
 import weakref
 from typing import Any

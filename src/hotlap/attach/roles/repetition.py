@@ -1,4 +1,4 @@
-"""One captured step of a script, repeated by the script itself, and the errors found so far.
+"""`Repetition`: a captured step, repeated by the script itself; `Findings`: the errors so far.
 
 Forward, loss, backward and clipping are the script's own code, started from the captured weights
 and RNG states. The update is repeated apart from it, by torch's optimizer without its foreach and

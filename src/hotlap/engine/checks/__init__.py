@@ -1,1 +1,1 @@
-"""What is found out about a task before its first step counts."""
+"""Checks of loss, model and optimizer before they train, and guards that put model state back."""

@@ -1,4 +1,4 @@
-"""Evaluates the model without side effects: modes, buffers and RNG state are restored."""
+"""Context managers: evaluation mode, and modes, buffers and RNG states put back afterwards."""
 
 import weakref
 from collections.abc import Iterator

@@ -92,10 +92,12 @@ def check_mean(
     if too_far:
         place = too_far[0]
         raise UsageError(
-            f"the loss is not a mean over the batch's items: the gradient of {samples} samples "
-            f"differs by {100 * off[place] / size:.3g} % from the combined gradient of its parts "
-            f"of {place} and {samples - place} samples. So a step cannot be split. Return (sum, "
-            "count) from loss(), with the number of counted items as count, or set accumulate=1."
+            f"the loss is not a mean over the batch's samples: the gradient of {samples} samples "
+            f"differs by {100 * off[place] / size:.3g} % from the combined gradient of {place} and "
+            f"{samples - place} of them, so a step cannot be split. If the loss is a sum divided "
+            "by a count (of tokens, or of class weights), return (sum, count) from loss(). If not, "
+            "set accumulate=1 in the task, remove --micro-batch and the plan's `micro_batch`, and "
+            "use one device."
         )
     return True
 

@@ -36,8 +36,8 @@ def check_model(model: Any, reduce: Reduce) -> None:
             names = [*found[0], *(name for name in theirs if name not in found[0])]
             name = next(name for name in names if theirs.get(name) != found[0].get(name))
             raise UsageError(
-                f"model() returned another '{name}' on rank {rank} than on rank 0. Expected: the "
-                "same model on every rank. The seed is set before model(). Remove other "
+                f"model() returned a different '{name}' on rank {rank} than on rank 0. Expected: "
+                "the same model on every rank. The seed is set before model(). Remove other "
                 "differences between processes, such as the order of a set, the time, or a file "
                 "that only one of them has."
             )

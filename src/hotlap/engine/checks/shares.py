@@ -22,12 +22,12 @@ def check_sharding(optimizer: Any, sharding: Any) -> None:
             f"optimizer() returned {kind.__name__}, whose update of one element may depend on "
             "others, but with `sharding` each rank has only its part of a parameter. Use one of "
             f"{', '.join(ELEMENTWISE)} of torch.optim or a subclass, or set level = 'optimizer' in "
-            "the plan's `sharding`."
+            "the plan's [techniques.sharding]."
         )
     trained = [each for group in optimizer.param_groups for each in group["params"]]
     if not all(map(is_share, trained)):
         raise UsageError(
             "optimizer() returned an optimizer that also holds a parameter outside of the model, "
-            "which `sharding` cannot split. Make it a parameter of the model, or set level = "
-            "'optimizer' in the plan's `sharding`."
+            "which `sharding` cannot split. Make that parameter one of the model's, or set level = "
+            "'optimizer' in the plan's [techniques.sharding]."
         )

@@ -1,4 +1,4 @@
-"""Checks whether a step may be split into micro-batches."""
+"""Checks whether batch norm or CUDA graphs of `compile` rule out micro-batches of a step."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ def check_statistics(task: Task, model: Any, micro: int, world: int = 1) -> None
         raise UsageError(
             f"a step of {task.logical_batch} samples is split into micro-batches of {micro}, and "
             f"batch norm ({name}) would compute its statistics per micro-batch. Use another "
-            "normalization, or do not split the step (accumulate=1, no --micro-batch). To accept "
-            "it, set splits_statistics=True in the task."
+            "normalization, or set accumulate=1 in the task and remove --micro-batch and the "
+            "plan's `micro_batch`. To accept this, set splits_statistics=True in the task."
         )
 
 
@@ -43,8 +43,8 @@ def check_gradients(task: Task, target: StepTarget, micro: int) -> None:
         raise UsageError(
             f"compile with mode='{target.notes['compile_mode']}' cannot be used in a step that is "
             f"split into micro-batches of {micro}: each CUDA graph overwrites the gradients of the "
-            "previous micro-batch. Set mode='default' in the plan, or do not split the step "
-            "(accumulate=1, no --micro-batch)."
+            "previous micro-batch. Set mode = 'default' in the plan's [techniques.compile], or set "
+            "accumulate=1 in the task and remove --micro-batch and the plan's `micro_batch`."
         )
 
 
@@ -54,12 +54,13 @@ def why_not_smaller(task: Task, model: Any, target: StepTarget) -> str | None:
     if name is not None:
         return (
             f"batch norm ({name}) would compute its statistics per micro-batch: set "
-            "splits_statistics=True to accept this"
+            "splits_statistics=True in the task to accept this"
         )
     if _overwrites_gradients(target):
         return (
             f"the CUDA graphs of compile with mode='{target.notes['compile_mode']}' overwrite the "
-            "gradients of the previous micro-batch: use mode='default'"
+            "gradients of the previous micro-batch: set mode = 'default' in the plan's "
+            "[techniques.compile]"
         )
     return None
 

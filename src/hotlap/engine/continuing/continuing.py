@@ -37,8 +37,9 @@ def continue_run(built: BuiltRun, run: ForeignRun, notice: Callable[[str], None]
         # What was loaded half is thrown away with what it was loaded into.
         raise UsageError(
             f"'{run.path}' cannot be continued: {type(e).__name__}: {str(e)[:200]}. Expected: "
-            "state dicts that fit the recipe's model, optimizer and scheduler. Use those of the "
-            "script in the recipe, or --weights to start a new run from the weights."
+            "state dicts that fit the recipe's model, optimizer and scheduler. Use the script's "
+            "model, optimizer and scheduler in the recipe, or use --weights instead of --continue "
+            "to start a new run from the weights."
         ) from e
 
 
@@ -83,8 +84,9 @@ def _check_sharing(built: BuiltRun) -> None:
     if built.sharding is not None:
         raise UsageError(
             "a run of a plain script cannot be continued with `sharding` in the plan. Use "
-            "--weights to start a new run from its weights. To keep the optimizer's state, "
-            "continue without `sharding`, save a checkpoint, and resume that one with `sharding`."
+            "--weights instead of --continue to start a new run from its weights. To keep the "
+            "optimizer's state, continue without `sharding`, save a checkpoint, and resume that "
+            "one with `sharding`."
         )
 
 
@@ -95,7 +97,8 @@ def _check_state(built: BuiltRun, run: ForeignRun, named: NamedStates, position:
     raise UsageError(
         f"'{run.keys['optimizer']}' in '{run.path}' holds no state for any of {named.parameters} "
         f"parameters, although {position.step} steps were done. Save `optimizer.state_dict()` "
-        "after training, or use --weights to start a new run from the weights."
+        "after training, or use --weights instead of --continue to start a new run from the "
+        "weights."
     )
 
 

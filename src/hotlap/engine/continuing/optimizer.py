@@ -1,4 +1,4 @@
-"""The optimizer of a plain script's run, by the names of the recipe's parameters.
+"""Checks a plain script's optimizer state dict against the recipe's optimizer, and loads it.
 
 A state dict of torch's knows parameters by their number, in the order of the groups. `order.py`
 says which of them is which of the recipe's; every shape is checked.
@@ -179,7 +179,7 @@ def _check_sizes(own: list[Any], groups: Any, run: ForeignRun) -> None:
         raise UsageError(
             f"the optimizer in '{run.path}' has {what}. Expected: each parameter in one group, and "
             "states of these parameters only. Save `optimizer.state_dict()` again, or use "
-            "--weights to start a new run from the weights."
+            "--weights instead of --continue to start a new run from the weights."
         )
 
 
@@ -266,7 +266,8 @@ def _remedy(key: str, theirs: Mapping[str, Any], given: Any) -> str:
         return f"the recipe's to {given!r}."
     return (
         f"the recipe's to {began!r}, with which the script began, and use the script's scheduler "
-        f"as `schedule`; or set it to {given!r} to continue at a constant rate."
+        f"as `schedule` in the task; or set the recipe's to {given!r} to continue at a constant "
+        "rate."
     )
 
 
@@ -291,6 +292,6 @@ def _check_in_model(mine: Mapping[str, Any], names: Mapping[int, str], run: Fore
             raise UsageError(
                 f"the recipe's optimizer holds a parameter of shape {tuple(parameter.shape)} that "
                 f"is not in the model, so its value is not in '{run.path}'. Pass only the model's "
-                "parameters to the optimizer, or use --weights to start a new run from the "
-                "weights."
+                "parameters to the optimizer, or use --weights instead of --continue to start a "
+                "new run from the weights."
             )

@@ -63,9 +63,9 @@ def match_parameters(
         if stored == sorted(stored):
             raise UsageError(
                 f"{where}. The names in the file are sorted, so the order of the parameters in the "
-                "script's optimizer is unknown. Use the file's order in the recipe's model if the "
-                "script's model has it. If not, load the file into the script's model and save "
-                "its `state_dict()` again."
+                "script's optimizer is unknown. If the script's model defines its modules in the "
+                "file's order, use that order in the recipe's model. If not, load the file into "
+                "the script's model, and save the checkpoint again with its `state_dict()`."
             )
         if len(indices) > 1 or mine != registered:
             raise UsageError(

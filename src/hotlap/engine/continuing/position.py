@@ -63,10 +63,12 @@ def find_position(
     done, rest = divmod(steps, each)
     is_clear = rest == 0 and counts.epoch in (None, done - 1, done)
     if not is_clear or not _follows(counts, done, steps, task):
+        more = f" and {rest} step{'s' * (rest > 1)}" if rest else ""
         raise UsageError(
             f"how many epochs of the run in '{path}' were done is unclear: {counts}, and an epoch "
-            f"of the recipe has {each} steps. Pass the number, as in --epochs-done 3, or use the "
-            "script's batch size, accumulation, drop_last and schedule_per in the recipe."
+            f"of the recipe has {each} steps, so {steps} steps are {_epochs(done)}{more}. Pass the "
+            "number of epochs done, as in --epochs-done 3, or use the script's batch size, "
+            "accumulation, drop_last and schedule_per in the recipe."
         )
     base = "" if counts.epoch is None else f", numbered {_from(counts, done)}"
     why = f"{_epochs(done)} done{base}, as {steps} steps were counted and an epoch has {each}"
@@ -128,8 +130,8 @@ def _in_stream(counts: Counts, epochs_done: int | None, path: Path) -> tuple[Pos
         raise UsageError(
             f"'{path}' does not say how many steps were done ({counts}), and the recipe's data is "
             "a stream, whose epochs have no known length. If one of the file's keys holds that "
-            "number, pass --keys step=KEY. If none does, start a new run from its weights with "
-            f"--weights {path}."
+            "number, pass --keys step=KEY. If none does, use --weights instead of --continue to "
+            "start a new run from the weights."
         )
     if epochs_done is None and counts.epoch is None:
         raise UsageError(_unknown(counts, path))

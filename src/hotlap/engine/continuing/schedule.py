@@ -83,8 +83,8 @@ def _remedy(wrong: str) -> str:
             "recipe, not that of its last epoch: a schedule begins with it."
         )
     return (
-        "the same schedule in the recipe, or pass --keys scheduler=none to set the recipe's "
-        "own to that epoch."
+        "the same schedule in the recipe, or pass --keys scheduler=none to advance the recipe's "
+        "schedule to the epoch at which the file was saved."
     )
 
 

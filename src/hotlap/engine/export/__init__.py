@@ -1,1 +1,1 @@
-"""What was trained, given to others, and weights taken from them."""
+"""Export of a trained model into a file, and reading of weights that were stored at a path."""

@@ -1,4 +1,4 @@
-"""The example batch of an export: what the loss passes to the model, and checks on it."""
+"""`Example`: inputs that the loss gives the model; exports with them, and compares outputs."""
 
 import inspect
 import math
@@ -53,7 +53,8 @@ class Example:
         except Exception as error:
             raise RunError(
                 f"torch.export cannot export the model: {type(error).__name__}: {error}\n"
-                "Change the model's forward, or export a state dict (.pt, .safetensors)."
+                "Change the model's forward, or export a state dict: pass --to with a file name "
+                "that ends with .pt or .safetensors."
             ) from error
 
     def compare(self, model: Any, other: Callable[..., Any]) -> str:
@@ -77,8 +78,8 @@ class Example:
         if not worst <= _TOLERANCE:
             raise RunError(
                 f"the output of the exported program differs from the model's by {worst:.2g} of "
-                f"the largest output. Expected: at most {_TOLERANCE:g}. Export a state dict (.pt, "
-                ".safetensors) instead."
+                f"the largest output. Expected: at most {_TOLERANCE:g}. To export a state dict "
+                "instead, pass --to with a file name that ends with .pt or .safetensors."
             )
         return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
 

@@ -1,1 +1,1 @@
-"""What a run holds in memory: predicted, and measured."""
+"""Memory that a run of the engine needs: predicted before it starts, measured, or limited."""

@@ -1,4 +1,4 @@
-"""What of a run that ended out of memory would have fitted, predicted by `estimate`."""
+"""Advice after a run ran out of memory: micro-batches or techniques that fit by the estimate."""
 
 import sys
 from dataclasses import dataclass

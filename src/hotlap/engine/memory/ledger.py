@@ -1,4 +1,4 @@
-"""Ledger of storages that are alive at once, by kind: weights, gradients, activations."""
+"""`Ledger`: storages alive at once in a rehearsal on fake tensors, by kind, and their peak."""
 
 import weakref
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""A limit of memory for a trial: what asks for more fails in the trial's own process."""
+"""`Limit`: makes allocations of a trial above so many bytes fail, and tells that memory ran out."""
 
 import contextlib
 import re

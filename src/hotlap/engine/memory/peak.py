@@ -1,4 +1,4 @@
-"""Peak memory as torch's own allocator measured it."""
+"""`peak_bytes`: measures the peak of tensor memory while a function runs, on CUDA or a CPU."""
 
 import gc
 import json

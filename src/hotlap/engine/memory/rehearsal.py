@@ -177,8 +177,8 @@ def rehearse(
         raise RunError(
             f"{type(error).__name__}: {error}\nThe model or the loss cannot run with fake tensors, "
             "for example because of data-dependent control flow, so its memory cannot be "
-            "estimated. Train a few steps instead: `hotlap train` prints the peak memory of every "
-            "epoch."
+            "estimated. Train one epoch without --estimate instead: `hotlap train` prints the peak "
+            "memory of every epoch."
         ) from error
     finally:
         rng.restore(states)
@@ -327,23 +327,23 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
     """
     if type(two) is not type(three):
         raise _Irregular(
-            f"collate_fn returned a {type(two).__name__} for 2 samples, and a "
+            f"the task's collate() returned a {type(two).__name__} for 2 samples, and a "
             f"{type(three).__name__} for 3. Return the same type for every batch"
         )
     if isinstance(two, torch.Tensor):
         added = per_sample(two.shape, 2, three.shape)
         if added is None or two.dtype != three.dtype:
             raise _Irregular(
-                f"collate_fn returned a tensor {two.dtype} {list(two.shape)} for 2 samples, and "
-                f"{three.dtype} {list(three.shape)} for 3. Return tensors of one dtype, whose "
-                "dimensions are constant or multiples of the number of samples"
+                f"the task's collate() returned a tensor {two.dtype} {list(two.shape)} for 2 "
+                f"samples, and {three.dtype} {list(three.shape)} for 3. Return tensors of one "
+                "dtype, whose dimensions are constant or multiples of the number of samples"
             )
         return torch.empty(_grow_shape(two.shape, added, count), dtype=two.dtype, device=device)
     if isinstance(two, Mapping):
         if list(two) != list(three):
             raise _Irregular(
-                f"collate_fn returned the keys {list(two)} for 2 samples, and {list(three)} for 3. "
-                "Return the same keys for every batch"
+                f"the task's collate() returned the keys {list(two)} for 2 samples, and "
+                f"{list(three)} for 3. Return the same keys for every batch"
             )
         grown = {key: _grow_batch(two[key], three[key], count, device) for key in two}
         return with_items(two, grown)
@@ -356,8 +356,8 @@ def _grow_batch(two: Any, three: Any, count: int, device: str) -> Any:
         return type(two)(*grown) if hasattr(two, "_fields") else type(two)(grown)
     if (len(two), len(three)) != (2, 3) or _bytes(three):
         raise _Irregular(
-            f"collate_fn returned a list of {len(two)} items for 2 samples, and of {len(three)} "
-            "for 3. Return one item per sample, or one tensor for all samples"
+            f"the task's collate() returned a list of {len(two)} items for 2 samples, and of "
+            f"{len(three)} for 3. Return one item per sample, or one tensor for all samples"
         )
     # Names, say: what takes no part needs no length.
     return type(two)(two[:1]) * min(count, _MOST_READ)

@@ -142,10 +142,11 @@ def predict_for(task: Task, plan: Plan, world: int) -> Held | None:
     """
     options = _options_of(plan)
     if options is not None and (world % options.replicas or options.replicas >= max(world, 2)):
+        legal = " or ".join(str(n) for n in range(1, max(world, 2)) if world % n == 0)
         raise UsageError(
             f"`sharding` with replicas={options.replicas} needs {options.replicas} groups of two "
-            f"or more ranks each, which {world} ranks cannot form. Use a number of devices that "
-            "replicas divides, or another number of replicas."
+            f"or more ranks each, which {world} ranks cannot form. Set replicas = {legal} in the "
+            "plan's [techniques.sharding], or use another number of devices."
         )
     states = rng.global_random_states()
     try:

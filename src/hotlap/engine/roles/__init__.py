@@ -1,1 +1,1 @@
-"""The roles that a process plays in which the engine trains a recipe."""
+"""Roles of a trial's process in which the engine trains a recipe (of scripts: `attach.roles`)."""

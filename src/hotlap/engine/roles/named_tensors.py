@@ -1,4 +1,4 @@
-"""Trained weights by the parameter names of the plain model."""
+"""Trained weights and their gradients by the parameter names of the plain model."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Role `reference` of a recipe: repeats captured steps and evaluations in float64, no plan."""
+"""Roles `reference` (repeats captured steps in float64, no plan) and `seeds` (losses by seed)."""
 
 import json
 import math

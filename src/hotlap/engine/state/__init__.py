@@ -1,1 +1,1 @@
-"""Everything that a run's future depends on: saved, checked and put back."""
+"""A run's state in checkpoints: collected, checked, restored. `hotlap.checkpoint` has the files."""

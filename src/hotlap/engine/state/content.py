@@ -1,4 +1,4 @@
-"""Collects all state of a run that a checkpoint holds, and restores it."""
+"""Collects a run's whole state for a checkpoint, and restores it; `Position`: step and epoch."""
 
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checks a checkpoint's tensors and names against the model that was built, before it is loaded."""
+"""Checks a checkpoint's position, weights, buffers, schedule and scaler against the run's own."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`Interval`: whether a run is to be saved now, which all ranks are told alike."""
+"""`Every` and `Interval`: how often a run is saved (`500steps`, `10m`), the same on all ranks."""
 
 import re
 import time

@@ -1,4 +1,4 @@
-"""The optimizer in a checkpoint: its groups, and each parameter's state by name."""
+"""Captures an optimizer for a checkpoint, and loads it: groups, and state by parameter name."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What several ranks agree on before they save a run of which each holds parts."""
+"""Ranks that each hold parts of a run agree on layout, step and scalars of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,6 +9,13 @@ from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import BuiltRun
 from hotlap.errors import UsageError
 
+_MEANINGS = {
+    "samples": " (the number of samples in data)",
+    "logical_batch": " (batch_size times accumulate)",
+    "budget": " (a hash of lengths, tokens_per_batch and the lengths to pad to)",
+}
+"""Keys that are no arguments of a task -> what they say."""
+
 
 def fingerprint(built: BuiltRun) -> dict[str, Any]:
     """Return what must be the same for a run to go on: what is learned, and from what."""
@@ -47,12 +54,13 @@ def check_same(theirs: Mapping[str, Any], ours: Mapping[str, Any], where: Checkp
     """Raise UsageError, which names what differs, if two fingerprints are not alike."""
     for key in ours:
         if theirs.get(key) != ours[key]:
-            old, new = theirs.get(key), ours[key]
+            old, new, meaning = theirs.get(key), ours[key], _MEANINGS.get(key, "")
             if isinstance(old, dict) and isinstance(new, dict):
                 name = min(k for k in old | new if old.get(k) != new.get(k))
                 key, old, new = f"{key} ({name})", old.get(name), new.get(name)
             raise UsageError(
                 f"checkpoint '{where.path}' was saved by another task: {key} was {old}, now it is "
-                f"{new}. Resume with the recipe and the parameters of that run. Only its epochs or "
-                "steps may change, and nothing that depends on them, such as a schedule's length."
+                f"{new}{meaning}. Resume with the recipe and the parameters of that run. Only its "
+                "epochs or steps may change, and nothing that depends on them, such as a "
+                "schedule's length."
             )

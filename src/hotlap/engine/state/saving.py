@@ -88,8 +88,8 @@ class Saver:
         except OSError as error:
             raise UsageError(
                 f"checkpoints cannot be saved in '{self.run_dir}': "
-                f"{why_unwritable(error, self.root)}. Pass a folder that can be created and "
-                "written to with --run-dir."
+                f"{why_unwritable(error, self.root)}. Use --run-dir with a folder that can be "
+                "created and written to."
             ) from error
 
     def close(self) -> None:

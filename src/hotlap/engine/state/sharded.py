@@ -1,4 +1,4 @@
-"""What ranks share, in a checkpoint: each gives its parts, and takes its part of a whole tensor."""
+"""Turns a rank's shares (`DTensor`) into parts of a checkpoint, and whole tensors into shares."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The model in a checkpoint: parameters, buffers, and extra state of its modules."""
+"""Loads a checkpoint's weights, buffers and extra state; finds buffers a state dict leaves out."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,1 +1,1 @@
-"""One optimizer step, in each of the ways in which it is taken."""
+"""One optimizer step: passes, update, whether it is taken, CUDA graphs of it, sums over ranks."""

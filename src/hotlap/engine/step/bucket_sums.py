@@ -1,4 +1,4 @@
-"""`BucketSums`: sums of gradients over ranks that run beside something else.
+"""`BucketSums`: sums gradients over ranks in buckets, during the last backward pass or after it.
 
 They begin while the last backward pass still runs, or behind it; then the ranks agree on whether
 the step went well while the sums are under way. Gradients are summed in buckets, in the order in

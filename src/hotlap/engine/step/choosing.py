@@ -1,4 +1,4 @@
-"""Puts the step of a run together, by its device, its plan and its schedule."""
+"""Chooses the parts of a run's step: who decides on the update, sums over ranks, a CUDA graph."""
 
 from collections.abc import Callable
 from typing import Any, Literal

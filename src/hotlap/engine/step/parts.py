@@ -1,4 +1,4 @@
-"""`Step`: one optimizer step, put together from three parts that know nothing of each other.
+"""`Step`: one optimizer step made of passes, decision and executor, and protocols of these parts.
 
 | part | question | kinds |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""`RatesAhead`: the next learning rates of a schedule, on the device, by updates that are taken.
+"""`RatesAhead`: a table on the device of a schedule's next learning rates, for steps in a graph.
 
 A schedule that steps with the optimizer must not step where an update is left out, which only the
 device knows. So it is given the rates of the next updates, and counts those that it takes; the

@@ -29,17 +29,20 @@ def check_length(scheduler: Any, task: Task) -> None:
     if steps is None:
         return
     what = f"{steps} {task.schedule_per}{'s' if steps > 1 else ''}"
+    given = "steps" if task.epochs is None else "epochs"
     for name, length in _lengths(scheduler):
         if length > steps:
+            fits = what if name == "OneCycleLR" else f"at most {what}"
             raise UsageError(
                 f"the schedule {name} takes {length} {task.schedule_per}s, and the run has only "
-                f"{what}, so the schedule would not reach its end. Use a schedule of at most "
-                f"{what}, or a longer run."
+                f"{what}, so the schedule would not reach its end. Use a schedule of {fits}, or "
+                f"increase `{given}` in the task."
             )
         if name == "OneCycleLR" and length < steps:
             raise UsageError(
                 f"the schedule {name} has total_steps={length}, and the run has {what}, so its "
-                f"`step` would raise before the end. Set total_steps={steps}."
+                "step() would raise an error before the end of the run. Set "
+                f"total_steps={steps} in the schedule."
             )
 
 

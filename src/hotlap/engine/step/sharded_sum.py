@@ -72,11 +72,11 @@ class ShardedSum(RankSum):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
+            half = -(-max((samples for samples, _ in micros), default=2) // 2)
             raise RunError(
                 f"step {self.number} ran out of memory on rank {self._reduce.rank} ({error}), and "
                 "with `sharding` it cannot be repeated in smaller micro-batches. Resume from the "
-                "last checkpoint with a smaller `micro_batch.size` in the plan, as by "
-                "--micro-batch 8."
+                f"last checkpoint with smaller micro-batches, as in --micro-batch {half}."
             ) from error
         self._sharding.updates += 1
         return share, count, ""

@@ -1,4 +1,4 @@
-"""`Transaction`: what a step must find as it was, to be taken a second time."""
+"""`Transaction`: keeps RNG states and buffers before a step, and puts them back to repeat it."""
 
 import random
 import sys

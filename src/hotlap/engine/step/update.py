@@ -1,4 +1,4 @@
-"""`Update`: what changes the weights, once the gradients of a step are there."""
+"""`Update`: zeroes, unscales and clips gradients; steps the optimizer or skips the update."""
 
 import contextlib
 import math

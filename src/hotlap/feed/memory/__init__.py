@@ -1,1 +1,1 @@
-"""Samples and batches in memory."""
+"""Samples kept in memory, and batches served from there: the technique `resident`."""

@@ -1,4 +1,4 @@
-"""Makes the batches of a data set that augments without the workers that a DataLoader has for it.
+"""Does without a DataLoader's workers where samples are augmented: makes batches as they would.
 
 One epoch of workers sends along what they compute of each sample before they draw; the later ones
 are made in the process that trains, with the random draws that each worker would have made.

@@ -322,7 +322,10 @@ def why_not_behind_workers(loader: Any, own_order: bool, *, may_draw: bool = Fal
         may_draw: True if samples may draw random numbers.
     """
     if own_order or not can_fork():
-        return f"the DataLoader has num_workers={loader.num_workers}. Use num_workers=0."
+        return (
+            f"the DataLoader has num_workers={loader.num_workers}, but here only samples that the "
+            "training process itself reads can be kept in memory. Use num_workers=0."
+        )
     problem = _differs(loader)
     if problem is not None:
         return problem

@@ -1,4 +1,4 @@
-"""Makes samples with what is kept of them and without it, and compares the two."""
+"""Finds a sample that differs if it is made from a kept first part of `__getitem__`."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Replaces a DataLoader iterator's fetch for one epoch, and serves samples from memory."""
+"""`EpochFetch`: called in place of reading for one epoch, to serve the rows of `ResidentRows`."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""How samples are asked for: the innermost data set, its indices, and its `__getitem__`."""
+"""Indices through `Subset`, keys of indices, and another `__getitem__` for a class for a while."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""First parts that worker processes have computed, and the samples that are made of them."""
+"""`ReceivedParts`: an `ItemParts` whose first parts of samples worker processes have computed."""
 
 from collections.abc import Mapping
 from typing import Any

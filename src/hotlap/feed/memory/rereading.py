@@ -1,4 +1,4 @@
-"""Which held samples to read again, and whether they are the same."""
+"""Positions of samples held and missing; which are read again, and whether they are the same."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Keeps samples as the first epoch reads them, and serves later epochs from memory.
+"""`ResidentRows`: keeps samples as the first epoch reads them, and serves later epochs from memory.
 
 Nothing is read ahead and nothing twice, so a run of one epoch pays nothing. The batch that comes
 out is the one that default collation would have made of the same indices, bit for bit; or, for a

@@ -1,4 +1,4 @@
-"""In a worker: what a data set computes before it draws is sent along with each batch."""
+"""`Sender`: in a worker, pickles random states and first parts of samples beside each batch."""
 
 import io
 import pickle

@@ -1,1 +1,1 @@
-"""Whether a sample is the same however often it is read."""
+"""Whether a sample is the same however often it is read: its code, attributes, draws, changes."""

@@ -22,7 +22,8 @@ def why_not_in_workers(loader: Any) -> str | None:
     if asks_for_its_worker(dataset):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the number of "
-            f"workers. Use workers(count={loader.num_workers})."
+            f"workers (num_workers={loader.num_workers} in the DataLoader). Remove `workers` from "
+            "the plan, or remove the call from the dataset."
         )
 
     def look() -> str | None:

@@ -1,4 +1,4 @@
-"""Compares a sample that is read again with the one that is held, bit by bit."""
+"""Compares two tensors bit by bit, with their dtype and shape."""
 
 import torch
 

@@ -1,1 +1,1 @@
-"""Which samples make which step, and what is done to them once they are read."""
+"""Samples before they are batches: their order, reading, transforms, collation, random numbers."""

@@ -1,4 +1,4 @@
-"""Counter-based RNG for whole batches: one stream per sample."""
+"""`Draws`: random numbers for a batch transform, by a counter: one stream for each sample."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -131,10 +131,10 @@ class Stages:
         if drawn is not None and not self.uses_globals:
             name = "transform" if self.batch_transform is None else "transform or batch_transform"
             raise UsageError(
-                f"{name} drew from {drawn}, so its result depends on which process reads the "
-                "sample. Use its argument `generator` or `draws` to draw from instead, or define "
-                "`transform(sample)` with one argument: hotlap seeds the global RNGs before each "
-                "call."
+                f"the task's {name} drew from {drawn}, so its result depends on which process "
+                "reads the sample. Use its argument `generator` or `draws` to draw from instead, "
+                "or define `transform(sample)` with one argument: hotlap seeds the global RNGs "
+                "before each call."
             )
 
     def make_batch(self, positions: Any, joined: Any) -> Any:
@@ -181,7 +181,8 @@ class Stages:
             raise self._sample_error("transform", error, str(position)) from error
         if given is None:
             raise UsageError(
-                f"transform returned None for sample {position}. Return the transformed sample."
+                f"the task's transform returned None for sample {position}. Return the transformed "
+                "sample."
             )
         return given
 

@@ -1,1 +1,1 @@
-"""Data sets as the batches of one epoch after another."""
+"""Sources give the micro-batches of each step, epoch after epoch, of any kind of data set."""

@@ -79,16 +79,17 @@ class Stream:
             raise UsageError(f"rank={rank} is not valid. Expected: 0 to {world - 1}.")
         if ends and is_endless(dataset):
             raise UsageError(
-                f"{name} is {type(dataset).__name__}, whose `__iter__` never ends, but epochs must "
-                "end. Make it end or, for training, set steps=N instead of epochs."
+                f"the task's {name} is {type(dataset).__name__}, whose `__iter__` never ends, but "
+                "epochs must end. Make it end or, for training, set steps=N instead of epochs in "
+                "the task."
             )
         generator = own_generator(dataset)
         if generator is not None and not hasattr(dataset, "set_epoch"):
             raise UsageError(
-                f"{name} has its own random generator ({generator}), so its samples would depend "
-                "on the number of workers, and on whether the run was resumed. Use the global RNG "
-                "of Python, numpy or torch, which is seeded for every epoch, or add a method "
-                "`set_epoch(epoch)` that seeds the generator."
+                f"the task's {name} has its own random generator ({generator}), so its samples "
+                "would depend on the number of workers, and on whether the run was resumed. Use "
+                "the global RNG of Python, numpy or torch, which is seeded for every epoch, or add "
+                "a method `set_epoch(epoch)` that seeds the generator."
             )
         if transform is not None:
             takes_generator(transform)

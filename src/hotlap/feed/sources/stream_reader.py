@@ -165,9 +165,10 @@ class StreamReader:
         total = step * self.batch + len(held)
         if step < self.first:
             raise RunError(
-                f"{self.name} yielded {total} samples in epoch {self.epoch + 1}, but the "
-                f"checkpoint was saved after {self.first} steps of {self.batch} samples in it. "
-                "Resume with the data that the run was started with."
+                f"the task's {self.name} yielded {total} samples in epoch {self.epoch + 1}, but at "
+                f"least {self.first * self.batch + ahead} are needed: the checkpoint was saved in "
+                f"this epoch, after {self.first} steps of {self.batch} samples. Resume with the "
+                "data that the run was started with."
             )
         if total < (self.batch if self.drop_last else 1):
             raise self._too_short(total)
@@ -176,18 +177,18 @@ class StreamReader:
     def _too_short(self, total: int) -> Exception:
         if total == 0 and self.is_again:
             return RunError(
-                f"{self.name} yielded no samples on the second pass, so it can be read only once. "
-                "Make its `__iter__` start from the beginning each time."
+                f"the task's {self.name} yielded no samples on the second pass, so it can be read "
+                "only once. Make its `__iter__` start from the beginning each time."
             )
         if total == 0:
             return UsageError(
-                f"{self.name} is empty: its `__iter__` yielded no samples. Expected: one sample or "
-                "more. Check what it reads, such as a path or a filter."
+                f"the task's {self.name} is empty: its `__iter__` yielded no samples. Expected: "
+                "one sample or more. Check what it reads, such as a path or a filter."
             )
         return UsageError(
-            f"a step takes {self.batch} samples, but {self.name} yielded only {total}, and "
-            "drop_last=True drops an incomplete step. Use a smaller batch_size or accumulate, or "
-            "drop_last=False."
+            f"a step takes {self.batch} samples, but the task's {self.name} yielded only {total}, "
+            "and drop_last=True drops an incomplete step. Use a smaller batch_size or accumulate "
+            "in the task, or drop_last=False."
         )
 
     def _read(self) -> Iterator[Item]:
@@ -205,9 +206,9 @@ class StreamReader:
                 begin + len(block) > said or (is_end and begin + len(block) < said)
             ):
                 raise RunError(
-                    f"{self.name}'s `__len__` says {said} samples, but its `__iter__` yielded "
-                    f"{begin + len(block)}{'' if is_end else ' or more'}. Return the exact number, "
-                    "or remove `__len__`."
+                    f"`__len__` of the task's {self.name} says {said} samples, but its `__iter__` "
+                    f"yielded {begin + len(block)}{'' if is_end else ' or more'}. Return the exact "
+                    "number from `__len__`, or remove `__len__`."
                 )
             yield from enumerate(block, begin)
             if is_end:

@@ -1,1 +1,1 @@
-"""Batches to where the model is."""
+"""Copies batches to the device: in their step, or ahead of it through pinned memory."""

@@ -1,4 +1,6 @@
-"""Starts one trial on a copy-on-write view of the files. Run as a folder, by path; stdlib only.
+"""Forks a trial and its keeper, in a view or a copy; forwards signals, reaps. Stdlib only.
+
+It is run as a folder, by path.
 
 Three processes: the launcher, which the caller waits for and whose group the trial is in; a
 keeper, which is process 1 of the trial's PID namespace, or cleans up where the folder is copied;

@@ -1,4 +1,4 @@
-"""Areas over each other: what a whole is made of, over time."""
+"""Stacked area chart (SVG): parts of a whole over time, with borders and a marked peak."""
 
 from collections.abc import Mapping, Sequence
 

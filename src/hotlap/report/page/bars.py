@@ -1,4 +1,4 @@
-"""Bars: the parts of a step, before and after."""
+"""Stacked bar chart (SVG): each bar is made of named parts, such as the phases of a step."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Curves over steps, each with its band if there is one."""
+"""Line chart (SVG): curves with markers, gaps, and bands from low to high; `Curve`."""
 
 import math
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ _KEYS = {
     "training": ("epochs", "techniques", "steps"),
 }
 """Kind -> keys by which a document that does not name its kind is known, as older ones do not."""
-_SOURCES = "diagnose, tune, verify, train, search or demo"
+_SOURCES = "diagnose, tune, verify, train or search"
 
 
 def read_document(path: Path) -> dict[str, Any]:

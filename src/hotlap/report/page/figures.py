@@ -1,4 +1,4 @@
-"""Numbers as a page shows them."""
+"""Formats numbers, times, sizes, ratios and plans for a page; ends sentences."""
 
 import math
 from collections.abc import Mapping

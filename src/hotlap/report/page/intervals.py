@@ -1,4 +1,4 @@
-"""Intervals: what was measured, how sure that is, and the noise that it must exceed."""
+"""Interval chart (SVG): measured values with intervals, beside the noise of identical runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where the memory of the observed steps went, drawn."""
+"""Draws a timeline of memory by kind as stacked areas: units, labels of steps, the peak."""
 
 from hotlap.report.page import figures
 from hotlap.report.page.areas import draw_areas

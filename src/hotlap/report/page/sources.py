@@ -1,4 +1,4 @@
-"""What `hotlap report` is given: a stored document, a run's folder, or two of them."""
+"""The document of a page, from a JSON file, a run's folder, or two; where the page is written."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A chart of a page as a file of its own."""
+"""Makes a whole SVG file of a chart's inline SVG: style, patterns, white background."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writes a page: from a document over what it shows to HTML."""
+"""Renders a document as an HTML page, by its kind and a template, and writes the file."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Rules about mistakes that cost learning, not time. One file, one rule."""
+"""Rules, one file each, on mistakes in a script that harm what it learns, not its speed."""

@@ -1,4 +1,4 @@
-"""Which span of a trace lies in which, and what each takes by itself."""
+"""Nests the spans of a trace by their times; unions, differences and lengths of intervals."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""One file, one tracker: each is imported only in the process that feeds it."""
+"""Trackers: MLflow, TensorBoard, trackio, Weights & Biases. One file each, imported to be fed."""

@@ -182,7 +182,10 @@ def _nothing_fits(trials: MicroBatchTrials, tried: list[Fit], limit: int, why_wh
     )
     if why_whole:
         return f"{words} The step is not split, as {why_whole}."
-    return f"{words} Use a larger --memory, a smaller model, `recompute` or a lower precision."
+    return (
+        f"{words} Use a larger --memory, a smaller model, `recompute` in the plan, or a lower "
+        "precision."
+    )
 
 
 def _is_memory(error: TrialError) -> bool:

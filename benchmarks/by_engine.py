@@ -16,7 +16,7 @@ import recipe
 
 from hotlap.engine.build import build
 from hotlap.engine.evaluate import evaluate
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 
 _EXACT = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt"))
 import recipe
 
 from hotlap.engine.build import build
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 
 

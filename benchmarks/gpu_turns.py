@@ -20,11 +20,11 @@ from torch.profiler import ProfilerActivity, profile
 import hotlap
 from benchmarks.gpu_rows import Rows
 from hotlap.device.accelerator import Cuda, Device
-from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.retries import Retries
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
+from hotlap.engine.train_loop import take_steps
 from hotlap.lab.statistics import paired_ratio, spread
 from hotlap.plan import Plan
 

@@ -17,7 +17,7 @@ from benchmarks.neighbor import busy_neighbor
 from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
-from hotlap.lab.pairs import race
+from hotlap.lab.process_race import race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.tuning.stages import tune

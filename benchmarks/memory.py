@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from benchmarks.__main__ import Result
+from benchmarks.peak import peak_bytes
 from hotlap.engine.build import build
-from hotlap.engine.memory.peak import peak_bytes
 from hotlap.engine.memory.rehearsal import Sample, rehearse
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.task import Task

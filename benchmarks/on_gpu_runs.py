@@ -41,8 +41,9 @@ from benchmarks.on_gpu import decoder, mlp
 from hotlap.checkpoint.write import content_of
 from hotlap.device.accelerator import Cuda, device_of
 from hotlap.engine.build import BuiltRun, build
-from hotlap.engine.run import steps_of
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.content import capture
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from hotlap.schedules import warmup_cosine
 

@@ -28,7 +28,7 @@ from hotlap.device.accelerator import Device
 from hotlap.engine.build import build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.host.facts import Host
 from hotlap.lab.statistics import spread
 from hotlap.plan import Plan

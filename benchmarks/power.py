@@ -19,7 +19,7 @@ from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.duel import Duel
-from hotlap.lab.pairs import race
+from hotlap.lab.process_race import race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 

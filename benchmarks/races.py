@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.__main__ import Result
 from hotlap.attach.entry import Script
 from hotlap.lab.arm import Arm
-from hotlap.lab.pairs import Race, race
+from hotlap.lab.process_race import Race, race
 from hotlap.lab.statistics import Ratio, Spread, noise_floor, paired_ratio, spread
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan

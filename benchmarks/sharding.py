@@ -19,8 +19,8 @@ from benchmarks.__main__ import Result
 from hotlap.distributed.ranks import detect_ranks
 from hotlap.distributed.reduce import joined
 from hotlap.engine.build import build
-from hotlap.engine.memory.shares import measure, predict_for, predict_of
-from hotlap.engine.run import steps_of
+from hotlap.engine.memory.rank_bytes import measure, predict_for, predict_of
+from hotlap.engine.steps import steps_of
 from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.task import Task

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hotlap.diagnosis.memory import diagnose_memory
     from hotlap.engine.export.exporting import export
     from hotlap.engine.memory.estimate import estimate
-    from hotlap.engine.run import steps
+    from hotlap.engine.steps import steps
     from hotlap.engine.train import train
     from hotlap.host.facts import Host
     from hotlap.kernels.cross_entropy import chunked_cross_entropy
@@ -75,7 +75,7 @@ _WHERE = {
     "find_learning_rate": "hotlap.search.range_test",
     "find_micro_batch": "hotlap.tuning.micro_batches.call",
     "pad": "hotlap.sequences.padding",
-    "steps": "hotlap.engine.run",
+    "steps": "hotlap.engine.steps",
     "train": "hotlap.engine.train",
     "tune": "hotlap.tuning.call",
 }

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.attach.entry import Script
 from hotlap.attach.learning.batch_sizes import BatchSizes
-from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.watch import WatchLearning

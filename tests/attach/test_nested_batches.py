@@ -53,7 +53,7 @@ def test_an_encoding_is_one_on_a_device_too() -> None:
 
 def test_a_recipe_keeps_them_in_memory() -> None:
     from hotlap.engine.build import build
-    from hotlap.engine.run import steps_of
+    from hotlap.engine.steps import steps_of
     from hotlap.task import Task
 
     def loss(model: Any, batch: Any) -> torch.Tensor:

@@ -16,7 +16,7 @@ from hotlap.cli.target import Target
 from hotlap.errors import UsageError
 from hotlap.lab.observing import watch
 from hotlap.lab.trial import Lab
-from hotlap.trace.liveness import AFTER_LOOP, find_reader
+from hotlap.trace.source.liveness import AFTER_LOOP, find_reader
 from tests.tiny_notebook import notebook, write
 
 

@@ -11,7 +11,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.roles import race
 from hotlap.attach.roles.race import TakeTurns
 from hotlap.attach.roles.session import Session
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.plan import Plan
 from hotlap.task import TaskFacts
 from hotlap.trial.protocol import Config
@@ -66,7 +66,7 @@ def test_on_a_device_that_steps_are_queued_on_a_turn_is_timed_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(switches, "devices_in_use", lambda: [0, 2])
+    monkeypatch.setattr(process_settings, "devices_in_use", lambda: [0, 2])
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda number: 10 + number)
     line = Line((12, 2))
@@ -101,7 +101,7 @@ def test_only_devices_that_the_process_has_opened_are_waited_for(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr("hotlap.compat.find_optional", lambda name: lambda number: number != 1)
-    assert switches.devices_in_use() == [0, 2]
+    assert process_settings.devices_in_use() == [0, 2]
 
 
 def role() -> TakeTurns:
@@ -148,14 +148,14 @@ def test_a_process_knows_what_it_takes_of_its_device(
     def of(place: int) -> Any:
         return lambda number: devices[number][place] * GB
 
-    monkeypatch.setattr(switches, "devices_in_use", lambda: list(range(len(devices))))
+    monkeypatch.setattr(process_settings, "devices_in_use", lambda: list(range(len(devices))))
     for name, read in {
         "mem_get_info": lambda number: (of(0)(number), of(1)(number)),
         "memory_reserved": of(2),
         "max_memory_reserved": of(3),
     }.items():
         monkeypatch.setattr(torch.cuda, name, read)
-    needed, room = switches.memory_of_process()
+    needed, room = process_settings.memory_of_process()
     assert (needed, room) == expected
     facts = TaskFacts(device_bytes=needed, device_room=room)
     assert facts.processes_at_once == (room // needed if needed else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.track.follow import files_of
+from hotlap.track.feeding import files_of
 from hotlap.track.runs import Run, read_run
 
 Start = Callable[..., subprocess.CompletedProcess[str]]

@@ -16,14 +16,14 @@ from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
 from hotlap.attach.roles.session import Session
 from hotlap.attach.roles.verify import Verify, _Inputs
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.plan import Plan
 from hotlap.rng import rng_states, set_rng_states
 from hotlap.trace.recorder import Limits
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
-from hotlap.trial.drawing import repeat_in_dtype
 from hotlap.trial.protocol import Config
+from hotlap.trial.repeat_in_dtype import repeat_in_dtype
 
 
 def draw_everywhere() -> list[float]:
@@ -170,7 +170,7 @@ def test_a_script_that_captures_its_own_steps_is_refused_at_once(
     said: list[tuple[str, str]] = []
     channel: Any = SimpleNamespace(send=lambda kind, **values: said.append((kind, values["error"])))
     options = {"started": 0.0, "folder": str(tmp_path)}
-    monkeypatch.setattr(switches, "has_cuda", lambda: True)
+    monkeypatch.setattr(process_settings, "has_cuda", lambda: True)
     watch = Watch(
         Session(Config("observe", options=options), channel, PlanInProcess(Plan())), Limits()
     )

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from hotlap.checkpoint.shards import Piece, cut
+from hotlap.checkpoint.shards import Piece
 from hotlap.distributed.ranks import Ranks
 from hotlap.distributed.reduce import Reduce
+from tests.checkpoint.pieces import cut
 
 _PATIENCE_S = 20.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from hotlap import cli
 from hotlap.errors import UsageError
-from hotlap.track.findings import check_findings, is_trained, keep_finding
+from hotlap.track.kept_documents import check_findings, is_trained, keep_finding
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record
 from hotlap.track.run_file import RunInfo

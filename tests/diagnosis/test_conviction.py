@@ -11,7 +11,7 @@ from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, trials_o
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.time_plan import RaceTime
 from hotlap.lab.arm import Arm
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.report.diagnosis import page

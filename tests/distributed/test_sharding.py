@@ -328,7 +328,7 @@ def test_every_case_is_run_by_a_test() -> None:
 
 
 def test_what_a_rank_holds_is_predicted_by_level() -> None:
-    from hotlap.engine.memory.shares import Held, Sized, predict
+    from hotlap.engine.memory.rank_bytes import Held, Sized, predict
 
     # Two parameters, Adam: 8 bytes a number, and 4 for the count of steps. One is frozen.
     sizes = [Sized((5, 3), 4, True, 8, 4), Sized((4,), 4, True, 8, 4), Sized((2,), 4, False, 0, 0)]

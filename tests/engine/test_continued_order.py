@@ -13,7 +13,7 @@ import hotlap
 from hotlap.checkpoint.foreign_run import read_run
 from hotlap.engine.build import build
 from hotlap.engine.continuing.continuing import continue_run
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.errors import UsageError
 from tests.engine.test_continuing import adam, loss, momentum, plain_sgd
 

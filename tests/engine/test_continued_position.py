@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import hotlap
 from hotlap.engine.continuing.position import Counts, find_position
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.errors import UsageError
 
 FILE = Path("old.pth")

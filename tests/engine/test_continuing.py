@@ -17,8 +17,8 @@ import hotlap
 from hotlap.checkpoint.foreign_run import read_run
 from hotlap.engine.build import build
 from hotlap.engine.continuing.continuing import continue_run
-from hotlap.engine.run import steps_of
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import steps_of
 from hotlap.errors import CheckpointCorrupt, UsageError
 
 EPOCHS, SAVED, EACH = 6, 3, 7

@@ -16,13 +16,13 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
-from hotlap.engine.roles.proof import _Delivered, _FeedDigests, _Recorded, _Sampler
-from hotlap.engine.roles.watch import observe
-from hotlap.engine.run import steps_of
+from hotlap.engine.roles.observe import observe
+from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
 from hotlap.engine.step.graph import CapturedGraph
-from hotlap.engine.step.parts import Attempt
+from hotlap.engine.step.step import Attempt
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from hotlap.techniques import OptimizerTarget, get
 from hotlap.trace import store
@@ -349,7 +349,7 @@ def test_a_watched_run_is_timed_whether_its_steps_are_replayed_or_not(
         fake = FakeCuda()
         clock = lambda _: DevicePhaseClock(fake.timed_mark, fake.is_capturing)  # noqa: E731
         monkeypatch.setattr("hotlap.trace.recorder.phase_clock", clock)
-        monkeypatch.setattr("hotlap.engine.roles.watch.device_of", lambda _: fake)
+        monkeypatch.setattr("hotlap.engine.roles.observe.device_of", lambda _: fake)
     told: list[dict[str, Any]] = []
     trial: Any = SimpleNamespace(
         task=task(data=Steady(), held_out=Steady(), steps=20),

@@ -10,14 +10,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import hotlap
+from benchmarks.peak import peak_bytes
 from hotlap.engine.build import build
 from hotlap.engine.memory import estimate as estimating
 from hotlap.engine.memory import rehearsal
 from hotlap.engine.memory.estimate import memory_size
 from hotlap.engine.memory.ledger import Ledger
-from hotlap.engine.memory.peak import peak_bytes
 from hotlap.engine.memory.rehearsal import Sample, rehearse
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
 from tests.techniques.test_recompute import Block

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.checks.evaluation_guard import evaluation_guard
+from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.rng import rng_states, set_rng_states
 

@@ -21,7 +21,7 @@ import hotlap
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
 from hotlap.engine.step.choosing import make_step
 from hotlap.engine.step.device_decision import TakenFlag
-from hotlap.engine.step.parts import Step
+from hotlap.engine.step.step import Step
 from hotlap.techniques import Refusal, StepTarget, get
 from hotlap.techniques.cuda_graph import Wish, obstacle
 from tests.fake_device import FakeCuda

@@ -9,8 +9,9 @@ from torch import nn
 
 import hotlap
 from hotlap.engine.build import build
-from hotlap.engine.run import steps_of
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.content import capture
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from tests.engine.lattice import data, mean
 from tests.engine.test_run import Fixed, adam, make, network

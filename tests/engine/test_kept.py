@@ -12,9 +12,9 @@ from torch import nn
 import hotlap
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.engine.build import build
-from hotlap.engine.checks.evaluation_guard import evaluation_guard
+from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.export.exporting import export
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from hotlap.schedules import warmup_cosine
 from tests.engine.lattice import mean

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.checks.evaluation_guard import evaluation_mode
+from hotlap.engine.evaluation_guard import evaluation_mode
 from hotlap.engine.step.choosing import make_step
-from hotlap.engine.step.parts import Step
+from hotlap.engine.step.step import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 

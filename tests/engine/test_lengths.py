@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 import hotlap
 from hotlap.checkpoint.read import find_newest
-from hotlap.engine import warmup
+from hotlap.engine import largest_batch
 from hotlap.engine.build import build
 from hotlap.engine.step.choosing import make_step
 from hotlap.plan import Plan
@@ -284,7 +284,7 @@ def test_without_the_clean_up_the_traces_would_be_seen(monkeypatch: pytest.Monke
     from contextlib import nullcontext
 
     clean = everything(build(task(), Plan()))
-    monkeypatch.setattr(warmup, "_no_trace", lambda *_: nullcontext())
+    monkeypatch.setattr(largest_batch, "_no_trace", lambda *_: nullcontext())
     assert everything(build(task(), Plan())) != clean
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hotlap.engine.build import build
-from hotlap.engine.roles.proof import _Delivered, _FeedDigests, _Recorded
+from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded
 from hotlap.engine.step import graph
 from hotlap.lab.delivery import check_delivery
 from hotlap.plan import Plan

@@ -12,9 +12,10 @@ from hotlap.checkpoint.read import find_newest, read
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.build import build
 from hotlap.engine.state import interval, saving
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.agreeing import agree_on_parts
+from hotlap.engine.state.content import capture
 from hotlap.engine.state.interval import Every, Interval
-from hotlap.engine.state.parts import agree_on_parts
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.saving import Saver
 from hotlap.engine.state.validity import check
 from hotlap.errors import RunError, StorageError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotlap.engine.step.choosing import make_step
-from hotlap.engine.step.parts import Step
+from hotlap.engine.step.step import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.techniques import StepTarget
 from tests.engine.lattice import data, mean, model, squares, sum_and_count, tokens

@@ -15,8 +15,9 @@ import hotlap
 from hotlap.checkpoint.read import read
 from hotlap.checkpoint.write import checksum
 from hotlap.engine.build import BuiltRun, build
-from hotlap.engine.state.content import Position, capture, restore
+from hotlap.engine.state.content import capture, restore
 from hotlap.engine.state.fitting import check_fits
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.validity import LISTED, check
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 from hotlap.plan import Plan

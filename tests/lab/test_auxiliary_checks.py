@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from hotlap.lab.auxiliary_checks import check_buffers, check_evaluation
+from hotlap.lab.check import Check
 from hotlap.lab.coverage import covers, limits, not_checked
 from hotlap.lab.delivery import DELIVERY_LIMIT
-from hotlap.lab.sampled_steps import Check, SampledSteps
+from hotlap.lab.sampled_steps import SampledSteps
 from hotlap.lab.verdict import judge
 from hotlap.techniques import Numerics
 from tests.lab.records import record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotlap.lab.observing import predict_whole_run
+from hotlap.lab.whole_run import predict_whole_run
 from hotlap.task import TaskFacts
 from hotlap.trace.schema import PHASES, Anchor, Trace
 

@@ -12,8 +12,9 @@ import torch
 from hotlap.attach.entry import Script
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import build
-from hotlap.engine.run import steps_of
-from hotlap.engine.state.content import Position, capture, restore
+from hotlap.engine.state.content import capture, restore
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import steps_of
 from hotlap.errors import TrialError, UsageError
 from hotlap.lab import followed_runs, proving
 from hotlap.lab.followed_runs import FollowedRuns

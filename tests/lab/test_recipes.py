@@ -11,7 +11,7 @@ from hotlap.errors import TrialError, UsageError
 from hotlap.lab import proving, verdict
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import watch
-from hotlap.lab.pairs import race
+from hotlap.lab.process_race import race
 from hotlap.lab.proving import Prover
 from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
 from hotlap.lab.subject import RecipeRun

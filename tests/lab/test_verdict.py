@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from hotlap.lab.run_checks import SeedLosses
 from hotlap.lab.sampled_steps import SampledSteps
-from hotlap.lab.verdict import CHECKS, SeedLosses, judge, repeats_itself
+from hotlap.lab.verdict import CHECKS, judge, repeats_itself
 from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hotlap.lab.verdict import SeedLosses, judge, repeats_itself
+from hotlap.lab.run_checks import SeedLosses
+from hotlap.lab.verdict import judge, repeats_itself
 from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
 

@@ -10,8 +10,9 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from hotlap.attach.data_parallel import Wrappers, outside_of
+from hotlap.attach.data_parallel import Wrappers
 from hotlap.attach.on_ranks import read_log, time_sums
+from hotlap.attach.outside_parameters import outside_of
 from hotlap.diagnosis.causes import INTERVENTIONS
 from hotlap.plan import Plan
 from hotlap.task import GradientSums

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.lab.missing_ranks import Ranks
+from hotlap.lab.heard_ranks import Ranks
 from hotlap.lab.rank_records import merge_ranks
 
 Call = Callable[..., subprocess.CompletedProcess[str]]

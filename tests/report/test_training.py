@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hotlap.engine.largest_batch import WarmUpBatch
 from hotlap.engine.training_report import EpochDone, TrainingReport
-from hotlap.engine.warmup import WarmUpBatch
 from hotlap.plan import Plan
 from hotlap.report import jsonout, training
 from tests.report.shown import words

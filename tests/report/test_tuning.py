@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from hotlap.lab.observing import WholeRun
 from hotlap.lab.statistics import Ratio, Spread, figures
 from hotlap.lab.verdict import Verdict
+from hotlap.lab.whole_run import WholeRun
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
 from hotlap.report import jsonout, tuning

@@ -12,8 +12,8 @@ import hotlap
 from hotlap.errors import UsageError
 from hotlap.search.decide import first_rung, next_job
 from hotlap.search.fronts import best_first, dominates, first_front
+from hotlap.search.job_order import Order
 from hotlap.search.journal import read
-from hotlap.search.order import Order
 from hotlap.search.parameters import Space
 from hotlap.search.result import Comparison, SearchResult
 from hotlap.search.spec import Objective, SearchSpec, rungs_of

@@ -14,9 +14,9 @@ import pytest
 
 from hotlap import cli
 from hotlap.search.executors import parse_resources
+from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.on_ray import RayWorkers
-from hotlap.search.order import Order
 from hotlap.search.state import Job, Outcome
 from hotlap.search.study import JOURNAL, read_study
 

@@ -16,9 +16,9 @@ import pytest
 
 from hotlap import cli
 from hotlap.checkpoint.owner import is_alive
+from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
-from hotlap.search.order import Order
 from hotlap.search.state import Job
 from hotlap.search.study import JOURNAL, read_study
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import hotlap
+from hotlap.search.job_order import Order
 from hotlap.search.journal import read
-from hotlap.search.order import Order
 from hotlap.search.parameters import Space
 from hotlap.search.result import SearchResult
 from hotlap.search.spec import Objective, SearchSpec

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import hotlap
-from hotlap.engine.memory.peak import peak_bytes
+from benchmarks.peak import peak_bytes
 from hotlap.kernels.logits import Logits
 from hotlap.techniques import ModelTarget, Refusal, get
 

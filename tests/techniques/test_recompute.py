@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import hotlap
-from hotlap.engine.memory.peak import peak_bytes
+from benchmarks.peak import peak_bytes
 from hotlap.plan import Plan
 from hotlap.techniques import ModelTarget, Refusal, get
 from hotlap.techniques.recompute import blocks_of

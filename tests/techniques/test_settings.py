@@ -12,7 +12,7 @@ import torch
 
 import hotlap
 from hotlap.attach.entry import environment
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.errors import PlanError
 from hotlap.host.facts import Gpu, Host
 from hotlap.plan import Plan
@@ -38,7 +38,7 @@ def states() -> tuple[Any, ...]:
         gc.isenabled(),
         gc.get_freeze_count(),
         len(gc.callbacks),
-        switches.keeps_freed_memory(),
+        process_settings.keeps_freed_memory(),
         float(torch.full((1,), 2e-38) * 0.5),
     )
 
@@ -71,16 +71,18 @@ def test_every_switch_is_set_for_the_run_and_undone_after_it(before: tuple[Any, 
     assert states() == before
 
 
-@pytest.mark.skipif(switches.keeps_freed_memory() is None, reason="needs glibc 2.33 or newer")
+@pytest.mark.skipif(
+    process_settings.keeps_freed_memory() is None, reason="needs glibc 2.33 or newer"
+)
 def test_memory_that_is_free_in_the_heap_does_not_look_like_kept_memory() -> None:
-    stop_keeping = switches.keep_freed_memory()
-    assert switches.keeps_freed_memory()
+    stop_keeping = process_settings.keep_freed_memory()
+    assert process_settings.keeps_freed_memory()
     freed = torch.empty(100 * 2**20, dtype=torch.uint8)
     # The heap does not shrink below a block that is in use.
     above = torch.empty(100 * 2**20, dtype=torch.uint8)
     del freed
     stop_keeping()
-    assert not switches.keeps_freed_memory()
+    assert not process_settings.keeps_freed_memory()
     del above
 
 
@@ -132,11 +134,11 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A device that takes settings and remembers them."""
     fake: dict[str, Any] = {"settings": "", "backend": "native", "segments": (2, 3)}
     fake["has_begun"] = True
-    monkeypatch.setattr(switches, "has_cuda", lambda: True)
-    monkeypatch.setattr(switches, "cuda_has_begun", lambda: fake["has_begun"])
-    monkeypatch.setattr(switches, "allocator_settings", lambda: fake["settings"])
-    monkeypatch.setattr(switches, "allocator_backend", lambda: fake["backend"])
-    monkeypatch.setattr(switches, "expandable_segments", lambda: fake["segments"])
+    monkeypatch.setattr(process_settings, "has_cuda", lambda: True)
+    monkeypatch.setattr(process_settings, "cuda_has_begun", lambda: fake["has_begun"])
+    monkeypatch.setattr(process_settings, "allocator_settings", lambda: fake["settings"])
+    monkeypatch.setattr(process_settings, "allocator_backend", lambda: fake["backend"])
+    monkeypatch.setattr(process_settings, "expandable_segments", lambda: fake["segments"])
 
     def error(device: str) -> float:
         assert fake["has_begun"], "a product has opened a device"
@@ -146,15 +148,15 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         fake["searches"] = fake.get("searches", 0) + 1
         return fake["kernels"]
 
-    monkeypatch.setattr(switches, "refused_product", lambda device: None)
-    monkeypatch.setattr(switches, "product_error", error)
-    monkeypatch.setattr(switches, "kernels_of_convolutions", kernels)
+    monkeypatch.setattr(process_settings, "refused_product", lambda device: None)
+    monkeypatch.setattr(process_settings, "product_error", error)
+    monkeypatch.setattr(process_settings, "kernels_of_convolutions", kernels)
 
     def change(settings: str) -> bool:
         fake["settings"] = settings
         return True
 
-    monkeypatch.setattr(switches, "set_allocator", change)
+    monkeypatch.setattr(process_settings, "set_allocator", change)
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return fake
@@ -180,23 +182,25 @@ def test_the_allocator_is_told_and_told_back(on_cuda: dict[str, Any]) -> None:
 def test_the_way_back_is_one_that_torch_takes(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(switches, "has_cuda", lambda: True)
-    switches.set_allocator(before or "expandable_segments:False")
-    if switches.allocator_settings() is None:
+    monkeypatch.setattr(process_settings, "has_cuda", lambda: True)
+    process_settings.set_allocator(before or "expandable_segments:False")
+    if process_settings.allocator_settings() is None:
         pytest.skip("this torch does not report its allocator's settings")
     applied = Applied(Plan({"allocator": {"garbage_collection_threshold": 0.8}}))
     switched = applied.start("cuda")
-    assert parse(switches.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"
+    assert (
+        parse(process_settings.allocator_settings() or "")["garbage_collection_threshold"] == "0.8"
+    )
     switched.undo()
-    left = parse(switches.allocator_settings() or "")
+    left = parse(process_settings.allocator_settings() or "")
     assert left.get("garbage_collection_threshold", "") == before.partition(":")[2]
-    switches.set_allocator("expandable_segments:False")
+    process_settings.set_allocator("expandable_segments:False")
 
 
 def test_an_allocator_that_does_not_tell_its_settings_is_proven_by_its_segments(
     on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switches, "allocator_settings", lambda: None)
+    monkeypatch.setattr(process_settings, "allocator_settings", lambda: None)
     state, why, _ = proven("allocator", on_cuda)
     assert (state, why) == ("applied", "2 of 3 GPU memory segments are expandable")
     only = {"expandable_segments": False, "max_split_size_mib": 64}
@@ -340,7 +344,7 @@ def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.Mon
         torch.nn.functional, "conv2d", lambda images, weight: shapes.append(images.shape)
     )
     for _ in range(2):
-        assert switches.kernels_of_convolutions("cpu") == (5, 2)
+        assert process_settings.kernels_of_convolutions("cpu") == (5, 2)
     assert len(shapes) == 4 and len(set(shapes)) == 2
 
 
@@ -348,8 +352,8 @@ def test_each_look_for_a_search_takes_a_shape_of_its_own(monkeypatch: pytest.Mon
 def test_determinism_that_comes_too_late_is_refused(
     on_cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch, refused: str | None
 ) -> None:
-    monkeypatch.setattr(switches, "cuda_has_begun", lambda: True)
-    monkeypatch.setattr(switches, "refused_product", lambda device: refused)
+    monkeypatch.setattr(process_settings, "cuda_has_begun", lambda: True)
+    monkeypatch.setattr(process_settings, "refused_product", lambda device: refused)
     state, why, _ = proven("deterministic", on_cuda)
     assert state == ("applied" if refused is None else "refused")
     assert (
@@ -452,15 +456,15 @@ def test_on_a_device_the_proof_sees_the_effect(name: str) -> None:
     # A block that another test has left is no segment that can grow.
     torch.cuda.empty_cache()
     applied = Applied(Plan({name: {}}))
-    plain = switches.product_error("cuda")
-    first, later = switches.kernels_of_convolutions("cuda")
+    plain = process_settings.product_error("cuda")
+    first, later = process_settings.kernels_of_convolutions("cuda")
     assert first == later > 0
     switched = applied.start("cuda")
     kept = torch.ones(2**26, device="cuda")
     (row,) = applied.proofs()
     switched.undo()
     assert row["state"] == "applied", row
-    assert switches.product_error("cuda") == plain
+    assert process_settings.product_error("cuda") == plain
     assert kept.is_cuda
 
 
@@ -474,6 +478,6 @@ def test_devices_are_looked_for_without_beginning_to_use_them(
     if own is not None:
         monkeypatch.setenv(name, own)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append(os.environ.get(name)))
-    switches.has_cuda()
+    process_settings.has_cuda()
     # The script's own choice is there again.
     assert seen == ["1"] and os.environ.get(name) == own

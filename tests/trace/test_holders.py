@@ -11,11 +11,11 @@ import torch
 from torch.utils.data import Dataset
 
 from hotlap.trace import frames
-from hotlap.trace.contents import count_filled, newest_of, sizes_of
 from hotlap.trace.growing import GrowthFinder
 from hotlap.trace.holders import find_held
-from hotlap.trace.memory import MemoryLedger
+from hotlap.trace.memory_ledger import MemoryLedger
 from hotlap.trace.memory_schema import Growth
+from hotlap.trace.object_sizes import count_filled, newest_of, sizes_of
 
 HERE = __file__
 

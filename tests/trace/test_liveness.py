@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.trace.liveness import AFTER_LOOP, NEXT_PASS, find_reader
-from hotlap.trace.statements import line_that_removes
+from hotlap.trace.source.liveness import AFTER_LOOP, NEXT_PASS, find_reader
+from hotlap.trace.source.statements import line_that_removes
 
 LOOP = "for batch in loader:\n    out = model(batch)  # here\n"
 CASES = {

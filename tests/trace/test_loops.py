@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.trace.loops import loop_at
+from hotlap.trace.source.loops import loop_at
 from hotlap.trace.spots import outermost_statement
 
 TEXT = """\

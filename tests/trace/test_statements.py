@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.trace import statements
-from hotlap.trace.rebinding import line_that_rebinds, line_that_tests_length
-from hotlap.trace.statements import files_with, line_that_removes
+from hotlap.trace.source import statements
+from hotlap.trace.source.rebinding import line_that_rebinds, line_that_tests_length
+from hotlap.trace.source.statements import files_with, line_that_removes
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ import pytest
 
 import hotlap
 from hotlap.errors import UsageError
-from hotlap.track import followers
-from hotlap.track.follow import files_of
+from hotlap.track import follower_process
+from hotlap.track.feeding import files_of
 from hotlap.track.recording import Recording, Request
 from hotlap.track.records import EVALUATION, STEP
 from hotlap.track.runs import read_run
@@ -101,8 +101,8 @@ def test_a_tracker_that_fails_is_said_once(name: str, words: str, tmp_path: Path
 def test_a_tracker_that_hangs_is_said_once_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followers, "_BEGIN_S", 1.0)
-    monkeypatch.setattr(followers, "_STALLED_S", 0.01)
+    monkeypatch.setattr(follower_process, "_BEGIN_S", 1.0)
+    monkeypatch.setattr(follower_process, "_STALLED_S", 0.01)
     notices: list[str] = []
     begun = time.monotonic()
     done = hotlap.train(
@@ -117,7 +117,7 @@ def test_a_tracker_that_hangs_is_said_once_and_ended(
 def test_a_tracker_that_is_slow_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(followers, "_PATIENCE_S", 2.5)
+    monkeypatch.setattr(follower_process, "_PATIENCE_S", 2.5)
     notices: list[str] = []
     hotlap.train(short(steps=40), run_dir=tmp_path, track=(f"{OWN}:Slow",), notice=notices.append)
     assert not notices
@@ -289,6 +289,6 @@ def test_trackios_own_database_gives_back_what_was_recorded(tmp_path: Path) -> N
 def test_the_tracker_is_told_nothing_of_hotlaps_own_environment() -> None:
     os.environ["HOTLAP_TRIAL"] = "{}"
     try:
-        assert "HOTLAP_TRIAL" not in followers._environment()
+        assert "HOTLAP_TRIAL" not in follower_process._environment()
     finally:
         del os.environ["HOTLAP_TRIAL"]

@@ -11,7 +11,7 @@ from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.plan import Plan
 from hotlap.task import LoaderFacts, OptimizerFacts, TaskFacts
 from hotlap.techniques import registry

@@ -15,7 +15,7 @@ from hotlap.demo import hints_of
 from hotlap.diagnosis.findings import Diagnosis, Finding, Opportunity
 from hotlap.errors import TrialError
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan

@@ -9,8 +9,8 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
+from hotlap.lab.check import Check
 from hotlap.lab.decisions import Decision
-from hotlap.lab.sampled_steps import Check
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan

@@ -8,8 +8,8 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.host.facts import Host
-from hotlap.lab import pairs
-from hotlap.lab.pairs import Race
+from hotlap.lab import process_race
+from hotlap.lab.process_race import Race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 from hotlap.tuning import racing, stages, time_plan
@@ -50,7 +50,7 @@ def test_nothing_is_chosen_of_a_technique_that_lies(
 @pytest.fixture
 def in_favour(monkeypatch: pytest.MonkeyPatch) -> None:
     """Races that measure every plan to be twice as fast, whatever the machine is doing."""
-    real = pairs.race
+    real = process_race.race
 
     def race(*args: Any, **options: Any) -> Race:
         found = real(*args, **options)

@@ -13,7 +13,7 @@ from hotlap.errors import TrialError
 from hotlap.host.facts import Host
 from hotlap.lab.arm import Arm
 from hotlap.lab.decisions import Decision
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.lab.verdict import Verdict

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.attach import on_ranks, seams
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.errors import DIFFERS
 from hotlap.feed.memory.place import HostPlace
 from hotlap.plan import Plan
@@ -63,7 +63,7 @@ class PlanInProcess:
     def start(self) -> None:
         """Set the switches that are global to the process."""
         # Before the script has chosen a device: nothing may be begun on one.
-        device = "cuda" if switches.has_cuda() else "cpu"
+        device = "cuda" if process_settings.has_cuda() else "cpu"
         self._after_step = self._applied.start(device).after_step
         self.follows_steps = self._on_optimizers or bool(self._after_step)
 

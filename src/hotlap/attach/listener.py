@@ -75,7 +75,7 @@ class Listener:
         """A scaler has multiplied a loss, `given`, by its scale; told with events or losses."""
 
     def event_happens(self, kind: str) -> None:
-        """The script did something that is named in `hotlap.trace.events`."""
+        """The script did something that is named in `hotlap.trace.event_kinds`."""
 
     def schedule_steps(self, schedule: Any) -> None:
         """A schedule of the learning rate is about to be stepped; told with events."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from hotlap.errors import StorageError, UsageError
 from hotlap.plan import Plan
-from hotlap.track.findings import is_trained
-from hotlap.track.followers import FollowerProcess, end_all
+from hotlap.track.follower_process import FollowerProcess, end_all
+from hotlap.track.kept_documents import is_trained
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.recording import check_folder, describe
 from hotlap.track.run_file import FAILED, FINISHED, RunInfo, now

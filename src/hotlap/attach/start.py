@@ -45,10 +45,10 @@ def _parts(session: Session, is_rank: bool) -> list[Part]:
     from hotlap.attach.roles.autocast import Autocast
     from hotlap.attach.roles.count import CountStep
     from hotlap.attach.roles.duel import Duel, go_on_as_duel
+    from hotlap.attach.roles.follow import Pace
     from hotlap.attach.roles.memory import WatchMemory
     from hotlap.attach.roles.observe import Losses, Watch
     from hotlap.attach.roles.own_place import AtOwnPlace
-    from hotlap.attach.roles.pace import Pace
     from hotlap.attach.roles.profile import ProfileSteps
     from hotlap.attach.roles.race import TakeTurns
     from hotlap.attach.roles.reference import Reference

@@ -39,18 +39,6 @@ class Piece:
         return self.begin, tuple(self.local.shape)
 
 
-def cut(whole: torch.Tensor, shape: Sequence[int], begin: Sequence[int]) -> Piece:
-    """Return the part of a tensor that has a shape and begins at an index; it has its own memory.
-
-    Raises:
-        ValueError: the box does not lie within the tensor.
-    """
-    check_box(whole.shape, (begin, shape))
-    index = tuple(slice(first, first + size) for first, size in zip(begin, shape, strict=True))
-    local = whole[index].clone(memory_format=torch.contiguous_format)
-    return Piece(local, tuple(whole.shape), tuple(begin))
-
-
 def join(pieces: Sequence[Piece]) -> torch.Tensor:
     """Return the tensor that parts were cut from.
 

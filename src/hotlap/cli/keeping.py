@@ -28,7 +28,7 @@ def check_run_dir(run_dir: str | None, subject: Subject) -> None:
     """
     if run_dir is None:
         return
-    from hotlap.track.findings import check_findings
+    from hotlap.track.kept_documents import check_findings
 
     check_findings(Path(run_dir), subject.about())
 
@@ -48,7 +48,7 @@ def keep(run_dir: str | None, data: Mapping[str, Any], subject: Subject) -> None
         return
     from hotlap.cli.starting import say
     from hotlap.report import jsonout
-    from hotlap.track.findings import keep_finding
+    from hotlap.track.kept_documents import keep_finding
 
     try:
         path = keep_finding(Path(run_dir), data["kind"], jsonout.document(data), subject.about())

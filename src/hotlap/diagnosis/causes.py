@@ -23,7 +23,7 @@ from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
 from hotlap.lab.first_steps import start_up_s
 from hotlap.lab.observing import Observation, watch, watch_lines
-from hotlap.lab.pairs import race
+from hotlap.lab.process_race import race
 from hotlap.lab.subject import plain
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import LEAST_STEPS, late_age

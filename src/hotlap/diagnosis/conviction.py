@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from hotlap.diagnosis.findings import UNDECIDED, Diagnosis, Finding, Opportunity, Suspect
 from hotlap.lab.arm import Arm
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.plan import Plan
 from hotlap.rules import Nomination

@@ -11,8 +11,10 @@ import torch
 from hotlap.device.accelerator import Device, device_of
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.checks.same_on_ranks import check_batch, check_model
-from hotlap.engine.checks.shares import check_sharding
+from hotlap.engine.checks.schedule_length import values_of
+from hotlap.engine.checks.sharded_optimizer import check_sharding
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
+from hotlap.engine.largest_batch import WarmUpBatch, warm_up
 from hotlap.engine.sources import (
     first_batch,
     held_out_source,
@@ -21,8 +23,7 @@ from hotlap.engine.sources import (
     with_techniques,
 )
 from hotlap.engine.step.choosing import step_of
-from hotlap.engine.step.parts import Step
-from hotlap.engine.step.scheduling import values_of
+from hotlap.engine.step.step import Step
 from hotlap.engine.task_parts import (
     check_closure,
     check_parameters,
@@ -31,7 +32,6 @@ from hotlap.engine.task_parts import (
     model_of,
     scheduler_of,
 )
-from hotlap.engine.warmup import WarmUpBatch, warm_up
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream

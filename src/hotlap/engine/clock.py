@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Device
-from hotlap.engine.run import StepDone
 from hotlap.engine.step.device_decision import TakenFlag
 from hotlap.engine.step.sums import add_to, widen
+from hotlap.engine.steps import StepDone
 from hotlap.errors import RunError
 
 

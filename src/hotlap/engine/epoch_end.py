@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.checks.evaluation_guard import is_disturbed
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
-from hotlap.engine.run import StepDone, waits_for_measure
-from hotlap.engine.state.content import Position
+from hotlap.engine.evaluation_guard import is_disturbed
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.saving import Saver
+from hotlap.engine.steps import StepDone, waits_for_measure
 from hotlap.engine.training_report import EpochDone
 from hotlap.errors import RunError, StorageError, UsageError
 from hotlap.task import Task

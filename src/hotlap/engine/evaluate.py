@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.checks.evaluation_guard import evaluation_guard
+from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.sources import first_batch
 from hotlap.engine.step.sums import widen
 from hotlap.errors import UsageError

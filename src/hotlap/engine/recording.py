@@ -9,8 +9,8 @@ from typing import Any
 from hotlap.checkpoint.codec import decode
 from hotlap.distributed.ranks import detect_ranks
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.run import StepDone
 from hotlap.engine.state.same_task import fingerprint
+from hotlap.engine.steps import StepDone
 from hotlap.engine.training_report import EpochDone
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.recording import Recording, Request

@@ -6,7 +6,7 @@ import torch
 
 from hotlap.device.accelerator import Device
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.checks.evaluation_guard import kept_random_states
+from hotlap.engine.evaluation_guard import kept_random_states
 from hotlap.feed.memory.common_rows import Tables
 from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.sources.lengths import LengthSource

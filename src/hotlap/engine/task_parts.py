@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedParameter
 
-from hotlap.engine.step.scheduling import check_length
+from hotlap.engine.checks.schedule_length import check_length
 from hotlap.errors import UsageError
 from hotlap.task import Task
 

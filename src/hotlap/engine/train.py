@@ -15,8 +15,6 @@ from hotlap.checkpoint.foreign_run import ForeignRun, read_run
 from hotlap.device.accelerator import device_of
 from hotlap.distributed.ranks import TIMEOUT_S, Ranks, detect_ranks
 from hotlap.distributed.reduce import joined
-from hotlap.engine.beginnings import check_beginnings, check_timeout
-from hotlap.engine.block_steps import take_steps
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.continuing.continuing import continue_run
@@ -24,15 +22,19 @@ from hotlap.engine.epoch_end import check_learning, ends_at, measure_epoch
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.export.stored_weights import weights_of
-from hotlap.engine.memory.shares import announce
+from hotlap.engine.loss_errors import raise_explained
+from hotlap.engine.memory.rank_bytes import announce
 from hotlap.engine.recording import RunRecording
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import StepDone, cause_of, explain_error
 from hotlap.engine.state.beginning import Beginning, begin
 from hotlap.engine.state.content import capture
+from hotlap.engine.state.finding import find, name_newest, run_folder, run_of
 from hotlap.engine.state.interval import Every
-from hotlap.engine.state.saving import Saver, check_keep, find, name_newest, run_folder, run_of
+from hotlap.engine.state.saving import Saver, check_keep
 from hotlap.engine.state.weights import load_weights
+from hotlap.engine.steps import StepDone
+from hotlap.engine.train_arguments import check_beginnings, check_timeout
+from hotlap.engine.train_loop import take_steps
 from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.errors import RunError, UsageError
 from hotlap.plan import Plan
@@ -386,10 +388,8 @@ def _try_measures(built: BuiltRun) -> None:
     try:
         evaluate(built, batches=1)
     except (IndexError, RuntimeError) as error:
-        told = explain_error(error)
-        if told is error:
-            raise
-        raise told from cause_of(error)
+        raise_explained(error)
+        raise
 
 
 def _steady_rate(epochs: list[EpochDone]) -> float:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hotlap.engine.largest_batch import WarmUpBatch
 from hotlap.engine.retries import Retry
-from hotlap.engine.warmup import WarmUpBatch
 from hotlap.plan import Plan
 
 
@@ -55,9 +55,9 @@ class TrainingReport:
     """Of tensors, where the device has memory of its own."""
     run_dir: str | None = None
     warmed: tuple[WarmUpBatch, ...] = ()
+    """The largest batches, tried before the first step where the task has `lengths`."""
     retries: tuple[Retry, ...] = ()
     """Steps that ran out of memory, and were taken again."""
-    """The largest batches, tried before the first step where the task has `lengths`."""
     held_out: Mapping[str, float] = field(default_factory=dict)
     """The loss and the task's metrics on the held-out samples at the end, empty without these."""
     is_stopped: bool = False

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, Check, SampledSteps
+from hotlap.lab.check import Check
+from hotlap.lab.sampled_steps import GRADIENT_FACTOR, NARROW_LIMIT, SampledSteps
 
 BUFFER_LIMIT = 0.02
 """Error of what a step changes in a buffer, as a share of that; in formats as wide as the plain

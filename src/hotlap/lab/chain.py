@@ -6,7 +6,7 @@ Between two sampled steps nothing is repeated; what moves there is seen by these
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotlap.lab.sampled_steps import Check
+from hotlap.lab.check import Check
 
 _SHOWN = 3
 

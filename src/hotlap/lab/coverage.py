@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotlap.lab.auxiliary_checks import AVERAGE_LIMIT, BUFFER_LIMIT, OUTPUT_LIMIT
+from hotlap.lab.check import Check
 from hotlap.lab.delivery import DELIVERY_LIMIT
 from hotlap.lab.sampled_steps import (
     NARROW_LIMIT,
     UPDATE_LIMIT,
-    Check,
     SampledSteps,
     gradient_limit,
     narrow_limit,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
 
-from hotlap.lab.sampled_steps import Check
+from hotlap.lab.check import Check
 
 DELIVERY_LIMIT = 1e-4
 """By how much of its norm a gradient that is clipped or scaled may be another one."""

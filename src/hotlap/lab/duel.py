@@ -13,9 +13,9 @@ from math import inf, log
 
 from hotlap.errors import TrialError
 from hotlap.lab.decisions import Combination, Decision, State, decision_of, ratio_of
-from hotlap.lab.observing import seconds_to_read
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab, Trial
+from hotlap.lab.whole_run import seconds_to_read
 from hotlap.plan import Plan
 from hotlap.techniques import Technique
 from hotlap.trace.schema import Trace

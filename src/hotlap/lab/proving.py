@@ -16,20 +16,14 @@ from hotlap.lab.recipe_repetition import (
     last_line,
     why_not_repeated,
 )
+from hotlap.lab.run_checks import LEAST_SEEDS, SeedLosses
 from hotlap.lab.sampled_steps import LEAST_SLOPES, SampledSteps
 from hotlap.lab.trial import Lab
 from hotlap.lab.trial_report import run_to_report
-from hotlap.lab.verdict import (
-    LEAST_SEEDS,
-    STATISTICAL_CHECKS,
-    SeedLosses,
-    Verdict,
-    judge,
-    steps_of,
-)
+from hotlap.lab.verdict import STATISTICAL_CHECKS, Verdict, judge, steps_of
 from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Technique, numerics_of
-from hotlap.trial.ways import EXACT, ways_of
+from hotlap.trial.repetition_ways import EXACT, ways_of
 
 SAMPLES = 6
 NARROW_SAMPLES = LEAST_SLOPES + 18

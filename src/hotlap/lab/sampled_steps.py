@@ -10,7 +10,8 @@ from math import inf, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
-from hotlap.trial.ways import LAID_OUT
+from hotlap.lab.check import Check
+from hotlap.trial.repetition_ways import LAID_OUT
 
 GRADIENT_FLOOR = 2e-5
 """Relative gradient error that float32 rounding may reach whatever the plain run's own error is."""
@@ -58,20 +59,11 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Check:
-    """One check: `passed`, `failed`, or `not_made`, and what it rests on."""
-
-    name: str
-    state: str
-    evidence: str
-
-
-@dataclass(frozen=True)
 class SampledSteps:
     """Sampled steps of a run, repeated."""
 
     rows: Sequence[Row] = ()
-    """Results of the repetitions, see `attach.comparing`."""
+    """Results of the repetitions, see `trial.comparing`."""
     problem: str = ""
     """Why there are none."""
     fallback: str = ""

@@ -16,8 +16,8 @@ from hotlap.failures import recognize_output, recognize_signal
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.host.memory import available_bytes, memory
 from hotlap.lab import family, listening
+from hotlap.lab.heard_ranks import Ranks
 from hotlap.lab.last_words import attach_error, exit_in_words, last_words, signal_of
-from hotlap.lab.missing_ranks import Ranks
 from hotlap.lab.scratch import Protection, Scratch
 from hotlap.lab.stacks import ask_where
 from hotlap.lab.subject import Subject

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Any
 
-from hotlap.lab.sampled_steps import Check
+from hotlap.lab.check import Check
 
 EACH_LIMIT = 1e-4
 """Error of one update, beyond what the format rounds, as a share of the update."""

@@ -6,16 +6,9 @@ from rich.table import Table
 from hotlap.lab.statistics import figures
 from hotlap.report.estimating import size
 from hotlap.report.printable import printable
+from hotlap.report.tuning_words import STATES, WITHOUT_PLAN
 from hotlap.report.verdicts import page_of_verdict
 from hotlap.tuning.result import Tuning
-
-_NOTHING = {
-    "nothing_to_gain": "Nothing to gain",
-    "could_not_tell": "Undecided whether there is anything to gain",
-    "not_proven": "Nothing that could be proven",
-}
-_STATES = {"not_tried": "not tried", "no_effect": "not used"}
-"""A technique without effect was measured: its row says what came of it."""
 
 
 def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
@@ -43,7 +36,7 @@ def page(tuning: Tuning, console: Console, *, every: bool = False) -> None:
 def _headline(tuning: Tuning, console: Console) -> None:
     console.print(f"\n{printable(tuning.script)}")
     if not tuning.gained:
-        console.print(f"{_NOTHING[tuning.outcome]}: {printable(tuning.reason)}.")
+        console.print(f"{WITHOUT_PLAN[tuning.outcome]}: {printable(tuning.reason)}.")
         return
     base, best = tuning.baseline_ms, tuning.best_ms
     # The ms are those of fresh processes.
@@ -125,7 +118,7 @@ def _techniques(tuning: Tuning, console: Console, *, every: bool) -> None:
         table.add_column(name)
     for row in tuning.techniques:
         if row["name"] not in hidden:
-            state = _STATES.get(row["state"], row["state"])
+            state = STATES.get(row["state"], row["state"])
             table.add_row(row["name"], state, printable(row["why"]))
     console.print()
     if table.row_count:

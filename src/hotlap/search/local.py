@@ -17,7 +17,7 @@ from hotlap.errors import UsageError
 from hotlap.failures import recognize_output
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.lab.last_words import exit_in_words, last_words
-from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, LOG, Order, full_disk, read_outcome
+from hotlap.search.job_order import EXIT_FULL, EXIT_STOPPED, LOG, Order, full_disk, read_outcome
 from hotlap.search.state import Job, Outcome
 
 _POLL_S = 0.05

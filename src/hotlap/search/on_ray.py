@@ -15,8 +15,8 @@ from typing import Any
 
 from hotlap.checkpoint.lock import NAME as LOCK
 from hotlap.errors import StorageError, UsageError
+from hotlap.search.job_order import Order
 from hotlap.search.local import LocalWorkers
-from hotlap.search.order import Order
 from hotlap.search.state import Job, Outcome
 
 _ATTEMPTS = 3

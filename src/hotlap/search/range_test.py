@@ -18,8 +18,9 @@ from hotlap.checkpoint.read import Checkpoint
 from hotlap.checkpoint.shards import Piece, join
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import steps_of
-from hotlap.engine.state.content import Position, capture, restore
+from hotlap.engine.state.content import capture, restore
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import steps_of
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task

@@ -25,7 +25,7 @@ from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.errors import DoesNotFit, StorageError
 from hotlap.plan import Plan
 from hotlap.recipe import as_command_line, load
-from hotlap.search.order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
+from hotlap.search.job_order import EXIT_FULL, EXIT_STOPPED, FULL, Order, outcome_path, write_json
 from hotlap.search.own_schedule import at_rung
 from hotlap.search.space import Value
 

@@ -14,9 +14,9 @@ from hotlap.checkpoint.files import why_unwritable
 from hotlap.checkpoint.lock import Lock
 from hotlap.errors import UsageError
 from hotlap.search.decide import next_job
+from hotlap.search.job_order import order_of
 from hotlap.search.journal import Journal, read
 from hotlap.search.local import Executor, end_orphan
-from hotlap.search.order import order_of
 from hotlap.search.parameters import Space
 from hotlap.search.propose import propose
 from hotlap.search.spec import SearchSpec

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
@@ -117,12 +117,12 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
         target.environment[name] = joined
 
     def switch() -> Callable[[], None]:
-        if target.device != "cuda" or not switches.has_cuda():
+        if target.device != "cuda" or not process_settings.has_cuda():
             raise Refusal(
                 f"no CUDA device is in use (device='{target.device}'). Train on a CUDA GPU to use "
                 "allocator, or use a plan without it."
             )
-        wanted, now = torch_settings(options), parse(switches.allocator_settings() or "")
+        wanted, now = torch_settings(options), parse(process_settings.allocator_settings() or "")
         if all(now.get(key) == value for key, value in wanted.items()):
             return _do_nothing
         own = {k: v for name in VARIABLES for k, v in parse(os.environ.get(name, "")).items()}
@@ -138,7 +138,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
                 f"backend='{options.backend}' must be chosen before torch is imported. Set "
                 f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
             )
-        if not switches.set_allocator(text({**now, **wanted})):
+        if not process_settings.set_allocator(text({**now, **wanted})):
             raise Refusal(
                 "this version of torch cannot change its allocator's settings at runtime. Set "
                 f"{VARIABLES[0]}={text(wanted)} in the environment before the process starts."
@@ -155,18 +155,18 @@ def _do_nothing() -> None:
 
 
 def _restore(settings: str) -> None:
-    switches.set_allocator(settings)
+    process_settings.set_allocator(settings)
 
 
 def proof(options: Options) -> Proof:
-    if not switches.cuda_has_begun():
+    if not process_settings.cuda_has_begun():
         return Proof("no_effect", "the run used no CUDA device")
-    backend = switches.allocator_backend()
+    backend = process_settings.allocator_backend()
     if backend != options.backend:
         return Proof("no_effect", f"the allocator's backend is {backend}")
     if options.backend != "native":
         return Proof("applied", f"the allocator's backend is {backend}")
-    said = switches.allocator_settings()
+    said = process_settings.allocator_settings()
     settings = parse(said or "")
     off = [key for key, value in torch_settings(options).items() if settings.get(key) != value]
     if said is not None and off:
@@ -175,7 +175,7 @@ def proof(options: Options) -> Proof:
         if said is None:
             return Proof("applied", "torch accepted the settings and does not report them")
         return Proof("applied", f"the allocator's settings are {said}")
-    grows, count = switches.expandable_segments()
+    grows, count = process_settings.expandable_segments()
     if grows == 0:
         return Proof("no_effect", f"none of {count} GPU memory segments is expandable")
     return Proof("applied", f"{grows} of {count} GPU memory segments are expandable")

@@ -15,7 +15,7 @@ Source         PyTorch documentation, torch.backends.cudnn.benchmark; cuDNN deve
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
@@ -40,7 +40,7 @@ def apply(target: ProcessTarget) -> ProcessTarget:
     def switch() -> Callable[[], None]:
         import torch
 
-        if target.device != "cuda" or not switches.has_cuda():
+        if target.device != "cuda" or not process_settings.has_cuda():
             raise Refusal(
                 f"no CUDA device is in use (device='{target.device}'). Train on a CUDA GPU to use "
                 "cudnn_benchmark, or use a plan without it."
@@ -68,11 +68,11 @@ def proof(target: ProcessTarget) -> Proof:
 
     if not torch.backends.cudnn.benchmark:
         return Proof("no_effect", "the script set torch.backends.cudnn.benchmark to False")
-    if not switches.cuda_has_begun():
+    if not process_settings.cuda_has_begun():
         return Proof("no_effect", "the run used no CUDA device")
     if "cudnn_benchmark" not in target.notes:
         # Once: a process is asked after every turn of a race, and a search takes memory.
-        target.notes["cudnn_benchmark"] = switches.kernels_of_convolutions(target.device)
+        target.notes["cudnn_benchmark"] = process_settings.kernels_of_convolutions(target.device)
     first, later = target.notes["cudnn_benchmark"]
     kernels = f"a convolution of a new shape ran {first} kernels, then {later}"
     if first <= later:

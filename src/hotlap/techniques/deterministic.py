@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
 _VARIABLE, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
@@ -69,8 +69,8 @@ def _set(options: Options, device: str) -> Callable[[], None]:
         else:
             os.environ[_VARIABLE] = workspace
 
-    if device == "cuda" and switches.cuda_has_begun():
-        refused = switches.refused_product(device)
+    if device == "cuda" and process_settings.cuda_has_begun():
+        refused = process_settings.refused_product(device)
         if refused is not None:
             undo()
             raise Refusal(

@@ -24,14 +24,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 from hotlap.trace.paging import MANY, Paging
 
 VARIABLES = {
     "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(switches.TRIM_NEVER),
+    "MALLOC_TRIM_THRESHOLD_": str(process_settings.TRIM_NEVER),
 }
 _OTHERS = ("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -55,7 +55,7 @@ def apply(target: ProcessTarget) -> ProcessTarget:
         target.environment.setdefault(name, value)
 
     def switch() -> Callable[[], None]:
-        if not switches.is_glibc():
+        if not process_settings.is_glibc():
             raise Refusal(
                 "this process uses another `malloc` than that of the GNU C library, for example "
                 "jemalloc by LD_PRELOAD. Unset LD_PRELOAD, or use a host with glibc."
@@ -66,7 +66,7 @@ def apply(target: ProcessTarget) -> ProcessTarget:
                     f"the environment variable {name}={os.environ[name]} is set, and hotlap does "
                     "not override it. Unset it to use host_allocator."
                 )
-        return switches.keep_freed_memory()
+        return process_settings.keep_freed_memory()
 
     paging = target.notes["host_allocator"] = Paging()
     target.switch = switch
@@ -75,7 +75,7 @@ def apply(target: ProcessTarget) -> ProcessTarget:
 
 
 def proof(target: ProcessTarget) -> Proof:
-    kept = switches.keeps_freed_memory()
+    kept = process_settings.keeps_freed_memory()
     if kept is not True:
         why = (
             "it was mapped separately, or returned to the system"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.techniques.record import Numerics, ProcessTarget, Proof, Refusal, Technique
 
@@ -55,17 +55,17 @@ def why_not(task: TaskFacts, host: Any, options: Options) -> str | None:
 
 def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
     def switch() -> Callable[[], None]:
-        before = switches.matmul_precision()
-        switches.set_matmul_precision(options.precision)
+        before = process_settings.matmul_precision()
+        process_settings.set_matmul_precision(options.precision)
         if _can_multiply(target):
-            error = switches.product_error(target.device)
+            error = process_settings.product_error(target.device)
             if error < _FLOAT32_ERROR:
-                switches.set_matmul_precision(before)
+                process_settings.set_matmul_precision(before)
                 raise Refusal(
                     f"precision='{options.precision}' {_as_before(target, error)}. Use a plan "
                     "without matmul_precision."
                 )
-        return lambda: switches.set_matmul_precision(before)
+        return lambda: process_settings.set_matmul_precision(before)
 
     target.switch = switch
     return target
@@ -73,7 +73,7 @@ def apply(target: ProcessTarget, options: Options) -> ProcessTarget:
 
 def _can_multiply(target: ProcessTarget) -> bool:
     """False before a script has chosen its CUDA device: a product would choose one for it."""
-    return target.device != "cuda" or switches.cuda_has_begun()
+    return target.device != "cuda" or process_settings.cuda_has_begun()
 
 
 def _as_before(target: ProcessTarget, error: float) -> str:
@@ -84,12 +84,12 @@ def _as_before(target: ProcessTarget, error: float) -> str:
 
 
 def proof(target: ProcessTarget, options: Options) -> Proof:
-    now = switches.matmul_precision()
+    now = process_settings.matmul_precision()
     if now != options.precision:
         return Proof("no_effect", f"the precision is `{now}` at the end: the script sets it")
     if not _can_multiply(target):
         return Proof("no_effect", "the run used no CUDA device")
-    error = switches.product_error(target.device)
+    error = process_settings.product_error(target.device)
     if error < _FLOAT32_ERROR:
         return Proof("no_effect", f"`{now}` {_as_before(target, error)}")
     return Proof(

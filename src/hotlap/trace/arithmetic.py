@@ -10,7 +10,7 @@ import torch
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotlap.host.caches import cache_bytes
+from hotlap.host.cpu_caches import cache_bytes
 from hotlap.trace.costs import StepCosts
 
 _STEPS = 3

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from hotlap.trace.statements import covers, tree_of
+from hotlap.trace.source.statements import covers, tree_of
 from hotlap.usercode import is_users
 
 _REFERENCES = 3

@@ -9,12 +9,12 @@ from types import FrameType
 import torch
 
 from hotlap.trace import frames
-from hotlap.trace.contents import count_filled, graph_of, newest_of, sizes_of
 from hotlap.trace.holders import Held, users_files
-from hotlap.trace.memory import MemoryLedger
+from hotlap.trace.memory_ledger import MemoryLedger
 from hotlap.trace.memory_schema import Growth
-from hotlap.trace.rebinding import line_that_rebinds, line_that_tests_length
-from hotlap.trace.statements import files_with, line_that_grows, line_that_removes
+from hotlap.trace.object_sizes import count_filled, graph_of, newest_of, sizes_of
+from hotlap.trace.source.rebinding import line_that_rebinds, line_that_tests_length
+from hotlap.trace.source.statements import files_with, line_that_grows, line_that_removes
 
 LEAST_GROWN = 3
 """Steps in each of which something must have grown."""

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from hotlap.trace import frames
-from hotlap.trace.contents import LEAVES, first_of, last_of, slots_of
+from hotlap.trace.object_sizes import LEAVES, first_of, last_of, slots_of
 from hotlap.usercode import is_hotlaps, is_users
 
 _MOST_OBJECTS = 100_000

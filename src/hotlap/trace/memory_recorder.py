@@ -15,8 +15,7 @@ from hotlap.trace import frames
 from hotlap.trace.device_memory import DeviceMemory
 from hotlap.trace.growing import GrowthFinder, numbers_of
 from hotlap.trace.holders import find_held
-from hotlap.trace.liveness import find_reader
-from hotlap.trace.memory import MemoryLedger
+from hotlap.trace.memory_ledger import MemoryLedger
 from hotlap.trace.memory_schema import (
     WARM_UP,
     CacheCall,
@@ -27,7 +26,8 @@ from hotlap.trace.memory_schema import (
     SequenceBatch,
 )
 from hotlap.trace.padding import measure_padding, names_of
-from hotlap.trace.statements import line_that_assigns
+from hotlap.trace.source.liveness import find_reader
+from hotlap.trace.source.statements import line_that_assigns
 
 STEPS = 10
 """Steps that are observed."""

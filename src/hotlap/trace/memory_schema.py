@@ -73,7 +73,7 @@ class Holding:
     """Event with which that pass of the loop began."""
     blocks: tuple[int, ...]
     reader: str = ""
-    """Who may read it after the pass, see `hotlap.trace.liveness.find_reader`."""
+    """Who may read it after the pass, see `hotlap.trace.source.liveness.find_reader`."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 
 from hotlap.host.probes import affinity
 from hotlap.trace import frames
-from hotlap.trace.statements import place_of_call
+from hotlap.trace.source.statements import place_of_call
 from hotlap.usercode import source_files
 
 

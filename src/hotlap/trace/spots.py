@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from hotlap.trace import frames
 from hotlap.trace.clock import FORWARD, OTHER, PhaseClock
 from hotlap.trace.lines import TEXT
-from hotlap.trace.loops import InnerLoop, loop_at
 from hotlap.trace.schema import PHASES, HotLine, Spot
-from hotlap.trace.statements import covers, tree_of
+from hotlap.trace.source.loops import InnerLoop, loop_at
+from hotlap.trace.source.statements import covers, tree_of
 from hotlap.usercode import is_hotlaps
 
 _EVERY_S = 0.01

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.track.findings import figures_of, side_by_side, subject_of
+from hotlap.track.kept_documents import figures_of, side_by_side, subject_of
 from hotlap.track.run_file import RunInfo
 from hotlap.track.runs import Run
 from hotlap.track.tracker import flatten

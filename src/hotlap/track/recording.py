@@ -8,7 +8,7 @@ from typing import Any
 
 from hotlap.errors import StorageError, UsageError
 from hotlap.plan import Plan
-from hotlap.track.followers import FollowerProcess, end_all
+from hotlap.track.follower_process import FollowerProcess, end_all
 from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN, RESUMED
 from hotlap.track.run_file import RunInfo, now, seconds_since, this_process

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hotlap.errors import MissingFile
-from hotlap.track.findings import read_findings
+from hotlap.track.kept_documents import read_findings
 from hotlap.track.metrics_file import METRICS, read_records
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record, valid_records
 from hotlap.track.run_file import RUN, RunInfo

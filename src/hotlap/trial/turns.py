@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.host.memory import resident_bytes
 from hotlap.trial.channel import Channel
 
@@ -141,12 +141,12 @@ class TurnClock:
 
 def _is_queued() -> bool:
     """True if steps are queued on a device: when one ends on the host says nothing then."""
-    return bool(switches.devices_in_use())
+    return bool(process_settings.devices_in_use())
 
 
 def _peak_bytes() -> int:
     """Return the most bytes held at once: on the devices, where steps are queued there."""
-    used = switches.devices_in_use()
+    used = process_settings.devices_in_use()
     if used:
         return sum(int(torch.cuda.max_memory_reserved(number)) for number in used)
     return resident_bytes()[1]
@@ -154,5 +154,5 @@ def _peak_bytes() -> int:
 
 def _synchronize() -> None:
     # A turn is timed as a whole; inside it nothing waits for a device.
-    for number in switches.devices_in_use():
+    for number in process_settings.devices_in_use():
         torch.cuda.synchronize(number)

@@ -10,7 +10,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from hotlap import rng
 from hotlap.trial.elements import Elements, Vector
-from hotlap.trial.numbers import IMPLEMENTATION
+from hotlap.trial.hyperparameters import IMPLEMENTATION
 
 ELEMENTS = 2048
 """Drawn of all tensors of an optimizer together."""

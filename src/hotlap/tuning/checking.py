@@ -8,7 +8,7 @@ from typing import Any
 from hotlap.errors import TrialError
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import watch
-from hotlap.lab.pairs import race
+from hotlap.lab.process_race import race
 from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from hotlap.errors import HotlapError
-from hotlap.lab.observing import Observation, WholeRun, predict_whole_run, watch
-from hotlap.lab.pairs import Race
+from hotlap.lab.observing import Observation, watch
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
+from hotlap.lab.whole_run import WholeRun, predict_whole_run
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer, answer

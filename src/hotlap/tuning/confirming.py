@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hotlap.lab.decisions import Decision
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.concluding import WORTH_CALLING
 from hotlap.tuning.live_races import LiveRaces, note_alone

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hotlap.errors import HotlapError
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import TIERS, Verdict
@@ -11,8 +11,8 @@ from hotlap.plan import Plan
 from hotlap.techniques import numerics_of
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
-from hotlap.tuning.saving import Saving, most_saving_first
 from hotlap.tuning.tuner import ACCEPT, Tuner
+from hotlap.tuning.whole_run_savings import Saving, most_saving_first
 
 _ENOUGH_STEPS = 0.5
 """The share of the steps that would be followed now which an earlier proof must have followed."""

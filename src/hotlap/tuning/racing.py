@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Race, race
+from hotlap.lab.process_race import Race, race
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import LOOKS_FASTER
 from hotlap.tuning.result import TrialRow

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from math import log
 
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio, paired_ratio
 from hotlap.plan import Plan
 

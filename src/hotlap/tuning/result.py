@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hotlap.lab.observing import WholeRun
 from hotlap.lab.statistics import Ratio, Spread
 from hotlap.lab.verdict import Verdict
+from hotlap.lab.whole_run import WholeRun
 from hotlap.plan import Plan
 from hotlap.plan.file import MeasuredOn, PlanFile, PlanVerdict, Speedup
 from hotlap.trace.schema import Trace
@@ -109,7 +109,7 @@ class Tuning:
     proven_plans: tuple[ProvenPlan, ...]
     trials: tuple[TrialRow, ...]
     techniques: tuple[Mapping[str, str], ...]
-    """{name, state, why}; the state is one of `noting.STATES`."""
+    """{name, state, why}; the state is one of `technique_notes.STATES`."""
     not_tried: tuple[str, ...]
     """Candidates that were in no race."""
     hints: tuple[HintAnswer, ...]

@@ -9,7 +9,7 @@ from hotlap import rules
 from hotlap.errors import UsageError, unknown_name
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation, watch
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
 from hotlap.lab.turn_lengths import late_age
@@ -33,10 +33,10 @@ from hotlap.tuning.proofs import prove
 from hotlap.tuning.racing import TWINS, arms_that_fit, looks_faster, race_plans, until_next
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import Tuning
-from hotlap.tuning.saving import savings
 from hotlap.tuning.technique_notes import NO_TIME_FOR_RACES
 from hotlap.tuning.time_plan import LEAST_HORIZON, has_time_for_age, plan_time
 from hotlap.tuning.tuner import ACCEPT, AIMS, WEAKEST, Progress, Tuner
+from hotlap.tuning.whole_run_savings import savings
 
 _OBSERVE_SHARE = 0.2
 _LONG_START_S = 20.0

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from hotlap.lab.check import Check
 from hotlap.lab.coverage import Limit
 from hotlap.lab.curves import LossCurves
-from hotlap.lab.observing import WholeRun
-from hotlap.lab.sampled_steps import Check
 from hotlap.lab.statistics import Ratio, Spread
 from hotlap.lab.verdict import Verdict
+from hotlap.lab.whole_run import WholeRun
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.decisions import Decision
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import figures, paired_ratio
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate

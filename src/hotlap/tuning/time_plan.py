@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 
-from hotlap.lab.observing import seconds_to_read
 from hotlap.lab.proving import NARROW_SAMPLES, SEED_STEPS
-from hotlap.lab.verdict import LEAST_SEEDS
+from hotlap.lab.run_checks import LEAST_SEEDS
+from hotlap.lab.whole_run import seconds_to_read
 from hotlap.trace.schema import Trace
 from hotlap.tuning.budget import Budget
 

@@ -11,9 +11,9 @@ from hotlap.cli.page import signed
 from hotlap.diagnosis.findings import Diagnosis, Mistake
 from hotlap.diagnosis.memory import MemoryDiagnosis
 from hotlap.host.facts import Host
+from hotlap.lab.check import Check
 from hotlap.lab.coverage import Limit
 from hotlap.lab.curves import loss_curves
-from hotlap.lab.sampled_steps import Check
 from hotlap.plan import Plan
 from hotlap.report import jsonout
 from hotlap.report.page.sources import document_of

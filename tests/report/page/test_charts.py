@@ -8,12 +8,12 @@ import pytest
 from hotlap.report.page.areas import draw_areas
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.curves import Curve, draw_curves, is_drawable
-from hotlap.report.page.figures import number, seconds, size
 from hotlap.report.page.history import MOST_POINTS, curve_of
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.svg import Scale, legend, lines_of, tick_words, ticks
 from hotlap.report.page.tuning import sections_of_tuning
 from hotlap.report.page.verdict import numbers_of
+from hotlap.report.page.wording import number, seconds, size
 from tests.report.page import documents
 from tests.report.page.parsing import read
 

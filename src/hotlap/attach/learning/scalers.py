@@ -6,7 +6,7 @@ from types import FrameType
 
 from hotlap.trace import frames
 from hotlap.trace.learning import ScalerFacts
-from hotlap.trace.statements import tree_of
+from hotlap.trace.source.statements import tree_of
 from hotlap.usercode import is_users
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

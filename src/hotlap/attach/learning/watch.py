@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from hotlap.attach.learning.batch_sizes import BatchSizes
-from hotlap.attach.learning.files import look_at_saved
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers

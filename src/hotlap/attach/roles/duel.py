@@ -6,8 +6,8 @@ A process in the role `observe` can go on as one, once it has been watched.
 from typing import Any
 
 from hotlap.attach.live import LiveTechniques
+from hotlap.attach.roles.loop_ends import LoopEnds
 from hotlap.attach.roles.observe import Watch
-from hotlap.attach.roles.race import LoopEnds
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.turns import Turns
 

@@ -14,7 +14,7 @@ from hotlap import nested
 from hotlap.trace.identity import IdentityTable
 from hotlap.trial import digest
 from hotlap.trial.comparing import compare_outputs
-from hotlap.trial.drawing import own_dtype, repeat_in_dtype
+from hotlap.trial.repeat_in_dtype import own_dtype, repeat_in_dtype
 
 COPY = -1
 """Stands for the place of a module that is a copy of one that is trained."""

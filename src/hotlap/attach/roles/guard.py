@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.roles.race import LoopEnds
+from hotlap.attach.roles.loop_ends import LoopEnds
 from hotlap.attach.roles.session import Part, Session
 from hotlap.trial.evidence import EVIDENCE, count_above, decide
 from hotlap.trial.turns import TurnClock, steps_of_turn

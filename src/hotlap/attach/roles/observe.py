@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from hotlap.attach.data_parallel import Wrappers, outside_of
+from hotlap.attach.data_parallel import Wrappers
 from hotlap.attach.on_ranks import exposed_ms, time_sums
+from hotlap.attach.outside_parameters import outside_of
 from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.seams import known_optimizers
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.task import TaskFacts
 from hotlap.trace import event_kinds, frames, store
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
@@ -83,7 +84,7 @@ class Watch(Part):
         self.wants_events = self._folder is not None
         # In a profile, or a proof, an operator of hotlap's own would be found.
         self.recorder.reads_losses = self.wants_events
-        self._may_capture = self.wants_events and switches.has_cuda()
+        self._may_capture = self.wants_events and process_settings.has_cuda()
         self._loaders: dict[int, WatchedLoader] = {}
         self._iterators: list[tuple[weakref.ref[Any], weakref.ref[Any]]] = []
         self._last_loader: WatchedLoader | None = None
@@ -236,7 +237,7 @@ class Watch(Part):
             self.recorder.events.note(self.recorder.steps, kind)
 
     def step_begins(self, optimizer: Any) -> None:
-        if self._may_capture and switches.is_capturing():
+        if self._may_capture and process_settings.is_capturing():
             # It would be waited for in vain: a replay calls no optimizer.
             self._session.channel.send("refused", error=_CAPTURED)
         stepper = self.steppers.find(optimizer)
@@ -341,7 +342,7 @@ class Watch(Part):
             if planned is None:
                 planned, why = plan_by_rounds(self._rounds, self._loops) or (planned, why)
         page_faults, system_ms = self.recorder.paging.step_means()
-        device_bytes, device_room = switches.memory_of_process()
+        device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=device_of(self.roots),
             threads=torch.get_num_threads(),

@@ -11,8 +11,8 @@ from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.repetition import Findings, Gradients, Repetition, Step
 from hotlap.attach.roles.sampling import copy_for_storage
 from hotlap.attach.roles.session import Part, Session
-from hotlap.trial.drawing import own_dtype
-from hotlap.trial.ways import EXACT
+from hotlap.trial.repeat_in_dtype import own_dtype
+from hotlap.trial.repetition_ways import EXACT
 
 
 class AtOwnPlace(Part):

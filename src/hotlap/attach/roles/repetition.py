@@ -23,8 +23,8 @@ from hotlap.attach.roles.session import Session
 from hotlap.attach.seams import known_optimizers
 from hotlap.rng import set_rng_states
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
-from hotlap.trial.drawing import own_dtype, repeat_in_dtype
-from hotlap.trial.ways import EXACT, LAID_OUT, PLAIN, ways_of
+from hotlap.trial.repeat_in_dtype import own_dtype, repeat_in_dtype
+from hotlap.trial.repetition_ways import EXACT, LAID_OUT, PLAIN, ways_of
 
 Gradients = dict[str, torch.Tensor | None]
 Step = tuple[list[Gradients], dict[str, torch.Tensor]]

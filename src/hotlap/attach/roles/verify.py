@@ -18,7 +18,7 @@ from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
-from hotlap.trial.numbers import group_hyperparameters
+from hotlap.trial.hyperparameters import group_hyperparameters
 from hotlap.trial.update_follower import follower_of
 
 

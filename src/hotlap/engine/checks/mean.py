@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.checks.evaluation_guard import evaluation_mode
+from hotlap.engine.evaluation_guard import evaluation_mode
 from hotlap.errors import UsageError
 from hotlap.nested import flatten_into, rebuild
 

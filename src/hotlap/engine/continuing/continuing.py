@@ -13,7 +13,7 @@ from hotlap.engine.continuing.schedule import (
     check_schedule,
     load_schedule,
 )
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.weights import load_weights
 from hotlap.errors import HotlapError, UsageError
 

@@ -20,7 +20,7 @@ from hotlap.engine.state.equality import is_same
 from hotlap.engine.state.fitting_optimizer import state_like, wrong_groups, wrong_states
 from hotlap.engine.state.optimizer import load_optimizer, names_by_id
 from hotlap.errors import UsageError
-from hotlap.trial.numbers import IMPLEMENTATION
+from hotlap.trial.hyperparameters import IMPLEMENTATION
 
 _LABELS = ("params", "param_names", "name")
 """Entries of a group that decide nothing."""

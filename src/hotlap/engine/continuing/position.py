@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.errors import UsageError
 from hotlap.task import Task
 

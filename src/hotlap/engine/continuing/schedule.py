@@ -9,9 +9,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from hotlap.checkpoint.codec import encode
 from hotlap.checkpoint.foreign_run import ForeignRun
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.content import Position
 from hotlap.engine.state.equality import is_same
 from hotlap.engine.state.fitting import wrong_table
+from hotlap.engine.state.position import Position
 from hotlap.errors import UsageError
 
 _MOVING = (

@@ -10,7 +10,7 @@ import torch
 
 from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.foreign import fit_to_model, is_foreign, read_foreign
-from hotlap.engine.state.saving import find
+from hotlap.engine.state.finding import find
 from hotlap.engine.state.weights import extra_of
 from hotlap.errors import MissingFile
 

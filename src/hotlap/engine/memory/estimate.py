@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hotlap.engine.memory.ledger import Peak
+from hotlap.engine.memory.rank_bytes import Held, predict_for
 from hotlap.engine.memory.rehearsal import (
     LargestBatch,
     Rehearsal,
@@ -15,7 +16,6 @@ from hotlap.engine.memory.rehearsal import (
     largest_batches,
     rehearse,
 )
-from hotlap.engine.memory.shares import Held, predict_for
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.memory.place import DevicePlace
 from hotlap.host.memory import available_bytes

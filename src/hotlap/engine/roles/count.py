@@ -1,7 +1,7 @@
 """Role `count` of a recipe: what one of its steps computes."""
 
 from hotlap.engine.roles.trial import Trial
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.trace.arithmetic import StepCounter
 
 

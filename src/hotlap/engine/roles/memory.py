@@ -13,7 +13,7 @@ import torch
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.trial import Trial
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.task import Task
 from hotlap.trace.memory_recorder import LEAST_STEPS, STEPS, MemoryRecorder
 from hotlap.trace.memory_schema import SNAPSHOT, MemoryTrace

@@ -13,8 +13,8 @@ from hotlap.engine.checks.splitting import why_not_smaller
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.memory.limit import Limit, asked_for, enforce, limit_of, ran_out
 from hotlap.engine.roles.trial import Trial, leave
-from hotlap.engine.run import StepDone, steps_of
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
+from hotlap.engine.steps import StepDone, steps_of
 from hotlap.errors import RunError
 from hotlap.plan import Plan
 from hotlap.usercode import imported_files

@@ -11,7 +11,7 @@ import torch
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.trial import Trial
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 from hotlap.trace.profiler_window import ProfilerWindow
 from hotlap.trace.regions import PhaseRegions

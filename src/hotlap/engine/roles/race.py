@@ -1,7 +1,7 @@
 """Role `race` of a recipe: the engine trains in turns of as many steps as it is told."""
 
 from hotlap.engine.roles.trial import Trial, leave
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.trial.turns import Turns
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from hotlap.checkpoint.read import Checkpoint, why_passed
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.content import Position, restore
+from hotlap.engine.state.content import restore
+from hotlap.engine.state.finding import find, is_step
 from hotlap.engine.state.fitting import check_fits
-from hotlap.engine.state.saving import find, is_step
+from hotlap.engine.state.position import Position
 from hotlap.errors import CheckpointCorrupt, HotlapError
 
 

@@ -1,6 +1,6 @@
 """Collects a run's whole state for a checkpoint, and restores it; `Position`: step and epoch."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -10,22 +10,11 @@ from hotlap.checkpoint.layout import Tensors
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.optimizer import capture_optimizer, load_optimizer
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
+from hotlap.engine.state.rank_parts import mark_parts
 from hotlap.engine.state.same_task import check_same, fingerprint
-from hotlap.engine.state.sharded import mark_parts
 from hotlap.engine.state.weights import extra_of, load_buffers, load_weights, unsaved_buffers
-
-
-@dataclass(frozen=True)
-class Position:
-    """How far a run has come."""
-
-    step: int = 0
-    """Optimizer steps done."""
-    epoch: int = 0
-    """The epoch that the next step belongs to, from 0."""
-    in_epoch: int = 0
-    """Steps of it that are done."""
 
 
 def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any]]:

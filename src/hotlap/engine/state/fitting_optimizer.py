@@ -11,7 +11,7 @@ from hotlap.checkpoint.codec import decode
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.equality import is_alike, is_same
 from hotlap.engine.state.optimizer import PART, VALUE, names_by_id
-from hotlap.trial.numbers import IMPLEMENTATION
+from hotlap.trial.hyperparameters import IMPLEMENTATION
 
 log = logging.getLogger("hotlap")
 

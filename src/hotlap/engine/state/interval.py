@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.errors import UsageError
 
 _EVERY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>|steps?|epochs?|s|m|h)", re.ASCII)

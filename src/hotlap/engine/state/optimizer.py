@@ -9,9 +9,9 @@ from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.distributed.shares import is_share
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.sharded import VALUE, local_part
+from hotlap.engine.state.rank_parts import VALUE, local_part
 from hotlap.errors import UsageError
-from hotlap.trial.numbers import IMPLEMENTATION
+from hotlap.trial.hyperparameters import IMPLEMENTATION
 
 PART = "#"
 """Between the name of a state and that of one of its parts."""

@@ -1,33 +1,32 @@
 """`Saver`: when and where a run is saved, and the newest checkpoint to resume from."""
 
 import logging
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hotlap.checkpoint.files import check_path, make_folder, why_unwritable
+from hotlap.checkpoint.files import make_folder, why_unwritable
 from hotlap.checkpoint.layout import Tensors, own_tensors
 from hotlap.checkpoint.litter import clear_away
 from hotlap.checkpoint.lock import Lock
-from hotlap.checkpoint.read import Checkpoint, find_newest, read
+from hotlap.checkpoint.read import Checkpoint
 from hotlap.checkpoint.shards import Piece, holds_pieces, join, local_of
-from hotlap.checkpoint.write import MANIFEST, STEP, commit, committed_steps, not_a_step, step_name
+from hotlap.checkpoint.write import STEP, commit, committed_steps, not_a_step, step_name
 from hotlap.checkpoint.write_shards import Commit, commit_shards
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.agreeing import agree_on_parts
+from hotlap.engine.state.content import capture
+from hotlap.engine.state.finding import CHECKPOINTS
 from hotlap.engine.state.interval import Every, Interval
 from hotlap.engine.state.optimizer import trained_names
-from hotlap.engine.state.parts import agree_on_parts
-from hotlap.engine.state.validity import LISTED, check, is_usable, listing, not_finite
-from hotlap.errors import MissingFile, StorageError, UsageError
+from hotlap.engine.state.position import Position
+from hotlap.engine.state.validity import LISTED, is_usable, listing, not_finite
+from hotlap.errors import StorageError, UsageError
 
 log = logging.getLogger("hotlap")
-
-CHECKPOINTS = "ckpt"
 
 
 class Saver:
@@ -265,100 +264,7 @@ def _not_finite(tensors: Tensors, trained: set[str]) -> str | None:
     return not_finite(held["model"], trained) or not_finite(held["optimizer"], set())
 
 
-def run_folder(given: str | Path) -> Path:
-    """Return a run's folder as a path, after a look whether there can be such a folder.
-
-    Raises:
-        UsageError: it is empty, or no file system takes the name.
-    """
-    if not str(given):
-        raise UsageError("run_dir='' is empty. Expected: the path of a folder.")
-    check_path(Path(given))
-    return Path(given)
-
-
 def check_keep(keep: Any) -> None:
     """Refuse a number of steps that cannot be kept."""
     if type(keep) is not int or keep < 1:
         raise UsageError(f"keep={keep!r} is not valid. Expected: an integer of at least 1.")
-
-
-def find(
-    resume: str, run_dir: Path | None, *, before: Path | None = None, unfit: tuple[str, ...] = ()
-) -> tuple[Checkpoint | None, list[str]]:
-    """Return the checkpoint to go on from, and why newer ones were passed over.
-
-    With `auto` it is None where nothing was saved yet, so that the same command starts a run and
-    goes on with it.
-
-    Args:
-        resume: a folder `step-...`, a run's folder, or `auto` for the newest of `run_dir`.
-        run_dir: the run's folder.
-        before: only steps before this one.
-        unfit: why that one, and others behind it, were of no use.
-
-    Raises:
-        UsageError: `auto` without a run's folder.
-        MissingFile: there is no checkpoint where one was named, or none that could be used.
-        CheckpointCorrupt: the one that was named is not what its manifest says, or is no step of
-            a run.
-    """
-    if resume == "auto":
-        if run_dir is None:
-            raise UsageError(
-                "--resume auto needs a run's folder to look for checkpoints in. Pass --run-dir "
-                "FOLDER."
-            )
-        folder = run_dir
-    else:
-        folder = Path(resume)
-        if is_step(folder):
-            named = read(folder)
-            check(named)
-            return named, []
-    found, passed = find_newest(
-        folder / CHECKPOINTS, check, before=None if before is None else before.name
-    )
-    if found is None and (passed or unfit or resume != "auto"):
-        raise MissingFile(_why_none(folder, [*unfit, *passed]))
-    return found, passed
-
-
-def _why_none(folder: Path, problems: Sequence[str]) -> str:
-    if not problems:
-        return (
-            f"'{folder}' holds no checkpoint. Expected: a run's folder, or a folder `step-...` in "
-            "it."
-        )
-    return (
-        f"'{folder}' holds no usable checkpoint: {'; '.join(problems)}. Use the recipe and the "
-        "plan that the run was started with, or the folder of another run."
-    )
-
-
-def name_newest(error: Exception, run_dir: Path | None) -> None:
-    """Note on an error the newest checkpoint of a run that ends with it, if there is one."""
-    steps = [] if run_dir is None else committed_steps(run_dir / CHECKPOINTS)
-    if steps:
-        error.add_note(f"hotlap train: the newest checkpoint is '{steps[-1]}'.")
-
-
-def is_step(folder: Path) -> bool:
-    """True if that names one step and no run: a copy of a step may have any name."""
-    # A run may be called `step-...`.
-    return STEP.fullmatch(folder.name) is not None or os.path.lexists(folder / MANIFEST)
-
-
-def run_of(step: Path) -> Path:
-    """Return the folder of the run that a step belongs to.
-
-    Raises:
-        UsageError: it lies in none.
-    """
-    root = step.absolute().parent
-    if root.name != CHECKPOINTS:
-        raise UsageError(
-            f"checkpoint '{step}' is not in a run's folder (RUN/{CHECKPOINTS}/step-...), so there "
-            "is no folder for new checkpoints. Pass one with --run-dir."
-        )
-    return root.parent

@@ -10,7 +10,7 @@ import torch
 
 from hotlap.checkpoint.codec import decode
 from hotlap.checkpoint.read import Checkpoint, read
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.errors import CheckpointCorrupt, MissingFile
 
 LISTED = "tensors"

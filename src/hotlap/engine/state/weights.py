@@ -7,7 +7,7 @@ import torch
 
 from hotlap.checkpoint.codec import decode
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.sharded import local_part
+from hotlap.engine.state.rank_parts import local_part
 
 
 def unsaved_buffers(built: BuiltRun) -> dict[str, torch.Tensor]:

@@ -9,16 +9,16 @@ from hotlap.engine.step.async_decision import AsyncDecision
 from hotlap.engine.step.device_decision import DeviceDecision
 from hotlap.engine.step.graph import CapturedGraph
 from hotlap.engine.step.host_decision import HostDecision
-from hotlap.engine.step.parts import Attempt, Decision, Step
 from hotlap.engine.step.passes import Passes
 from hotlap.engine.step.rank_sum import RankSum
 from hotlap.engine.step.sharded_sum import ShardedSum
+from hotlap.engine.step.step import Attempt, Decision, Step
 from hotlap.engine.step.update import Update
 from hotlap.task import Task
 from hotlap.techniques import StepTarget
 
 Place = Literal["host", "async", "device"]
-"""Where it is decided whether an update is taken, see `hotlap.engine.step.parts`."""
+"""Where it is decided whether an update is taken, see `hotlap.engine.step.step`."""
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hotlap.engine.step.parts import Step
+from hotlap.engine.step.step import Step
 
 _WATCHED_STEPS = 2
 """Steps after which it is known whether the run draws from Python's and NumPy's generators."""

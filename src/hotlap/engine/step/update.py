@@ -16,7 +16,7 @@ from hotlap.techniques import StepTarget
 class Update:
     """Zeroes, unscales and clips gradients, and steps the optimizer.
 
-    Whether it steps is decided elsewhere, see `hotlap.engine.step.parts`.
+    Whether it steps is decided elsewhere, see `hotlap.engine.step.step`.
 
     Args:
         model: whose running statistics are put back where an update is left out.

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from hotlap.report.page import figures
+from hotlap.diagnosis.findings import UNDECIDED
+from hotlap.report.page import wording
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.phases import blocks_of_phases, blocks_of_timeline
@@ -20,9 +21,6 @@ from hotlap.report.page.view import (
     list_of,
     part_of,
 )
-
-_UNDECIDED = "Undecided: "
-"""How the reason of a suspect begins that was tried, without a result."""
 
 
 def page_of_diagnosis(document: Document) -> Page:
@@ -44,7 +42,7 @@ def answer_of_diagnosis(document: Document) -> str:
     phases = part_of(document, "phases")
     total = sum(phases.values()) or 1.0
     largest = max(phases, key=lambda name: phases[name], default="")
-    words = f"A step takes {figures.ms(mean)}"
+    words = f"A step takes {wording.ms(mean)}"
     if largest:
         words += f"; {phases[largest] / total:.0%} of it is {_in_words(largest)}"
     words += ". "
@@ -53,7 +51,7 @@ def answer_of_diagnosis(document: Document) -> str:
         first = findings[0]
         words += (
             f"The largest measured cause, {first['rule']} at {first['where']}, costs "
-            f"{figures.ms(first['cost_ms'])} of it."
+            f"{wording.ms(first['cost_ms'])} of it."
         )
     elif list_of(document, "suspects"):
         words += "No cause was measured; what is suspected is listed below."
@@ -72,19 +70,19 @@ def _in_words(phase: str) -> str:
 
 def _facts(document: Document) -> list[Fact]:
     step, limits = part_of(document, "step_ms"), part_of(document, "limits")
-    spread = f"5 to 95 %: {figures.number(step.get('low'))} to {figures.number(step.get('high'))}"
+    spread = f"5 to 95 %: {wording.number(step.get('low'))} to {wording.number(step.get('high'))}"
     facts = [
-        Fact("a step takes, on average", figures.ms(step.get("mean")), spread),
-        Fact("median", figures.ms(step.get("median")), f"{figures.number(step.get('n'))} steps"),
+        Fact("a step takes, on average", wording.ms(step.get("mean")), spread),
+        Fact("median", wording.ms(step.get("median")), f"{wording.number(step.get('n'))} steps"),
     ]
-    if figures.is_number(document.get("noise_floor")):
+    if wording.is_number(document.get("noise_floor")):
         words = "a cost below that is not told apart"
         facts.append(
-            Fact("identical runs differ by", figures.percent(document["noise_floor"]), words)
+            Fact("identical runs differ by", wording.percent(document["noise_floor"]), words)
         )
-    if figures.is_number(limits.get("least_step_ms")):
+    if wording.is_number(limits.get("least_step_ms")):
         words = "at the highest rates measured here"
-        facts.append(Fact("this machine's limit", figures.ms(limits["least_step_ms"]), words))
+        facts.append(Fact("this machine's limit", wording.ms(limits["least_step_ms"]), words))
     return facts
 
 
@@ -119,7 +117,7 @@ def _step(document: Document) -> Section:
         (
             str(each.get("phase")),
             str(each.get("where")),
-            figures.percent(each.get("share")),
+            wording.percent(each.get("share")),
             str(each.get("text") or ""),
         )
         for each in list_of(document, "lines")
@@ -135,14 +133,14 @@ def _causes(document: Document) -> Section:
     step, floor = part_of(document, "step_ms").get("mean"), document.get("noise_floor")
     blocks: list[Block] = []
     if findings:
-        noise = floor * step if figures.is_number(floor) and figures.is_number(step) else None
+        noise = floor * step if wording.is_number(floor) and wording.is_number(step) else None
         rows = [
             Interval(
                 f"{place}. {each.get('rule')}",
                 each["cost_ms"],
                 each["low"],
                 each["high"],
-                f"{figures.ms(each['cost_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
+                f"{wording.ms(each['cost_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
                 each["low"] > (noise or 0.0),
             )
             for place, each in enumerate(findings, 1)
@@ -156,13 +154,13 @@ def _causes(document: Document) -> Section:
             )
         )
     for place, each in enumerate(findings, 1):
-        cost = f"costs {figures.ms(each['cost_ms'])} a step"
-        share = f", {each['cost_ms'] / step:.0%} of it" if figures.is_number(step) and step else ""
-        most = f", at most {figures.ms(each.get('at_most_ms'))}"
+        cost = f"costs {wording.ms(each['cost_ms'])} a step"
+        share = f", {each['cost_ms'] / step:.0%} of it" if wording.is_number(step) and step else ""
+        most = f", at most {wording.ms(each.get('at_most_ms'))}"
         interval = f" (interval {each['low']:.2f} to {each['high']:.2f} ms{most})"
         parts = [*_parts(each, "evidence", "remedy", "numerics", "confidence")]
         if each.get("plan"):
-            parts.append(("plan", figures.plan(each["plan"])))
+            parts.append(("plan", wording.plan(each["plan"])))
         blocks.append(
             Card(
                 f"{place}.",
@@ -182,7 +180,7 @@ def _causes(document: Document) -> Section:
 
 
 def _parts(each: Document, *names: str) -> Sequence[tuple[str, str]]:
-    return [(name, figures.ended(each[name])) for name in names if each.get(name)]
+    return [(name, wording.ended(each[name])) for name in names if each.get(name)]
 
 
 def _suspects(document: Document) -> list[Section]:
@@ -192,17 +190,17 @@ def _suspects(document: Document) -> list[Section]:
 
 
 def _suspect(each: Document) -> Card:
-    why = figures.ended(each.get("why"))
+    why = wording.ended(each.get("why"))
     # What was tried without a result says so itself.
-    state = "undecided" if why.startswith(_UNDECIDED) else "not measured"
+    state = "undecided" if why.startswith(UNDECIDED) else "not measured"
     return Card(
         "? suspected",
         str(each.get("rule")),
-        f"at most {figures.ms(each.get('at_most_ms'))} a step, {state}",
+        f"at most {wording.ms(each.get('at_most_ms'))} a step, {state}",
         str(each.get("where")),
         [
             *_parts(each, "evidence"),
-            (state, why.removeprefix(_UNDECIDED)),
+            (state, why.removeprefix(UNDECIDED)),
             *_parts(each, "remedy"),
         ],
     )
@@ -211,8 +209,8 @@ def _suspect(each: Document) -> Card:
 def _opportunities(document: Document) -> list[Section]:
     rows = [
         (
-            figures.plan({each.get("technique"): each.get("options")}),
-            f"{figures.ms(each['saves_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
+            wording.plan({each.get("technique"): each.get("options")}),
+            f"{wording.ms(each['saves_ms'])} ({each['low']:.2f} to {each['high']:.2f})",
             str(each.get("numerics")),
         )
         for each in list_of(document, "opportunities")
@@ -226,29 +224,29 @@ def _limits(document: Document) -> Section:
     limits = part_of(document, "limits")
     blocks: list[Block] = []
     least, takes = limits.get("least_step_ms"), part_of(document, "step_ms").get("median")
-    if figures.is_number(least):
+    if wording.is_number(least):
         blocks.append(
             Text(
-                f"In these formats a step could not run faster than {figures.ms(least)} on this "
-                f"machine; it takes {figures.ms(takes)} (median)."
+                f"In these formats a step could not run faster than {wording.ms(least)} on this "
+                f"machine; it takes {wording.ms(takes)} (median)."
             )
         )
     rates = part_of(limits, "ceilings")
     rows = [
-        ("operations of a step", figures.number(limits.get("flops"))),
-        ("computing them takes at least", figures.ms(limits.get("computing_ms"))),
-        ("state to read and write", figures.size(limits.get("state_bytes"))),
-        ("moving it takes at least", figures.ms(limits.get("moving_ms"))),
-        ("FLOPs utilization", figures.percent(limits.get("flops_utilization"))),
-        ("float32 products", f"{figures.number(rates.get('fp32_gflops'))} GFLOP/s"),
-        ("bfloat16 products", f"{figures.number(rates.get('bf16_gflops'))} GFLOP/s"),
-        ("copies", f"{figures.number(rates.get('copy_gb_s'))} GB/s"),
+        ("operations of a step", wording.number(limits.get("flops"))),
+        ("computing them takes at least", wording.ms(limits.get("computing_ms"))),
+        ("state to read and write", wording.size(limits.get("state_bytes"))),
+        ("moving it takes at least", wording.ms(limits.get("moving_ms"))),
+        ("FLOPs utilization", wording.percent(limits.get("flops_utilization"))),
+        ("float32 products", f"{wording.number(rates.get('fp32_gflops'))} GFLOP/s"),
+        ("bfloat16 products", f"{wording.number(rates.get('bf16_gflops'))} GFLOP/s"),
+        ("copies", f"{wording.number(rates.get('copy_gb_s'))} GB/s"),
     ]
-    known = [row for row in rows if figures.NOTHING not in row[1]]
+    known = [row for row in rows if wording.NOTHING not in row[1]]
     if known:
         blocks.append(Table(("limit", "value"), known, "How that was calculated"))
     if limits.get("why_unknown"):
-        blocks.append(Text(figures.sentence(f"not known: {limits['why_unknown']}")))
+        blocks.append(Text(wording.sentence(f"not known: {limits['why_unknown']}")))
     return Section("The limits of this machine", blocks)
 
 
@@ -259,8 +257,8 @@ def _basis(document: Document) -> Section:
         sure = f"(confidence {anchor.get('confidence')})"
         items.append(f"Steps were recognised by {anchor.get('kind')} {sure}.")
     if document.get("planned_steps") is not None:
-        items.append(f"The run takes {figures.number(document['planned_steps'])} steps.")
-    items += [figures.sentence(note) for note in list_of(document, "notes")]
+        items.append(f"The run takes {wording.number(document['planned_steps'])} steps.")
+    items += [wording.sentence(note) for note in list_of(document, "notes")]
     items += [
         f"Trials could still have changed: {line}" for line in list_of(document, "unprotected")
     ]

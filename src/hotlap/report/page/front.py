@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve, draw_curves
 from hotlap.report.page.view import (
     Block,
@@ -41,7 +41,7 @@ def section_of_front(document: Document) -> Section:
     rows = [
         (
             str(each.get("number")),
-            *(figures.number(part_of(each, "values").get(name)) for name in names),
+            *(wording.number(part_of(each, "values").get(name)) for name in names),
             *(_words(parameters.get(each.get("number"), {}).get(name)) for name in columns),
         )
         for each in front
@@ -58,7 +58,7 @@ def section_of_front(document: Document) -> Section:
 
 def _words(value: Any) -> str:
     if isinstance(value, int | float):
-        return figures.number(value)
+        return wording.number(value)
     return "" if value is None else str(value)
 
 
@@ -68,8 +68,8 @@ def _compared(each: Document) -> list[tuple[str, ...]]:
             str(each.get("number")),
             str(name),
             str(found["verdict"]),
-            figures.number(found["gain"]),
-            f"{figures.number(found['low'])} to {figures.number(found['high'])}",
+            wording.number(found["gain"]),
+            f"{wording.number(found['low'])} to {wording.number(found['high'])}",
         )
         for name, found in part_of(each, "comparisons").items()
         if found is not None
@@ -85,7 +85,7 @@ def _chart(document: Document, first: str, other: str) -> Chart:
         for trial in list_of(document, "trials")
         if str(rungs[-1] if rungs else "") in part_of(trial, "rungs")
         for values in [part_of(trial, "values")]
-        if figures.is_number(values.get(first)) and figures.is_number(values.get(other))
+        if wording.is_number(values.get(first)) and wording.is_number(values.get(other))
     ]
     on_it = sorted((x, y) for x, y, is_on_it in points if is_on_it)
     off_it = [(x, y) for x, y, is_on_it in points if not is_on_it]
@@ -95,5 +95,5 @@ def _chart(document: Document, first: str, other: str) -> Chart:
         curves.append(Curve("beaten in everything by one", xs, ys, style=1, has_line=False))
     title = f"{first} over {other} of the trials that were trained to the end"
     return Chart.of(
-        lambda width: draw_curves(curves, width, other, first, title), figures.sentence(title)
+        lambda width: draw_curves(curves, width, other, first, title), wording.sentence(title)
     )

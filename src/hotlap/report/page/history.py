@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve
 from hotlap.report.page.view import Document, list_of, part_of
 
@@ -29,7 +29,7 @@ def curve_of(
     each = max(1, -(-len(values) // MOST_POINTS))
     bins = [values[at : at + each] for at in range(0, len(values), each)]
     xs = [places[min(at + each, len(places)) - 1] for at in range(0, len(places), each)]
-    known = [[value for value in row if figures.is_number(value)] for row in bins]
+    known = [[value for value in row if wording.is_number(value)] for row in bins]
     ys = [sum(row) / len(row) if len(row) == len(bins[k]) else None for k, row in enumerate(known)]
     if each == 1:
         return Curve(name, xs, ys, style=style)
@@ -43,7 +43,7 @@ def in_mib(found: Document, name: str) -> tuple[Document, str]:
     """Return a curve and its words; what is counted in bytes is shown in MiB."""
     if not name.endswith("_bytes"):
         return found, name
-    values = [value / 2**20 if figures.is_number(value) else None for value in values_of(found)]
+    values = [value / 2**20 if wording.is_number(value) else None for value in values_of(found)]
     return {**found, "values": values}, f"{name.removesuffix('_bytes')}, MiB"
 
 

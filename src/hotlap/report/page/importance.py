@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hotlap.report.page.figures import is_number
+from hotlap.report.page.wording import is_number
 
 _GROUPS = 3
 """Groups that the values of a number are divided into: enough to see a best value in the middle."""

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from hotlap.report.page import figures
-from hotlap.report.page.compared import answer_of_compared, sections_of_compared
+from hotlap.report.page import wording
 from hotlap.report.page.diagnosis import answer_of_diagnosis, sections_of_diagnosis
 from hotlap.report.page.machine import made_by
 from hotlap.report.page.memory import answer_of_memory, sections_of_memory
 from hotlap.report.page.tuning import answer_of_tuning, sections_of_tuning
+from hotlap.report.page.two_plans import answer_of_compared, sections_of_compared
 from hotlap.report.page.view import Block, Code, Document, Section, Table, Text, part_of
-from hotlap.track.findings import side_by_side
+from hotlap.track.kept_documents import side_by_side
 
 
 class _Kind(NamedTuple):
@@ -68,7 +68,7 @@ def _value(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name.endswith("_bytes"):
-        return figures.size(value)
+        return wording.size(value)
     if name.endswith("_ms"):
-        return figures.ms(value)
-    return figures.number(value) if figures.is_number(value) else str(value)
+        return wording.ms(value)
+    return wording.number(value) if wording.is_number(value) else str(value)

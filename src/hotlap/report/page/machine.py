@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.view import Block, Code, Document, Section, Table, Text, part_of
 
 _VERSIONS = (
@@ -38,12 +38,12 @@ def _hardware(host: Mapping[str, Any]) -> list[tuple[str, str]]:
         cores = f", {host['cores']} cores usable" if host.get("cores") else ""
         rows.append(("CPU", f"{host['cpu']}{cores}"))
     if host.get("memory_bytes"):
-        rows.append(("memory", figures.size(host["memory_bytes"])))
+        rows.append(("memory", wording.size(host["memory_bytes"])))
     for gpu in host.get("gpus") or ():
-        rows.append(("GPU", f"{gpu.get('name')}, {figures.size(gpu.get('memory_bytes'))}"))
+        rows.append(("GPU", f"{gpu.get('name')}, {wording.size(gpu.get('memory_bytes'))}"))
     if host.get("omp_num_threads"):
         rows.append(("OMP_NUM_THREADS", str(host["omp_num_threads"])))
-    if figures.is_number(host.get("busy_cores")):
+    if wording.is_number(host.get("busy_cores")):
         words = f"{host['busy_cores']:.1f} cores were busy with other processes at the start"
         rows.append(("load", words))
     return rows

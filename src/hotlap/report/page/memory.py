@@ -1,6 +1,6 @@
 """The HTML page of `hotlap diagnose --memory`: where memory goes, what takes it needlessly."""
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.memory_chart import draw_memory
@@ -44,7 +44,7 @@ def answer_of_memory(document: Document) -> str:
     memory = part_of(document, "memory")
     kinds = part_of(memory, "by_kind")
     largest = max(kinds, key=lambda kind: kinds[kind], default="")
-    words = f"Tensors take {figures.size(memory.get('peak_bytes'))} at the peak"
+    words = f"Tensors take {wording.size(memory.get('peak_bytes'))} at the peak"
     if largest and memory.get("peak_bytes"):
         kind = "of other kinds" if largest == "other" else largest
         words += f", {kinds[largest] / memory['peak_bytes']:.0%} of it {kind}"
@@ -55,24 +55,24 @@ def answer_of_memory(document: Document) -> str:
         if findings
         else (". Nothing was found that takes memory without need")
     )
-    return figures.sentence(words)
+    return wording.sentence(words)
 
 
 def _facts(document: Document) -> list[Fact]:
     memory = part_of(document, "memory")
-    step = f"step {figures.number(memory.get('peak_step'))}, {memory.get('peak_phase')}"
+    step = f"step {wording.number(memory.get('peak_step'))}, {memory.get('peak_phase')}"
     facts = [
-        Fact("peak of tensors", figures.size(memory.get("peak_bytes")), step),
-        Fact("grows by", f"{figures.size(memory.get('growth_bytes_per_step'))}", "each step"),
+        Fact("peak of tensors", wording.size(memory.get("peak_bytes")), step),
+        Fact("grows by", f"{wording.size(memory.get('growth_bytes_per_step'))}", "each step"),
     ]
     resident = list_of(memory, "resident_bytes")
     if resident:
-        last = f"{figures.size(resident[-1])} after the last step"
-        facts.append(Fact("resident after step 1", figures.size(resident[0]), last))
+        last = f"{wording.size(resident[-1])} after the last step"
+        facts.append(Fact("resident after step 1", wording.size(resident[0]), last))
     peak = part_of(memory, "device_peak")
     if peak:
-        reserved = f"{figures.size(peak.get('reserved_bytes'))} reserved"
-        facts.append(Fact("allocator's peak", figures.size(peak.get("allocated_bytes")), reserved))
+        reserved = f"{wording.size(peak.get('reserved_bytes'))} reserved"
+        facts.append(Fact("allocator's peak", wording.size(peak.get("allocated_bytes")), reserved))
     return facts
 
 
@@ -81,7 +81,7 @@ def _where(document: Document) -> Section:
     blocks: list[Block] = []
     timeline = part_of(memory, "timeline")
     if list_of(timeline, "events"):
-        steps = figures.number(memory.get("steps"))
+        steps = wording.number(memory.get("steps"))
         device = memory.get("device")
         caption = f"Memory of tensors on {device} over {steps} steps; dashed lines are their ends."
         blocks.append(Chart.of(lambda width: draw_memory(timeline, width), caption))
@@ -92,19 +92,19 @@ def _where(document: Document) -> Section:
         title = "Memory at the peak by kind"
         blocks.append(Chart.of(lambda width: draw_stacks(rows, width, "MiB", title)))
     shares = [
-        (kind, figures.size(amount), figures.percent(amount / total))
+        (kind, wording.size(amount), wording.percent(amount / total))
         for kind, amount in kinds.items()
     ]
     blocks.append(Table(("kind, at the peak", "size", "share"), shares))
     rows_at_peak = [
         (
-            figures.size(row.get("bytes")),
+            wording.size(row.get("bytes")),
             str(row.get("kind")),
             str(
                 row.get("where")
                 or ("before the first step" if row.get("is_older") else "outside your code")
             ),
-            figures.number(row.get("count")),
+            wording.number(row.get("count")),
         )
         for row in list_of(memory, "at_peak")
     ]
@@ -119,10 +119,10 @@ def _findings(document: Document) -> Section:
         Card(
             f"{place}.",
             str(each.get("rule")),
-            f"{figures.size(each.get('cost_bytes'))}{' a step' if each.get('grows') else ''}",
+            f"{wording.size(each.get('cost_bytes'))}{' a step' if each.get('grows') else ''}",
             str(each.get("where")),
             [
-                (name, figures.sentence(each[name]))
+                (name, wording.sentence(each[name]))
                 for name in ("evidence", "remedy")
                 if each.get(name)
             ],
@@ -141,14 +141,14 @@ def _autocast(document: Document) -> Section:
     blocks: list[Block] = [Text(f"Autocast ({effect.get('format')}) is {used}.")]
     without, with_ = part_of(effect, "without"), part_of(effect, "with")
     if without and with_:
-        pair = (figures.size(way.get("peak_bytes")) for way in (without, with_))
+        pair = (wording.size(way.get("peak_bytes")) for way in (without, with_))
         rows = [("peak", *pair, "")]
         for name, ratio in part_of(effect, "switched_is_faster_by").items():
             ms = (part_of(part_of(way, "ms"), name).get("median") for way in (without, with_))
-            rows.append((name, *map(figures.ms, ms), figures.times(ratio)))
+            rows.append((name, *map(wording.ms, ms), wording.times(ratio)))
         blocks.append(Table(("by trial", "without", "with", "switching is faster by"), rows))
     blocks += [
-        Text(figures.sentence(effect[key]))
+        Text(wording.sentence(effect[key]))
         for key in ("why_not", "why_not_timed")
         if effect.get(key)
     ]
@@ -156,6 +156,6 @@ def _autocast(document: Document) -> Section:
 
 
 def _basis(document: Document) -> Section:
-    items = [figures.sentence(note) for note in list_of(document, "notes")]
+    items = [wording.sentence(note) for note in list_of(document, "notes")]
     items += [f"Trials could still have changed: {x}" for x in list_of(document, "unprotected")]
     return Section("What this rests on", [Lines(items)] if items else [])

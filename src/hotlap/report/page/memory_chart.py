@@ -1,6 +1,6 @@
 """Draws a timeline of memory by kind as stacked areas: units, labels of steps, the peak."""
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.areas import draw_areas
 from hotlap.report.page.view import Document, list_of, part_of
 
@@ -37,7 +37,7 @@ def draw_memory(timeline: Document, width: float) -> str:
     }
     begins = [events[0], *ends]
     labels = [((a + b) / 2, str(k)) for k, (a, b) in enumerate(zip(begins, ends, strict=False), 1)]
-    words = f"peak {figures.size(top)}, step {peak.get('step')}, {peak.get('phase')}"
+    words = f"peak {wording.size(top)}, step {peak.get('step')}, {peak.get('phase')}"
     return draw_areas(
         events,
         parts,

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotlap.report.page.figures import is_number
 from hotlap.report.page.svg import legend, picture, tag, text, tick_words, ticks, tooltip, width_of
+from hotlap.report.page.wording import is_number
 
 _GAP = 70
 """Pixels from one axis to the next: they lie below each other, so that any number fits a phone."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.areas import draw_areas
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.view import Block, Chart, Document, Table, list_of, part_of
@@ -28,7 +28,7 @@ def blocks_of_phases(
         caption: what the bars show.
     """
     rows = [
-        (f"{name}: {figures.ms(sum(phases.values()))}", phases)
+        (f"{name}: {wording.ms(sum(phases.values()))}", phases)
         for name, phases in zip(names, (before, after), strict=False)
         if phases
     ]
@@ -41,13 +41,13 @@ def _table(before: Mapping[str, float], after: Mapping[str, float], names: Seque
     total = sum(before.values()) or 1.0
     head = ["phase", "what it is", names[0], "share"]
     rows = [
-        [name, _MEANING.get(name, ""), figures.ms(ms), figures.percent(ms / total)]
+        [name, _MEANING.get(name, ""), wording.ms(ms), wording.percent(ms / total)]
         for name, ms in before.items()
     ]
     if after:
         head.append(names[1])
         for row in rows:
-            row.append(figures.ms(after.get(row[0])))
+            row.append(wording.ms(after.get(row[0])))
     return Table(head, rows)
 
 
@@ -59,12 +59,12 @@ def blocks_of_timeline(timeline: Document) -> list[Block]:
     borders = [place for place in list_of(timeline, "epochs") if steps[0] < place < steps[-1]]
     title = "Milliseconds of each step by phase"
     caption = (
-        f"Each step from {figures.number(steps[0])} to {figures.number(steps[-1])}, in the order "
+        f"Each step from {wording.number(steps[0])} to {wording.number(steps[-1])}, in the order "
         "in which they were taken"
     )
     each = timeline.get("each")
-    if figures.is_number(each) and each > 1:
-        caption += f"; a column is the mean of up to {figures.number(each)} steps"
+    if wording.is_number(each) and each > 1:
+        caption += f"; a column is the mean of up to {wording.number(each)} steps"
     caption += "." if not borders else ". Dashed lines are the beginnings of epochs."
     return [
         Chart.of(

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve
 from hotlap.report.page.history import (
     curve_of,
@@ -67,28 +67,28 @@ def _answer(document: Document) -> str:
     if info.get("state") == MEASURED:
         return " ".join(["Nothing was trained here yet.", *answers_of_kept(document)])
     state = _STATES.get(str(info.get("state")), "left these records")
-    words = f"The run {state}: {figures.number(steps)} steps in {figures.seconds(seconds)}"
+    words = f"The run {state}: {wording.number(steps)} steps in {wording.seconds(seconds)}"
     losses = list_of(part_of(part_of(document, "curves"), "step/loss"), "values")
-    known = [value for value in losses if figures.is_number(value)]
+    known = [value for value in losses if wording.is_number(value)]
     if known:
-        words += f"; the training loss went from {figures.number(known[0])} to "
-        words += figures.number(known[-1])
+        words += f"; the training loss went from {wording.number(known[0])} to "
+        words += wording.number(known[-1])
     if info.get("error"):
         words += f". {info['error']}"
-    return figures.sentence(words)
+    return wording.sentence(words)
 
 
 def _facts(document: Document) -> list[Fact]:
     info, (steps, seconds) = part_of(document, "info"), extent_of(document)
     facts = []
     if steps:
-        facts.append(Fact("steps", figures.number(steps), figures.seconds(seconds)))
+        facts.append(Fact("steps", wording.number(steps), wording.seconds(seconds)))
     if info.get("state"):
         facts.append(Fact("state", str(info["state"]), str(info.get("began") or "")))
     for kind, words in (("epoch", "training"), ("evaluation", "held-out")):
         for name in names_of([document], kind)[:6]:
             if kind == "evaluation" or name in ("loss", "samples_per_s"):
-                value = figures.number(last_of(document, f"{kind}/{name}"))
+                value = wording.number(last_of(document, f"{kind}/{name}"))
                 shown = "samples/s" if name == "samples_per_s" else f"{words} {name}"
                 facts.append(
                     Fact(shown, value, "the last epoch" if kind == "epoch" else "at the end")
@@ -139,7 +139,7 @@ def _charts(
     for name in [each for each in names_of([document], kind) if each not in skips]:
         recorded = curves[f"{kind}/{name}"]
         if is_constant(recorded):
-            constant.append((name, figures.number(values_of(recorded)[-1])))
+            constant.append((name, wording.number(values_of(recorded)[-1])))
             continue
         recorded, shown = in_mib(recorded, name)
         curve = curve_of(recorded, shown, by_time=by_time, style=4 if by_time else 2)
@@ -159,11 +159,11 @@ def section_of_task(document: Document) -> Section:
     blocks: list[Block] = [Table(("what", "value"), rows, summary)] if rows else []
     plan = info.get("plan")
     if isinstance(plan, Mapping):
-        blocks.insert(0, Text(f"Plan: {figures.plan(plan)}."))
+        blocks.insert(0, Text(f"Plan: {wording.plan(plan)}."))
     if info.get("unreadable"):
         blocks.append(Text("`run.json` could not be read: it is torn, or not JSON."))
     if document.get("unreadable"):
-        count = figures.number(document["unreadable"])
+        count = wording.number(document["unreadable"])
         blocks.append(Text(f"{count} lines of `metrics.jsonl` hold no record, and were ignored."))
     return Section("Task, plan and host", blocks)
 
@@ -187,7 +187,7 @@ def value_in_words(value: Any) -> str:
         return ", ".join(f"{key}={value_in_words(each)}" for key, each in value.items())
     if isinstance(value, list):
         return ", ".join(map(value_in_words, value))
-    return figures.number(value) if isinstance(value, int | float) else str(value)
+    return wording.number(value) if isinstance(value, int | float) else str(value)
 
 
 def section_of_code(document: Document) -> Section:

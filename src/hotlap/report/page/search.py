@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.curves import Curve, draw_curves
 from hotlap.report.page.front import objectives_of, section_of_front
@@ -66,7 +66,7 @@ def _answer(document: Document) -> str:
     name, _ = _objective(document)
     if not best:
         return "No trial gave a value: see below why each has failed."
-    what = f"trial {best.get('number')}, {name} {figures.number(best.get('value'))}"
+    what = f"trial {best.get('number')}, {name} {wording.number(best.get('value'))}"
     front = list_of(document, "front")
     if front:
         names = " and ".join(each for each, _ in objectives_of(document))
@@ -78,8 +78,8 @@ def _answer(document: Document) -> str:
             f"The best configuration is {what}. It was not compared with the recipe's own over "
             "several seeds, so it may be the noise of one."
         )
-    interval = f"{figures.number(found['low'])} to {figures.number(found['high'])}"
-    words = f"over {found['seeds']} seeds by {figures.number(found['gain'])} ({interval})"
+    interval = f"{wording.number(found['low'])} to {wording.number(found['high'])}"
+    words = f"over {found['seeds']} seeds by {wording.number(found['gain'])} ({interval})"
     if found.get("verdict") == "better":
         return f"Yes: {what}, is better than the recipe's own configuration {words}."
     if found.get("verdict") == "worse":
@@ -96,20 +96,20 @@ def _facts(document: Document) -> list[Fact]:
     trials, stopped = list_of(document, "trials"), document.get("stopped_early")
     taken, full = document.get("steps"), document.get("full_steps")
     share = ""
-    if figures.is_number(full) and figures.is_number(taken) and full:
+    if wording.is_number(full) and wording.is_number(taken) and full:
         share = f" ({taken / full:.0%})"
     facts = [
         Fact(
             f"best {name}",
-            figures.number(best.get("value")),
+            wording.number(best.get("value")),
             f"trial {best.get('number')}; {'more' if is_more else 'less'} is better",
         ),
-        Fact("trials", str(len(trials)), f"{figures.number(stopped)} stopped early"),
+        Fact("trials", str(len(trials)), f"{wording.number(stopped)} stopped early"),
         Fact(
             "steps",
-            figures.number(taken),
-            f"of {figures.number(full)}{share} without stopping; "
-            f"{figures.number(document.get('repeat_steps'))} more with other seeds",
+            wording.number(taken),
+            f"of {wording.number(full)}{share} without stopping; "
+            f"{wording.number(document.get('repeat_steps'))} more with other seeds",
         ),
     ]
     failures = part_of(document, "failures")
@@ -134,7 +134,7 @@ def _best(document: Document) -> Section:
     found = part_of(document, "comparison")
     if found:
         name, _ = _objective(document)
-        words = f"{figures.number(found['gain'])} over {found['seeds']} seeds"
+        words = f"{wording.number(found['gain'])} over {found['seeds']} seeds"
         row = Interval(
             "best - the recipe's own",
             found["gain"],
@@ -154,7 +154,7 @@ def _best(document: Document) -> Section:
             )
         )
     seeds = [
-        (str(trial.get("number")), ", ".join(map(figures.number, list_of(trial, "seeds"))))
+        (str(trial.get("number")), ", ".join(map(wording.number, list_of(trial, "seeds"))))
         for trial in list_of(document, "trials")
         if list_of(trial, "seeds")
     ]
@@ -164,13 +164,13 @@ def _best(document: Document) -> Section:
 
 
 def _value(value: Any) -> str:
-    return figures.number(value) if isinstance(value, int | float) else str(value)
+    return wording.number(value) if isinstance(value, int | float) else str(value)
 
 
 def _ended(document: Document) -> list[Document]:
     """Return the trials that have a value, in the order in which they were begun."""
     trials = list_of(document, "trials")
-    return [trial for trial in trials if figures.is_number(trial.get("value"))]
+    return [trial for trial in trials if wording.is_number(trial.get("value"))]
 
 
 def _history(document: Document) -> Section:
@@ -197,7 +197,7 @@ def _history(document: Document) -> Section:
     curves = [curve for curve in curves if len(curve.xs) > (0 if curve.has_marks else 2)]
     title = f"{name} of each trial, in the order in which they were begun"
     caption = (
-        f"{figures.sentence(title)} What was stopped early has the value that it was stopped at."
+        f"{wording.sentence(title)} What was stopped early has the value that it was stopped at."
     )
     chart = Chart.of(lambda width: draw_curves(curves, width, "trial", name, title), caption)
     return Section("History", [chart])
@@ -216,7 +216,7 @@ def _comparable(document: Document) -> tuple[int, list[Document], list[float]]:
     found = []
     for trial in list_of(document, "trials"):
         value = part_of(trial, "rungs").get(str(first))
-        if figures.is_number(value):
+        if wording.is_number(value):
             found.append((trial, value))
     return first, [trial for trial, _ in found], [value for _, value in found]
 
@@ -236,7 +236,7 @@ def _parameters(document: Document) -> Section:
         )
         for each in dict.fromkeys(key for trial in trials for key in part_of(trial, "parameters"))
     ]
-    axes.append(Axis(f"{name} after {figures.number(first)} steps", values))
+    axes.append(Axis(f"{name} after {wording.number(first)} steps", values))
     order = sorted(range(len(values)), key=lambda k: -values[k] if is_more else values[k])
     good = {*order[: max(1, round(_GOOD * len(order)))]}
     numbers = [trial.get("number") for trial in trials]
@@ -249,7 +249,7 @@ def _parameters(document: Document) -> Section:
     }
     title = "Each trial as a line through its parameters and its value"
     caption = (
-        f"Each line is a trial; the last axis is its {name} after {figures.number(first)} steps, "
+        f"Each line is a trial; the last axis is its {name} after {wording.number(first)} steps, "
         "which all of these trials have taken."
     )
     marked = [place in good for place in range(len(trials))]
@@ -280,7 +280,7 @@ def _importance(document: Document) -> Section:
     ]
     words = "Share of the differences between trials that each parameter explains"
     caption = (
-        f"{words}: of the variance of their ranks after {figures.number(first)} steps, the part "
+        f"{words}: of the variance of their ranks after {wording.number(first)} steps, the part "
         "between groups of the parameter's values (thirds, where these are numbers). Parameters "
         "that act together are not seen. Chance: what 19 of 20 parameters without any effect stay "
         "below."
@@ -308,8 +308,8 @@ def _trials(document: Document) -> Section:
             *(_value(part_of(trial, "parameters").get(each, "")) for each in names),
             str(trial.get("state")),
             *(_known(part_of(trial, "rungs").get(rung)) for rung in rungs),
-            figures.seconds(trial.get("seconds")),
-            figures.size(trial.get("memory_bytes")),
+            wording.seconds(trial.get("seconds")),
+            wording.size(trial.get("memory_bytes")),
             str(trial.get("error") or ""),
         )
         for trial in trials
@@ -320,7 +320,7 @@ def _trials(document: Document) -> Section:
 
 
 def _known(value: Any) -> str:
-    return "" if value is None else figures.number(value)
+    return "" if value is None else wording.number(value)
 
 
 def _asked(document: Document) -> Section:
@@ -332,11 +332,11 @@ def _asked(document: Document) -> Section:
     rows = [
         ("method", str(spec.get("method"))),
         ("objective", ", ".join([str(spec.get("objective")), *map(str, list_of(spec, "more"))])),
-        ("compared after", ", ".join(map(figures.number, list_of(spec, "rungs"))) + " steps"),
-        ("one of this many continues", figures.number(spec.get("reduction"))),
+        ("compared after", ", ".join(map(wording.number, list_of(spec, "rungs"))) + " steps"),
+        ("one of this many continues", wording.number(spec.get("reduction"))),
         ("schedule of a trial", _SCHEDULES.get(str(spec.get("schedule") or "whole"), "")),
         ("seed of the search", str(spec.get("seed"))),
-        ("plan of each trial", figures.plan(spec.get("plan"))),
+        ("plan of each trial", wording.plan(spec.get("plan"))),
     ]
     return Section(
         "What was searched, and how",

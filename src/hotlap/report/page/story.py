@@ -1,6 +1,6 @@
 """The page of `hotlap demo`: a diagnosis, a tuning, and the runs that were shown."""
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.diagnosis import answer_of_diagnosis, sections_of_diagnosis
 from hotlap.report.page.machine import section_of_command, section_of_machine
@@ -38,7 +38,7 @@ def _runs(document: Document) -> Section:
     runs = list_of(document, "runs")
     rows = [
         (
-            f"{run.get('name')}: {figures.seconds(run.get('seconds'))}",
+            f"{run.get('name')}: {wording.seconds(run.get('seconds'))}",
             {"all": run.get("seconds") or 0.0},
         )
         for run in runs

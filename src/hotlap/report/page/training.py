@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve, draw_curves, is_drawable
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.verdict import numbers_of
@@ -32,34 +32,34 @@ def page_of_training(document: Document) -> Page:
 def _answer(document: Document) -> str:
     final, epochs = part_of(document, "final"), list_of(document, "epochs")
     words = "Stopped before its end after" if document.get("stopped") else "Trained for"
-    took = figures.seconds(document.get("seconds"))
-    words += f" {figures.number(document.get('steps'))} steps in {took}"
-    if figures.is_number(final.get("loss")):
+    took = wording.seconds(document.get("seconds"))
+    words += f" {wording.number(document.get('steps'))} steps in {took}"
+    if wording.is_number(final.get("loss")):
         first = epochs[0].get("loss") if epochs else None
-        fell = f", from {figures.number(first)} in the first epoch," if len(epochs) > 1 else ""
-        words += f": the training loss{fell} is {figures.number(final['loss'])}"
+        fell = f", from {wording.number(first)} in the first epoch," if len(epochs) > 1 else ""
+        words += f": the training loss{fell} is {wording.number(final['loss'])}"
     metrics = ", ".join(
-        f"{name} {figures.number(value)}" for name, value in part_of(final, "metrics").items()
+        f"{name} {wording.number(value)}" for name, value in part_of(final, "metrics").items()
     )
     words += f"; held out: {metrics}" if metrics else ""
     if document.get("skipped_steps"):
         words += (
-            f". {figures.number(document['skipped_steps'])} steps were skipped, as their loss or "
+            f". {wording.number(document['skipped_steps'])} steps were skipped, as their loss or "
             "gradient was not finite"
         )
-    return figures.sentence(words)
+    return wording.sentence(words)
 
 
 def _facts(document: Document) -> list[Fact]:
     facts = [
-        Fact("speed, steady", f"{figures.number(document.get('samples_per_s'))} samples/s"),
+        Fact("speed, steady", f"{wording.number(document.get('samples_per_s'))} samples/s"),
         Fact(
-            "steps", figures.number(document.get("steps")), figures.seconds(document.get("seconds"))
+            "steps", wording.number(document.get("steps")), wording.seconds(document.get("seconds"))
         ),
-        Fact("peak memory", figures.size(document.get("peak_memory_bytes"))),
+        Fact("peak memory", wording.size(document.get("peak_memory_bytes"))),
     ]
     for name, value in part_of(part_of(document, "final"), "metrics").items():
-        facts.append(Fact(f"held-out {name}", figures.number(value), "at the end"))
+        facts.append(Fact(f"held-out {name}", wording.number(value), "at the end"))
     return facts
 
 
@@ -88,7 +88,7 @@ def chart_of(curves: Sequence[Curve], x_name: str, y_name: str, caption: str) ->
     drawable = [curve for curve in curves if is_drawable(curve)]
     if not drawable:
         return []
-    words = figures.sentence(caption)
+    words = wording.sentence(caption)
     chart = Chart.of(lambda width: draw_curves(drawable, width, x_name, y_name, words), words)
     return [chart, numbers_of(drawable, x_name)]
 
@@ -108,14 +108,14 @@ def _epochs(document: Document) -> Section:
     )
     rows = [
         (
-            figures.number(row.get("epoch")),
-            figures.number(row.get("steps")),
-            figures.number(row.get("loss")),
-            *(figures.number(part_of(row, "held_out").get(name)) for name in metrics),
-            figures.number(row.get("samples_per_s")),
-            figures.seconds(row.get("seconds")),
-            figures.size(row.get("peak_memory_bytes")),
-            figures.number(row.get("skipped_steps")),
+            wording.number(row.get("epoch")),
+            wording.number(row.get("steps")),
+            wording.number(row.get("loss")),
+            *(wording.number(part_of(row, "held_out").get(name)) for name in metrics),
+            wording.number(row.get("samples_per_s")),
+            wording.seconds(row.get("seconds")),
+            wording.size(row.get("peak_memory_bytes")),
+            wording.number(row.get("skipped_steps")),
         )
         for row in epochs
     ]
@@ -139,29 +139,29 @@ def sections_of_plan(document: Document) -> list[Section]:
         (
             str(row.get("name")),
             str(row.get("state")),
-            figures.ended("; ".join(filter(None, (row.get("why"), row.get("on_ranks"))))),
+            wording.ended("; ".join(filter(None, (row.get("why"), row.get("on_ranks"))))),
         )
         for row in list_of(document, "techniques")
     ]
     blocks: list[Block] = [
-        Text(f"Plan {document.get('plan_hash')}: {figures.plan(document.get('plan'))}.")
+        Text(f"Plan {document.get('plan_hash')}: {wording.plan(document.get('plan'))}.")
     ]
     if rows:
         blocks.append(Table(("technique", "state", "why"), rows))
     for each in list_of(document, "warmed"):
         blocks.append(
             Text(
-                f"The largest batch, {figures.number(each.get('samples'))} samples of "
-                f"{figures.number(each.get('length'))} tokens, was tried before step 1: "
-                f"{figures.size(each.get('peak_memory_bytes'))} at the peak."
+                f"The largest batch, {wording.number(each.get('samples'))} samples of "
+                f"{wording.number(each.get('length'))} tokens, was tried before step 1: "
+                f"{wording.size(each.get('peak_memory_bytes'))} at the peak."
             )
         )
     for each in list_of(document, "retries"):
         blocks.append(
             Text(
-                f"Step {figures.number(each.get('step'))} ran out of memory with micro-batches of "
-                f"{figures.number(each.get('samples'))}, and was taken again with at most "
-                f"{figures.number(each.get('then'))}."
+                f"Step {wording.number(each.get('step'))} ran out of memory with micro-batches of "
+                f"{wording.number(each.get('samples'))}, and was taken again with at most "
+                f"{wording.number(each.get('then'))}."
             )
         )
     return [Section("The plan, and what it did", blocks)]

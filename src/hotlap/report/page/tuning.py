@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.bars import draw_stacks
 from hotlap.report.page.intervals import Interval, draw_intervals
 from hotlap.report.page.machine import section_of_command, section_of_machine
@@ -23,15 +23,10 @@ from hotlap.report.page.view import (
     list_of,
     part_of,
 )
+from hotlap.report.tuning_words import STATES, WITHOUT_PLAN
 
-_NOTHING = {
-    "nothing_to_gain": "Nothing to gain",
-    "could_not_tell": "Undecided whether there is anything to gain",
-    "not_proven": "Nothing that could be proven",
-}
 _LONG = 120
 """Letters from which on a reason is a list of its own."""
-_STATES = {"not_tried": "not tried", "no_effect": "not used"}
 
 
 def page_of_tuning(document: Document) -> Page:
@@ -59,15 +54,15 @@ def is_gain(document: Document) -> bool:
 def answer_of_tuning(document: Document) -> str:
     """Return what was found, in two sentences."""
     if not is_gain(document):
-        words = _NOTHING.get(str(document.get("outcome")), str(document.get("outcome")))
+        words = WITHOUT_PLAN.get(str(document.get("outcome")), str(document.get("outcome")))
         reason = str(document.get("reason") or "")
-        return figures.ended(words if len(reason) > _LONG else f"{words}: {reason}")
+        return wording.ended(words if len(reason) > _LONG else f"{words}: {reason}")
     verdict = part_of(document, "verdict")
     learns = MEANING.get(str(verdict.get("tier")), "")
     ratio = part_of(document, "speedup")
     return (
         f"A step is {ratio['median']:.2f} times faster, and the script is not edited. What it "
-        f"learns is {learns}: checked over {figures.number(verdict.get('horizon_steps'))} steps."
+        f"learns is {learns}: checked over {wording.number(verdict.get('horizon_steps'))} steps."
     )
 
 
@@ -75,12 +70,12 @@ def facts_of_tuning(document: Document) -> list[Fact]:
     """Return the figures at the top."""
     floor = Fact(
         "identical runs differ by up to",
-        figures.percent(document.get("noise_floor")),
+        wording.percent(document.get("noise_floor")),
         "a gain must lie above that",
     )
     base, best = part_of(document, "baseline_ms"), part_of(document, "best_ms")
     if not is_gain(document):
-        return [Fact("a plain step", figures.ms(base.get("median")), "median"), floor]
+        return [Fact("a plain step", wording.ms(base.get("median")), "median"), floor]
     ratio, whole = part_of(document, "speedup"), part_of(document, "whole_run")
     verdict = part_of(document, "verdict")
     facts = [
@@ -95,15 +90,15 @@ def facts_of_tuning(document: Document) -> list[Fact]:
             "medians in fresh processes",
         ),
     ]
-    if figures.is_number(whole.get("baseline_s")) and figures.is_number(whole.get("best_s")):
+    if wording.is_number(whole.get("baseline_s")) and wording.is_number(whole.get("best_s")):
         facts.append(
             Fact(
                 "the whole run, predicted",
-                f"{figures.seconds(whole['baseline_s'])} → {figures.seconds(whole['best_s'])}",
-                f"{figures.number(whole.get('planned_steps'))} steps, set-up included",
+                f"{wording.seconds(whole['baseline_s'])} → {wording.seconds(whole['best_s'])}",
+                f"{wording.number(whole.get('planned_steps'))} steps, set-up included",
             )
         )
-    steps = f"over {figures.number(verdict.get('horizon_steps'))} steps"
+    steps = f"over {wording.number(verdict.get('horizon_steps'))} steps"
     return [*facts, Fact("verdict", str(verdict.get("tier")), steps), floor]
 
 
@@ -112,7 +107,7 @@ def sections_of_tuning(document: Document) -> list[Section]:
     sections = [_slow(document)]
     reason = str(document.get("reason") or "")
     if len(reason) > _LONG:
-        parts = [figures.ended(part) for part in reason.split("; ")]
+        parts = [wording.ended(part) for part in reason.split("; ")]
         sections.insert(0, Section("Why", [Lines(parts)]))
     if is_gain(document):
         sections += [_changed(document), _believed(document)]
@@ -151,9 +146,9 @@ def _changed(document: Document) -> Section:
     cards: list[Block] = [
         Card(
             "+",
-            figures.plan({name: options}),
+            wording.plan({name: options}),
             parts=[
-                (words, figures.ended(states[name][key]))
+                (words, wording.ended(states[name][key]))
                 for key, words in (("state", "state"), ("why", "measured"))
                 if states.get(name, {}).get(key)
             ],
@@ -172,8 +167,8 @@ def _changed(document: Document) -> Section:
 def _before_and_after(document: Document) -> Chart:
     base, best = (part_of(document, key)["median"] for key in ("baseline_ms", "best_ms"))
     rows = [
-        (f"plain run: {figures.ms(base)}", {"step": base}),
-        (f"under the plan: {figures.ms(best)}", {"step": best}),
+        (f"plain run: {wording.ms(base)}", {"step": base}),
+        (f"under the plan: {wording.ms(best)}", {"step": best}),
     ]
     title = "; ".join(words for words, _ in rows)
     caption = "Medians of a step in the last race, in which both ran in turns."
@@ -198,7 +193,7 @@ def _believed(document: Document) -> Section:
     if rows:
         title = "How many times faster the plan is, with its interval"
         caption = "Times faster than the plain run: medians of paired turns and their intervals."
-        if figures.is_number(document.get("speedup_by_means")):
+        if wording.is_number(document.get("speedup_by_means")):
             caption += (
                 " By the means of all turns, which slow single steps count in: "
                 f"{document['speedup_by_means']:.2f}x."
@@ -208,9 +203,9 @@ def _believed(document: Document) -> Section:
     ladder = [
         (
             str(each.get("tier")),
-            figures.times(part_of(each, "speedup")),
-            figures.plan(each.get("plan")),
-            figures.percent(each.get("noise_floor")),
+            wording.times(part_of(each, "speedup")),
+            wording.plan(each.get("plan")),
+            wording.percent(each.get("noise_floor")),
         )
         for each in list_of(document, "ladder")
     ]
@@ -221,25 +216,25 @@ def _believed(document: Document) -> Section:
 
 
 def _interval(name: str, ratio: Mapping[str, Any], floor: Any) -> Interval:
-    apart = floor if figures.is_number(floor) else 0.0
+    apart = floor if wording.is_number(floor) else 0.0
     return Interval(
         name,
         ratio["median"],
         ratio["low"],
         ratio["high"],
-        figures.times(ratio),
+        wording.times(ratio),
         ratio["low"] > 1 + apart,
     )
 
 
 def _is_drawable(ratio: Mapping[str, Any] | None) -> bool:
     return bool(ratio) and all(
-        figures.is_number((ratio or {}).get(name)) for name in ("median", "low", "high")
+        wording.is_number((ratio or {}).get(name)) for name in ("median", "low", "high")
     )
 
 
 def _forest(rows: Sequence[Interval], floor: Any, title: str, caption: str) -> Chart:
-    noise = floor if figures.is_number(floor) else None
+    noise = floor if wording.is_number(floor) else None
     unit = "times faster than the plain run"
     return Chart.of(
         lambda width: draw_intervals(rows, width, unit, title, zero=1.0, noise=noise), caption
@@ -252,7 +247,7 @@ def _trials(document: Document) -> Section:
         return Section("Every trial", [])
     drawn = [
         _interval(
-            f"{figures.plan(row.get('plan'))}, {_race(row)}",
+            f"{wording.plan(row.get('plan'))}, {_race(row)}",
             row["speedup"],
             document.get("noise_floor"),
         )
@@ -266,12 +261,12 @@ def _trials(document: Document) -> Section:
     chart = [_forest(drawn, document.get("noise_floor"), title, caption)] if drawn else []
     rows = [
         (
-            figures.plan(row.get("plan")),
+            wording.plan(row.get("plan")),
             _race(row),
-            figures.times(row.get("speedup")),
-            figures.ms(part_of(row, "ms").get("median")),
+            wording.times(row.get("speedup")),
+            wording.ms(part_of(row, "ms").get("median")),
             "" if row.get("by_means") is None else f"{row['by_means']:.2f}x",
-            "" if row.get("peak_bytes") is None else figures.size(row["peak_bytes"]),
+            "" if row.get("peak_bytes") is None else wording.size(row["peak_bytes"]),
             "; ".join(
                 filter(
                     None,
@@ -297,8 +292,8 @@ def _techniques(document: Document) -> Section:
     rows = [
         (
             str(row.get("name")),
-            _STATES.get(str(row.get("state")), str(row.get("state"))),
-            figures.ended(row.get("why")),
+            STATES.get(str(row.get("state")), str(row.get("state"))),
+            wording.ended(row.get("why")),
         )
         for row in list_of(document, "techniques")
     ]
@@ -315,7 +310,7 @@ def _techniques(document: Document) -> Section:
 
 def _open(document: Document) -> Section:
     blocks: list[Block] = []
-    hints = [figures.ended(row.get("why")) for row in list_of(document, "hints")]
+    hints = [wording.ended(row.get("why")) for row in list_of(document, "hints")]
     if hints:
         blocks += [Text("What a diagnosis had measured before:"), Lines(hints)]
     for words, key in (
@@ -329,13 +324,13 @@ def _open(document: Document) -> Section:
     whole = part_of(document, "whole_run")
     if whole.get("baseline_covers"):
         why = f"The prediction of the whole run rests on: {whole['baseline_covers']}"
-        blocks.append(Text(figures.sentence(f"{why}; under the plan: {whole.get('best_covers')}")))
+        blocks.append(Text(wording.sentence(f"{why}; under the plan: {whole.get('best_covers')}")))
     memory = part_of(document, "memory")
     if memory.get("plain_peak_bytes"):
         limit = memory.get("limit_bytes")
-        words = f"The plain run held {figures.size(memory['plain_peak_bytes'])} at its peak"
-        words += f"; {figures.size(limit)} were allowed" if limit else ""
-        blocks.append(Text(figures.sentence(words)))
-    if figures.is_number(document.get("seconds")):
-        blocks.append(Text(f"The tuning took {figures.seconds(document['seconds'])}."))
+        words = f"The plain run held {wording.size(memory['plain_peak_bytes'])} at its peak"
+        words += f"; {wording.size(limit)} were allowed" if limit else ""
+        blocks.append(Text(wording.sentence(words)))
+    if wording.is_number(document.get("seconds")):
+        blocks.append(Text(f"The tuning took {wording.seconds(document['seconds'])}."))
     return Section("What was not reached, and what this rests on", blocks)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve, draw_curves, is_drawable
 from hotlap.report.page.view import Block, Chart, Document, Lines, Table, Text, list_of, part_of
 
@@ -37,7 +37,7 @@ def blocks_of_verdict(verdict: Document) -> list[Block]:
     passed = f"{states.count('passed')} of {len(states)} checks passed"
     for state, what in (("partial", "in part"), ("not_made", "not made"), ("failed", "failed")):
         passed += f", {states.count(state)} {what}" if state in states else ""
-    words = f"Verdict: {tier} over {figures.number(steps)} steps. What is learned is {what}."
+    words = f"Verdict: {tier} over {wording.number(steps)} steps. What is learned is {what}."
     blocks.append(Text(f"{words} {passed}." if checks else words))
     blocks += _curves(part_of(verdict, "curves"))
     if checks:
@@ -51,9 +51,9 @@ def blocks_of_verdict(verdict: Document) -> list[Block]:
         ]
         blocks.append(Table(("check", "state", "evidence"), rows))
     elif verdict.get("evidence"):
-        blocks.append(Text(figures.sentence(verdict["evidence"])))
+        blocks.append(Text(wording.sentence(verdict["evidence"])))
     covered = [
-        (name, figures.number(value))
+        (name, wording.number(value))
         for name, value in part_of(verdict, "covers").items()
         if value is not None
     ]
@@ -71,7 +71,7 @@ def blocks_of_verdict(verdict: Document) -> list[Block]:
 
 def _smallest(limit: Mapping[str, Any]) -> str:
     smallest = limit.get("smallest")
-    return "any bit" if smallest == 0 else f"{figures.number(smallest)} {limit.get('unit', '')}"
+    return "any bit" if smallest == 0 else f"{wording.number(smallest)} {limit.get('unit', '')}"
 
 
 def _curves(found: Document) -> list[Block]:
@@ -94,8 +94,8 @@ def _curves(found: Document) -> list[Block]:
         return []
     title = "Training loss of the plain run and of the run under the plan"
     caption = (
-        f"Training loss over the first {figures.number(steps[-1])} steps, both runs on the same "
-        f"batches; each point is a mean of up to {figures.number(found.get('each'))} losses. Where "
+        f"Training loss over the first {wording.number(steps[-1])} steps, both runs on the same "
+        f"batches; each point is a mean of up to {wording.number(found.get('each'))} losses. Where "
         "the two lie on each other, the plan learns what the plain run learns."
     )
     return [
@@ -110,9 +110,9 @@ def numbers_of(curves: Sequence[Curve], x_name: str) -> Table:
     columns = [dict(zip(curve.xs, curve.ys, strict=False)) for curve in curves]
     rows = [
         (
-            figures.number(place),
+            wording.number(place),
             *(
-                "" if column.get(place) is None else figures.number(column[place])
+                "" if column.get(place) is None else wording.number(column[place])
                 for column in columns
             ),
         )

@@ -6,8 +6,6 @@ from typing import Any
 
 from hotlap.errors import UsageError
 from hotlap.host.whole_file import write_whole
-from hotlap.report.page.compared import page_of_compared
-from hotlap.report.page.comparison import page_of_comparison
 from hotlap.report.page.diagnosis import page_of_diagnosis
 from hotlap.report.page.documents import check_document
 from hotlap.report.page.memory import page_of_memory
@@ -17,6 +15,8 @@ from hotlap.report.page.story import page_of_story
 from hotlap.report.page.svg import COLORS
 from hotlap.report.page.training import page_of_training
 from hotlap.report.page.tuning import page_of_tuning
+from hotlap.report.page.two_plans import page_of_compared
+from hotlap.report.page.two_runs import page_of_comparison
 from hotlap.report.page.view import Document, Page
 from hotlap.report.printable import printable
 

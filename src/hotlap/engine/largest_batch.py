@@ -14,13 +14,13 @@ import torch
 
 from hotlap.device.accelerator import Device
 from hotlap.device.out_of_memory import is_out_of_memory
-from hotlap.engine.checks.evaluation_guard import (
+from hotlap.engine.evaluation_guard import (
     evaluation_guard,
     evaluation_mode,
     kept_buffers,
     kept_random_states,
 )
-from hotlap.engine.step.parts import Step
+from hotlap.engine.step.step import Step
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.transfer.plain import to_device

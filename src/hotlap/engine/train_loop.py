@@ -8,9 +8,9 @@ from typing import Any
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.retries import Retries
-from hotlap.engine.run import StepDone, check_first, epoch_of, steps_each_epoch, steps_of
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.engine.step.graph import CapturedGraph
+from hotlap.engine.steps import StepDone, check_first, epoch_of, steps_each_epoch, steps_of
 from hotlap.feed.sources.device_epoch import DeviceEpoch
 
 Cut = Callable[[int], int]

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from hotlap.errors import UsageError
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
 from hotlap.tuning import proofs
 from hotlap.tuning.concluding import conclude
-from hotlap.tuning.saving import most_saving_first, savings
 from hotlap.tuning.stages import check_request
 from hotlap.tuning.tuner import Tuner
+from hotlap.tuning.whole_run_savings import most_saving_first, savings
 from tests.tuning import faked
 
 FUSED = Plan({"optimizer": {"implementation": "fused"}})

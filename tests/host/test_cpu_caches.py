@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hotlap.host.caches import cache_bytes
+from hotlap.host.cpu_caches import cache_bytes
 
 
 def cpu(folder: Path, number: int, *caches: tuple[int, str, str]) -> None:

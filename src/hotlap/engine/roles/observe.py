@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from hotlap.device import switches
+from hotlap.device import process_settings
 from hotlap.device.accelerator import device_of
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.evaluation_batches import enlarge_batches
 from hotlap.engine.roles.trial import Trial
-from hotlap.engine.run import steps_of
+from hotlap.engine.steps import steps_of
 from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
 from hotlap.task import LoaderFacts, Task, TaskFacts
@@ -190,7 +190,7 @@ class _Watched:
         layers = collections.Counter(type(module).__name__ for module in built.model.modules())
         epochs = f"{task.epochs} epochs of " if task.epochs is not None else ""
         page_faults, system_ms = self.recorder.paging.step_means()
-        device_bytes, device_room = switches.memory_of_process()
+        device_bytes, device_room = process_settings.memory_of_process()
         return TaskFacts(
             device=built.device.partition(":")[0],
             threads=self.threads,

@@ -15,15 +15,15 @@ from hotlap import nested
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.evaluate import evaluate
 from hotlap.engine.roles.named_tensors import NamedTensors, gradients
-from hotlap.engine.roles.proof import EVALUATED
 from hotlap.engine.roles.trial import Trial, leave
-from hotlap.engine.run import steps_of
+from hotlap.engine.roles.verify import EVALUATED
 from hotlap.engine.state.content import restore
+from hotlap.engine.steps import steps_of
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.trial.comparing import compare_buffers, compare_gradients, compare_updates
-from hotlap.trial.drawing import own_dtype, repeat_in_dtype
-from hotlap.trial.ways import LAID_OUT
+from hotlap.trial.repeat_in_dtype import own_dtype, repeat_in_dtype
+from hotlap.trial.repetition_ways import LAID_OUT
 
 _FILES = ("model", "optimizer", "random", "buffers")
 """Parts of a checkpoint that a sample holds."""

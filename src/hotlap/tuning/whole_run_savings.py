@@ -6,7 +6,7 @@ from statistics import median
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
-from hotlap.lab.pairs import Race
+from hotlap.lab.process_race import Race
 from hotlap.tuning.tuner import Tuner
 
 _START_NOISE_S = 1.0

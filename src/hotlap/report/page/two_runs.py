@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from hotlap.report.page import figures
+from hotlap.report.page import wording
 from hotlap.report.page.history import curve_of, extent_of, last_of, names_of
 from hotlap.report.page.kept import section_of_both
 from hotlap.report.page.run import value_in_words
@@ -59,10 +59,10 @@ def _answer(runs: list[Document]) -> str:
     differ = sorted({path.partition(".")[0] for path, *_ in _different(runs)})
     words = f"They differ in {', '.join(differ)}" if differ else "Their files name no difference"
     losses = [_last_loss(run) for run in runs]
-    if all(figures.is_number(loss) for loss in losses):
-        values = " and ".join(map(figures.number, losses))
+    if all(wording.is_number(loss) for loss in losses):
+        values = " and ".join(map(wording.number, losses))
         words += f". The last training losses are {values}"
-    return figures.sentence(words)
+    return wording.sentence(words)
 
 
 def _last_loss(run: Document) -> Any:
@@ -74,7 +74,7 @@ def _facts(runs: list[Document], names: list[str]) -> list[Fact]:
     facts = []
     for run, name in zip(runs, names, strict=True):
         steps, seconds = extent_of(run)
-        facts.append(Fact(name, f"{figures.number(steps)} steps", figures.seconds(seconds)))
+        facts.append(Fact(name, f"{wording.number(steps)} steps", wording.seconds(seconds)))
     return facts
 
 
@@ -110,7 +110,7 @@ def _last_values(runs: list[Document], names: list[str]) -> Section:
     for kind, _ in _KINDS[:3]:
         for name in names_of(runs, kind):
             values = [last_of(run, f"{kind}/{name}") for run in runs]
-            rows.append((f"{kind}: {name}", *map(figures.number, values)))
+            rows.append((f"{kind}: {name}", *map(wording.number, values)))
     return Section("The last values", [Table(("what", *names), rows)] if rows else [])
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hotlap.track import follow
+from hotlap.track import feeding
 from hotlap.track.tracker import short_name
 
 _PATIENCE_S = 15.0
@@ -45,7 +45,7 @@ class FollowerProcess:
         problem: Callable[[str], None],
     ) -> None:
         self.name, self._problem = name, problem
-        files = follow.files_of(folder, name)
+        files = feeding.files_of(folder, name)
         files.mkdir(parents=True, exist_ok=True)
         self._log = files.with_name(f"{short_name(name)}-{_LOG}")
         self._heard_at, self._taken, self._is_over = time.monotonic(), offset, False
@@ -54,7 +54,7 @@ class FollowerProcess:
         step = "-" if resumed_step is None else str(resumed_step)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", follow.__name__, name, str(folder), str(offset), step],
+                [sys.executable, "-m", feeding.__name__, name, str(folder), str(offset), step],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -128,11 +128,11 @@ class FollowerProcess:
         except ValueError:
             return False
         self._has_begun = True
-        if said["kind"] == follow.TAKEN:
+        if said["kind"] == feeding.TAKEN:
             self._taken = said["offset"]
-        elif said["kind"] == follow.FAILED:
+        elif said["kind"] == feeding.FAILED:
             self._tell(f"failed ({said['error']})")
-        return said["kind"] == follow.ENDED
+        return said["kind"] == feeding.ENDED
 
     def _tell(self, what: str) -> None:
         if self._has_problem:

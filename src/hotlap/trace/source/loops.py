@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hotlap.trace.statements import called_name, covers, tree_of
+from hotlap.trace.source.statements import called_name, covers, tree_of
 
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _PARAMETERS = ("parameters", "named_parameters", "buffers", "named_buffers", "state_dict")

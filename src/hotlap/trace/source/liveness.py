@@ -4,7 +4,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hotlap.trace.statements import covers, tree_of
+from hotlap.trace.source.statements import covers, tree_of
 from hotlap.usercode import is_cell
 
 NEXT_PASS = "next_pass"

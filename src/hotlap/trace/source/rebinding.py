@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hotlap.trace.statements import called_name, files_with, tree_of
+from hotlap.trace.source.statements import called_name, files_with, tree_of
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -1,9 +1,7 @@
-"""`steps_of`: takes a run's steps one by one, as for `hotlap.steps`; explains errors in loss()."""
+"""`steps_of` and `hotlap.steps`: take a run's steps one by one; `StepDone`: what a step gives."""
 
 import logging
 import os
-import re
-import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -13,16 +11,15 @@ import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.ranks import detect_ranks
-from hotlap.distributed.reduce import explain_loss, is_of_lost_rank
 from hotlap.engine.build import BuiltRun, build
+from hotlap.engine.loss_errors import raise_explained
 from hotlap.engine.retries import Retries
-from hotlap.engine.state.content import Position
+from hotlap.engine.state.position import Position
 from hotlap.errors import UsageError
 from hotlap.plan import Plan
 from hotlap.task import Task
 from hotlap.techniques import EXACT_PLAN
 from hotlap.techniques.applying import recorded_operators
-from hotlap.usercode import is_users
 
 log = logging.getLogger("hotlap")
 
@@ -50,7 +47,7 @@ class StepDone:
     """What the loss counted, where it gives (sum, count)."""
     count: int = 1
     """Steps that this stands for, of which it tells the last one; more than one only in
-    `hotlap.train`, see `hotlap.engine.block_steps`. `samples` are those of all."""
+    `hotlap.train`, see `hotlap.engine.train_loop`. `samples` are those of all."""
     totals: Any = None
     """The epoch's sums after it, where the device has added them up, see `EpochClock`."""
 
@@ -192,10 +189,8 @@ def epoch_of(
                 try:
                     loss, is_taken = take(micros)
                 except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-                    told = explain_error(error)
-                    if told is error:
-                        raise
-                    raise told from cause_of(error)
+                    raise_explained(error)
+                    raise
                 in_epoch += 1
                 micros = None
                 yield in_epoch, samples, loss, is_taken
@@ -219,54 +214,6 @@ def check_first(built: BuiltRun, is_taken: Any) -> None:
             "the loss of the first step gave no gradient to any parameter of the optimizer, so "
             "nothing would be learned. Use the `model` that is passed to loss(model, batch)."
         )
-
-
-_SAID_OF_LOSSES = {
-    "has no attribute 'backward'": "loss() returned something that is not a tensor",
-    "implicitly created only for scalar outputs": "loss() returned more than one number",
-    "does not require grad": "loss() returned a number that does not depend on any parameter",
-    "implicitly created only for real scalar": "loss() returned a complex number",
-    "too many values to unpack": "loss() returned a tuple of more than two",
-}
-"""What Python or torch says -> what a user can act on."""
-
-
-def explain_error(error: Exception) -> Exception:
-    """Return what a user can act on, where torch says only what it stumbled over."""
-    if is_of_lost_rank(error):
-        # A sharded model calls collectives of its own.
-        return explain_loss(error)
-    text = str(error)
-    found = re.search(r"Target (-?\d+) is out of bounds", text)
-    if found is not None:
-        return UsageError(
-            f"label {found[1]} is out of range for the model's outputs. Expected: labels from 0 to "
-            "the number of outputs minus 1. Correct the labels or the number of outputs; set "
-            "`ignore_index` in the loss for a label that must not count."
-        )
-    if "got mixed torch.Tensor and DTensor" in text:
-        return UsageError(
-            "loss() used a parameter outside of a call of the model, but with `sharding` a "
-            "parameter is complete only while the model is called. Call the `model` that is passed "
-            "to loss(model, batch), or set level = 'optimizer' in the plan's [techniques.sharding]."
-        )
-    for words, problem in _SAID_OF_LOSSES.items():
-        if words in text and not _is_from_users_code(error):
-            return UsageError(
-                f"{problem} ({text}). Expected: a scalar tensor computed from the model's output "
-                "(the mean over the batch's samples), or (sum, count)."
-            )
-    return error
-
-
-def cause_of(error: Exception) -> Exception | None:
-    """Return what a user should see beside the explanation: nothing where another rank failed."""
-    return None if is_of_lost_rank(error) else error
-
-
-def _is_from_users_code(error: Exception) -> bool:
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and is_users(frames[-1].filename)
 
 
 def waits_for_measure(built: BuiltRun) -> bool:

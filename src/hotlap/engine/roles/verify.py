@@ -26,15 +26,16 @@ from hotlap.engine.roles.named_tensors import (
     trained_weights,
 )
 from hotlap.engine.roles.trial import Trial
-from hotlap.engine.run import StepDone, steps_of
-from hotlap.engine.state.content import Position, capture
+from hotlap.engine.state.content import capture
+from hotlap.engine.state.position import Position
 from hotlap.engine.step.passes import trained_tensors
+from hotlap.engine.steps import StepDone, steps_of
 from hotlap.sequences.padding import Pad
 from hotlap.trial import digest
 from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
-from hotlap.trial.numbers import group_hyperparameters
+from hotlap.trial.hyperparameters import group_hyperparameters
 from hotlap.trial.update_follower import follower_of
 
 EVALUATED = 32

@@ -10,9 +10,9 @@ import pytest
 
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
-from hotlap.lab import pairs
+from hotlap.lab import process_race
 from hotlap.lab.arm import Arm
-from hotlap.lab.pairs import Race, race
+from hotlap.lab.process_race import Race, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
 
@@ -171,9 +171,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise TrialError("came to its own end", reason="ended_early")
         return {"median_ms": 1.0, "ms_per_step": 1.1, "techniques": []}
 
-    monkeypatch.setattr(pairs, "start_all", lambda *_, **__: None)
-    monkeypatch.setattr(pairs, "_warm_up", lambda *_: 1.0)
-    monkeypatch.setattr(pairs, "take_turn", turn)
+    monkeypatch.setattr(process_race, "start_all", lambda *_, **__: None)
+    monkeypatch.setattr(process_race, "_warm_up", lambda *_: 1.0)
+    monkeypatch.setattr(process_race, "take_turn", turn)
     ENDS_AFTER.clear()
     return names
 

@@ -1,0 +1,37 @@
+"""`outside_of`: parameters of the model that no optimizer has, and parameters of no model."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+def outside_of(optimizer: Any, modules: Iterable[Any], optimizers: Iterable[Any]) -> "Outside":
+    """Return what an optimizer does not reach, after a backward.
+
+    Args:
+        optimizer: has just stepped.
+        modules: those that were called in training.
+        optimizers: all of them.
+    """
+    trained = {id(p): (p, module) for module in modules for p in module.parameters()}
+    held = {id(p) for each in optimizers for group in each.param_groups for p in group["params"]}
+    own = [p for group in optimizer.param_groups for p in group["params"]]
+    lost = [p for p in own if p.requires_grad and p.grad is None and id(p) not in trained]
+    left = [
+        type(module).__name__
+        for key, (p, module) in trained.items()
+        if p.requires_grad and p.grad is not None and key not in held
+    ]
+    return Outside(len(lost), len(left), left[0] if left else "")
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Parameters that an optimizer and the modules that are trained do not share."""
+
+    lost: int
+    """Tensors of the optimizer's that are in none of the modules, and have no gradient."""
+    left: int
+    """Tensors of the modules with a gradient that are in no optimizer."""
+    module: str
+    """Class of the module of the first of these, empty if there is none."""

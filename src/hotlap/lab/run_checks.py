@@ -1,0 +1,174 @@
+"""Checks of two whole runs: batches, hyperparameters, weights bit by bit, losses, and seeds."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+from hotlap.lab.check import Check
+
+LOSS_SIGMAS = 4.0
+SEEDS_MARGIN = 0.01
+"""How much larger the loss may be than the plain run's, as a share of the loss at the start."""
+LEAST_SEEDS = 3
+_START = 8
+"""Losses of each seed that tell where it began."""
+_ONE_SIDED_T = {3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+"""Number of seeds -> 95 % point of Student's t with one degree of freedom less."""
+
+Record = Mapping[str, Any]
+"""What a role has recorded of a whole run."""
+
+
+@dataclass(frozen=True)
+class SeedLosses:
+    """Losses of the plain run and of the plan, from the same seeds, step by step."""
+
+    plain: Sequence[Sequence[float]]
+    other: Sequence[Sequence[float]]
+
+
+def first_difference(left: Sequence[Any], right: Sequence[Any]) -> int | None:
+    """Return the first position at which two sequences differ, None if they are equal."""
+    for position, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return position
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+def check_batches(plain: Record, other: Record, plain_repeats: str | None) -> Check:
+    """Check that the model gets the plain run's batches, by their digests."""
+    if plain_repeats is not None and plain_repeats.startswith("batches"):
+        return Check("batches", "not_made", f"two plain runs differ in their {plain_repeats}")
+    for key, words in (("batches", "batch"), ("inputs", "model input")):
+        # A loader that works ahead may have handed out one batch more when the run was stopped.
+        count = min(len(plain[key]), len(other[key]))
+        if abs(len(plain[key]) - len(other[key])) > 1:
+            words = f"{len(other[key])} instead of {len(plain[key])} {words}s"
+            return Check("batches", "failed", f"{words} in the same number of steps")
+        position = first_difference(plain[key][:count], other[key][:count])
+        if position is not None:
+            words = f"{words} {position + 1} differs from the plain run's"
+            if key == "inputs" and _may_follow_from_weights(plain, other, position):
+                words += ", the batches do not: it may have been computed from the weights"
+                return Check("batches", "not_made", words)
+            return Check("batches", "failed", words)
+    if not plain["batches"] and not plain["inputs"]:
+        return Check("batches", "not_made", "no batch was recorded")
+    return Check("batches", "passed", f"{len(plain['batches'])} batches have equal digests")
+
+
+def _may_follow_from_weights(plain: Record, other: Record, position: int) -> bool:
+    """True if the weights had been rounded in another way before this input was made."""
+    updates = plain.get("inputs_at")
+    if not updates or not plain["batches"]:
+        return False
+    before = updates[position]
+    return plain["weights"][:before] != other["weights"][:before]
+
+
+def check_hyperparameters(plain: Record, other: Record) -> Check:
+    """Check the optimizers' hyperparameters, and the number of updates, at each step."""
+    position = first_difference(plain["hyperparameters"], other["hyperparameters"])
+    if position is not None:
+        words = _changed_number(plain["hyperparameters"], other["hyperparameters"], position)
+        return Check("hyperparameters", "failed", words)
+    still = _idle_updates(other["weights"])
+    plain_still = _idle_updates(plain["weights"])
+    if still != plain_still:
+        step = next(iter(sorted(set(still) ^ set(plain_still))))
+        words = f"{len(still)} updates moved no weight, {len(plain_still)} in the plain run"
+        return Check("hyperparameters", "failed", f"{words} (first: step {step})")
+    count = len(other["hyperparameters"])
+    words = f"{count} updates with equal hyperparameters, each moved the weights"
+    return Check("hyperparameters", "passed", words)
+
+
+def _idle_updates(weights: Sequence[str]) -> list[int]:
+    return [step + 1 for step in range(1, len(weights)) if weights[step] == weights[step - 1]]
+
+
+def _changed_number(plain: Sequence[str], other: Sequence[str], position: int) -> str:
+    if position >= len(plain) or position >= len(other):
+        return f"{len(other)} updates instead of {len(plain)}"
+    before, after = json.loads(plain[position]), json.loads(other[position])
+    for old, new in zip(before, after, strict=False):
+        for key in old:
+            if old[key] != new.get(key):
+                return (
+                    f"at step {position + 1} {key} is {new.get(key)}, in the plain run {old[key]}"
+                )
+    return f"at step {position + 1} the parameter groups differ"
+
+
+def check_bits(plain: Record, other: Record, plain_repeats: str | None) -> Check:
+    """Check that losses, weights, buffers and what evaluation gives are equal bit for bit."""
+    if plain_repeats is not None:
+        return Check("bits", "not_made", f"two plain runs differ in their {plain_repeats}")
+    kinds = (
+        ("loss_digests", "loss"),
+        ("weights", "weights"),
+        ("buffers", "buffers"),
+        ("evaluated", "evaluation"),
+    )
+    for key, words in kinds:
+        # None where two plain runs differ in it.
+        position = None if plain.get(key) is None else first_difference(plain[key], other[key])
+        if position is not None:
+            return Check("bits", "failed", f"{words} differ from step {position + 1} on")
+    count = len(plain["weights"])
+    words = f"losses, weights and buffers bit-equal to the plain run's after each of {count} steps"
+    words += f", in each of {plain['ranks']} ranks" if "ranks" in plain else ""
+    return Check("bits", "passed", words)
+
+
+def check_losses(plain: Record, other: Record) -> Check:
+    """Check that the mean of the later half of the losses is within its noise."""
+    count = min(len(plain["losses"]), len(other["losses"]))
+    if count < 8:
+        return Check("losses", "not_made", f"only {count} losses were recorded")
+    half = slice(count // 2, count)
+    ours, theirs = other["losses"][half], plain["losses"][half]
+    if not all(abs(value) < float("inf") for value in ours):
+        return Check("losses", "failed", "a loss is not finite")
+    noise = pstdev(theirs) / len(theirs) ** 0.5
+    shift = fmean(ours) - fmean(theirs)
+    words = f"mean of the second half off by {shift:+.1e}, noise of that mean {noise:.1e}"
+    state = "failed" if abs(shift) > LOSS_SIGMAS * noise + 1e-6 * abs(fmean(theirs)) else "passed"
+    return Check("losses", state, words)
+
+
+def check_seeds(seeds: SeedLosses | None) -> Check:
+    """Is the plan's loss no larger than the plain run's, by a margin that was there before?"""
+    if seeds is None:
+        return Check("seeds", "not_made", "only one seed was trained")
+    count = len(seeds.plain)
+    lengths = {len(row) for row in (*seeds.plain, *seeds.other)}
+    if count < LEAST_SEEDS or min(lengths) < 2 * _START:
+        least = f"at least {LEAST_SEEDS} of {2 * _START} are needed"
+        words = f"{count} seeds of {min(lengths)} steps; {least}"
+        return Check("seeds", "not_made", words)
+    if any(not isfinite(loss) for row in seeds.other for loss in row):
+        return Check("seeds", "failed", "a loss is not finite")
+    margin = SEEDS_MARGIN * abs(fmean(fmean(row[:_START]) for row in seeds.plain))
+    worse = [
+        _mean_of_second_half(other) - _mean_of_second_half(plain)
+        for plain, other in zip(seeds.plain, seeds.other, strict=True)
+    ]
+    mean = fmean(worse)
+    doubt = _ONE_SIDED_T.get(count, 1.86) * stdev(worse) / count**0.5
+    words = (
+        f"loss {mean:+.1e} +- {doubt:.1e} against the plain run's over {count} seeds of "
+        f"{min(lengths)} steps, margin {margin:.1e}"
+    )
+    if mean - doubt > margin:
+        return Check("seeds", "failed", words)
+    if mean + doubt > margin:
+        return Check("seeds", "not_made", f"{words}: too few seeds to decide")
+    return Check("seeds", "passed", words)
+
+
+def _mean_of_second_half(losses: Sequence[float]) -> float:
+    return fmean(losses[len(losses) // 2 :])

@@ -62,17 +62,22 @@ def started(words: Sequence[str], folder: Path, value: str) -> subprocess.Popen[
 @pytest.mark.parametrize("command", ["diagnose", "tune"])
 def test_a_kill_leaves_nothing_behind(command: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(TINY.read_bytes())
-    before, mounted = contents(tmp_path), mounts()
+    mounted = mounts()
     moments = random.Random(command)
-    seen = 0
+    seen = killed = 0
     for number in range(KILLS):
+        before = contents(tmp_path)
         value = f"{os.getpid()}-{number}"
         words = (command, "--budget", "20s", "train.py", "--epochs", "200", "--save", "last.pt")
         parent = started(words, tmp_path, value)
         # One in each part of the command: its start, what it watches, its trials.
         time.sleep(0.5 + 13.5 * (number + moments.random()) / KILLS)
         seen = max(seen, len(marked(value)))
-        assert parent.poll() is None
+        if parent.poll() is not None:
+            # Where nothing is to be gained, a tuning ends before its budget.
+            assert parent.returncode == 0
+            continue
+        killed += 1
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         deadline = time.monotonic() + WITHIN_S
@@ -82,4 +87,4 @@ def test_a_kill_leaves_nothing_behind(command: str, tmp_path: Path) -> None:
         assert contents(tmp_path) == before
         assert mounts() == mounted
     # Else it was never killed while a trial ran.
-    assert seen > 1
+    assert seen > 1 and killed >= KILLS - 2

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hotlap.attach.apply import PlanInProcess
-from hotlap.attach.roles import race
+from hotlap.attach.roles import loop_ends
 from hotlap.attach.roles.race import TakeTurns
 from hotlap.attach.roles.session import Session
 from hotlap.device import process_settings
@@ -129,7 +129,7 @@ def test_a_new_optimizer_takes_the_place_of_one_that_is_gone_or_used_no_more() -
     later = optimizer()
     ended = [playing._ends.ends(later) for _ in range(30)]
     assert not ended[0]
-    assert all(ended[race._REPLACED_AFTER :])
+    assert all(ended[loop_ends._REPLACED_AFTER :])
 
 
 @pytest.mark.parametrize(

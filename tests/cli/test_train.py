@@ -202,7 +202,7 @@ def test_a_run_of_a_plain_script_is_continued_and_then_resumed(
         (["--continue", "old.pth", "--weights", "weights.pth"], "were both given"),
         (["--continue", "old.pth", "--keys", "optimiser=opt"], "Did you mean 'optimizer'?"),
         (["--continue", "old.pth", "--epochs-done", "1.5"], "Expected: an integer"),
-        (["--epochs-done", "1"], "(--continue FILE)"),
+        (["--epochs-done", "1"], "(the option --continue)"),
     ],
 )
 @pytest.mark.usefixtures("recipe")

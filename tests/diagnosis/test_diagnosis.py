@@ -166,7 +166,7 @@ def test_no_more_steps_are_timed_than_were_asked_for() -> None:
         (str(TINY), {"arguments": {"epochs": 1}}, "a list of command-line arguments"),
         (str(TINY), {"device": "cpu"}, "chooses its device itself"),
         (str(RECIPE), {"arguments": ["--epochs", "1"]}, "a dict of the parameters"),
-        (str(TINY), {"budget": 0}, "a number of seconds above 0"),
+        (str(TINY), {"budget": 0}, "a finite number of seconds above 0"),
         (3, {}, "was given a value of type int"),
     ],
 )

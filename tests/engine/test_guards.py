@@ -309,8 +309,11 @@ def test_others_may_be_trained_where_the_model_is_frozen() -> None:
     ("given", "words"),
     [
         ({"metrics": {"right": lambda m, b: m(b[0]).argmax(1) == b[1]}}, r"'right' is.*\(16,\)"),
-        ({"metrics": {"right": lambda m, b: (1, 2, 3)}}, "'right' is int, int, int"),
-        ({"metrics": {"right": lambda m, b: None}}, "'right' is NoneType"),
+        (
+            {"metrics": {"right": lambda m, b: (1, 2, 3)}},
+            r"'right' is a tuple of 3, with elements of type int, of type int",
+        ),
+        ({"metrics": {"right": lambda m, b: None}}, "'right' is of type NoneType"),
         ({"metrics": {"right": lambda m, b: 1 / 0}}, "division by zero"),
         ({"evaluate": lambda m, b: None}, "Expected: a dict"),
         (

@@ -122,7 +122,7 @@ def test_a_loss_that_is_no_mean_is_refused_where_a_step_is_split(is_mean: bool) 
     if is_mean:
         stepped((6, 2), weighted)
     else:
-        with pytest.raises(UsageError, match=r"Return \(sum, count\)"):
+        with pytest.raises(UsageError, match=r"return \(sum, count\)"):
             stepped((6, 2), weighted)
 
 

@@ -11,6 +11,7 @@ from hotlap.lab.whole_run import WholeRun
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
 from hotlap.report import jsonout, tuning
+from hotlap.report.tuning_words import WITHOUT_PLAN
 from hotlap.tuning.result import OUTCOMES, ProvenPlan, TrialRow, Tuning, plan_file
 from tests.report.shown import words
 from tests.report.test_jsonout import parsed
@@ -74,7 +75,7 @@ def test_a_whole_run_of_unknown_length_is_not_predicted() -> None:
 @pytest.mark.parametrize("outcome", sorted({*OUTCOMES} - {"gain"}))
 def test_without_a_gain_no_speed_is_claimed_and_the_reason_is_given(outcome: str) -> None:
     text = words(tuning.page, without_gain(outcome))
-    assert text.startswith(f"train.py {tuning._NOTHING[outcome]}: 2 plans tried.")
+    assert text.startswith(f"train.py {WITHOUT_PLAN[outcome]}: 2 plans tried.")
     assert "steady" not in text and "Verdict" not in text and "nan" not in text
 
 

@@ -121,7 +121,8 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
         is_one = isinstance(number, torch.Tensor) and number.numel() == 1
         if len(numbers) > 2 or not (is_one or isinstance(number, int | float | numpy.number)):
             given = ", ".join(map(_describe, numbers))
-            given = f"the tuple ({given})" if isinstance(value, tuple) else given
+            if isinstance(value, tuple):
+                given = f"a tuple of {len(numbers)}, with elements {given},"
             raise UsageError(
                 f"the metric {name!r} is {given} for a held-out batch. Expected: one number, the "
                 "mean over the batch's samples, or (sum, count)."
@@ -133,7 +134,7 @@ def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
 def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"a value of type {type(value).__name__}"
+    return f"of type {type(value).__name__}"
 
 
 def _mean(total: float, count: float) -> float:

@@ -91,9 +91,12 @@ def check_mean(
             return True
     if too_far:
         place = too_far[0]
+        share = off[place] / size
+        is_finite = math.isfinite(share)
+        differs = f"differs by {100 * share:.3g} % from" if is_finite else "is finite, unlike"
         raise UsageError(
             f"the loss is not a mean over the batch's samples: the gradient of {samples} samples "
-            f"differs by {100 * off[place] / size:.3g} % from the combined gradient of {place} and "
+            f"{differs} the combined gradient of {place} and "
             f"{samples - place} of them, so a step cannot be split. If the loss is a sum divided "
             "by a count (of tokens, or of class weights), return (sum, count) from loss(). If not, "
             "set accumulate=1 in the task, remove --micro-batch and the plan's `micro_batch`, and "

@@ -486,7 +486,7 @@ def test_without_a_scheduler_the_rate_is_the_recipes_and_must_be_the_files(tmp_p
     with pytest.raises(
         UsageError,
         match=r"'lr' .* is 0\.01 in .* but 0\.02 in the recipe.*Set the recipe's to 0\.02, with "
-        r"which .* as `schedule` in the task; or set the recipe's to 0\.01 to continue at a constant",
+        r"which .* in the task; or set the recipe's to 0\.01 to continue at a constant",
     ):
         continued(script.path, task(schedule=None), keys=keys)
     # A script without a schedule.

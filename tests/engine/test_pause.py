@@ -45,10 +45,12 @@ def test_a_run_that_pauses_again_and_again_is_the_run_that_does_not(
     assert done.held_out == whole.held_out and done.epochs[-1].loss == whole.epochs[-1].loss
 
 
+@pytest.mark.parametrize("until", [5, 100])
 def test_a_run_that_is_asked_to_end_while_a_pause_is_measured_measures_it(
-    task: hotlap.Task, tmp_path: Path
+    until: int, task: hotlap.Task, tmp_path: Path
 ) -> None:
-    """Resumed, it is there already: its measures would be missing for good."""
+    """Resumed, it is there already: its measures would be missing for good. So would those of a run
+    that ends before its pause."""
     asked: list[int] = []
 
     def evaluate(model: Any, batch: Any) -> dict[str, float]:
@@ -57,12 +59,12 @@ def test_a_run_that_is_asked_to_end_while_a_pause_is_measured_measures_it(
 
     measured: list[Any] = []
     done = hotlap.train(
-        replace(task, evaluate=evaluate, metrics={}),
+        replace(task, evaluate=evaluate, metrics={}, epochs=1, schedule=None),
         run_dir=tmp_path,
-        until=5,
+        until=until,
         # The first batch is measured before the first step.
         stop=lambda: len(asked) > 1,
         progress=measured.append,
     )
-    assert done.is_stopped and done.steps == 5 and len(asked) > 2
+    assert done.is_stopped == (until == 5) and done.steps == min(until, 16) and len(asked) > 2
     assert [each.held_out for each in measured] == [{"accuracy": 1.0}]

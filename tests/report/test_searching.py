@@ -10,6 +10,7 @@ from rich.console import Console
 import hotlap
 from hotlap.errors import UnknownName
 from hotlap.report import searching
+from hotlap.report.page.search import page_of_search
 from hotlap.search.result import SearchResult
 from hotlap.search.spec import Objective, SearchSpec
 from hotlap.search.state import Job, Outcome, SearchState
@@ -69,6 +70,19 @@ def test_the_page_gives_the_best_as_a_command_and_says_what_it_is_worth() -> Non
     assert "Same as the recipe's own values, within the noise" in page(
         state_of(*WHOLE, *seeds, *own)
     )
+
+
+def test_seeds_that_failed_are_said_beside_a_gain_without_a_bound() -> None:
+    seeds = [done(1, 1, 0.9, n) for n in (1, 2, 3)]
+    own = [done(0, 1, 0.5, 1), *(Outcome(Job(0, 1, n), "nan") for n in (2, 3))]
+    state = state_of(*WHOLE, *seeds, *own)
+    text = page(state)
+    assert "better than the recipe's own values by +inf" in text
+    assert "its own: 0.5 (0.5 to 0.5), and 2 of 3 seeds failed" in text
+    # A page has no infinity, and draws no interval that ends in one.
+    drawn = page_of_search({**SearchResult(state).to_json(), "objective": "max:accuracy"})
+    assert "by no bound" in drawn.answer
+    assert "where the recipe's own failed with 2 of them" in drawn.answer
 
 
 def test_the_page_says_what_was_not_found() -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import hotlap
 from hotlap.errors import UsageError
 from hotlap.search.decide import first_rung, next_job
+from hotlap.search.folder import delete, folder_of
 from hotlap.search.fronts import best_first, dominates, first_front
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.parameters import Space
+from hotlap.search.propose import propose
 from hotlap.search.result import Comparison, SearchResult
 from hotlap.search.spec import Objective, SearchSpec, rungs_of
 from hotlap.search.state import Job, Outcome, SearchState
@@ -133,8 +136,8 @@ def test_the_command_separates_what_hotlap_train_would_take_for_its_own() -> Non
     state = SearchState(spec)
     state.apply({"kind": "job", **Job(0, 0)._asdict(), "values": values})
     for reserved, words in ((["--run-dir"], ""), (["--keep"], "-- ")):
-        result = SearchResult(state, frozenset(reserved))
-        expected = f"hotlap train recipe.py {words}--epochs 2 --lr 0.1 --keep 3"
+        result = SearchResult(state, frozenset(reserved), ("--plan", "p.toml"))
+        expected = f"hotlap train recipe.py --plan p.toml {words}--epochs 2 --lr 0.1 --keep 3"
         assert result.command(state.trials[0]) == expected
 
 
@@ -383,3 +386,92 @@ def test_a_trial_without_one_of_the_objectives_is_no_candidate() -> None:
         state.apply({"kind": "result", **outcome.to_json()})
     assert [trial.number for trial in state.ranked(0)] == [1]
     assert state.ranks_at(state.trials[1], 0) == (1.0, -0.5)
+
+
+def test_a_configuration_that_fails_with_other_seeds_is_not_the_best(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        # Trial 1 is the best one with the seed of the search, and fails with two others.
+        if job.trial == 1 and job.repeat in (1, 2):
+            return Outcome(job, "nan")
+        return Outcome(job, "done", step=order.until, value=float(job.trial != 1))
+
+    spec = spec_of("random", trials=6)
+    result = SearchResult(search(tmp_path, spec, Workers(1, ends=ends)))
+    assert result.state.ranked(0)[0].number == 1
+    assert result.best is not None and result.best.number != 1
+
+
+def test_a_seed_that_fails_is_worse_than_one_that_does_not() -> None:
+    fine, failing = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.0, 0.0, 0.0, None, None, None]
+    assert Comparison.of(failing, fine).verdict == "same"
+    assert Comparison.of([*failing[3:], None, None, None], fine).verdict == "worse"
+    found = Comparison.of(fine[:3], [None, None, None])
+    assert found.verdict == "better"
+    # JSON has no infinity.
+    assert (found.to_json()["gain"], found.to_json()["low"]) == (None, None)
+    equal = Comparison.of([None] * 3, [None] * 3)
+    assert (equal.verdict, equal.gain) == ("same", 0.0)
+
+
+def test_where_those_that_reached_the_end_failed_another_one_is_led_there(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        if job.rung == 2 and job.trial == 0:
+            return Outcome(job, "nan")
+        return Outcome(job, "done", step=order.until, value=float(job.trial))
+
+    result = SearchResult(search(tmp_path, spec_of(trials=6, seeds=0), Workers(1, ends=ends)))
+    assert result.state.trials[0].failed
+    assert result.best is not None and result.best.number == 1
+
+
+def test_a_trial_that_grows_too_large_is_not_decided_again_and_again(tmp_path: Path) -> None:
+    def ends(job: Job, order: Order) -> Outcome:
+        held = 100 if job.rung else 10
+        return Outcome(job, "done", step=order.until, value=1.0, memory_bytes=held)
+
+    workers = Workers(1, ends=ends)
+    workers.left = 60
+    result = SearchResult(search(tmp_path, spec_of(trials=3, memory_bytes=50), workers))
+    assert result.best is None
+    assert len(set(workers.started)) == len(workers.started)
+
+
+def test_values_without_a_derived_one_are_drawn_again(tmp_path: Path) -> None:
+    depth = hotlap.IntRange(1, 4)
+    made = hotlap.Derived(lambda depth: 1 / (depth - 1))
+    space = Space({"depth": depth}, {"decay": made}, {"depth": 2, "decay": 1.0})
+    spec = replace(spec_of("random", trials=20), space=space.to_json(), defaults=space.defaults)
+    with Study(tmp_path, spec, space).opened() as study:
+        state = study.run(Workers(1))
+    assert {trial.values["depth"] for trial in state.trials} == {2, 3, 4}
+    # Where there is none for any, that is said.
+    none = Space({"depth": depth}, {"decay": hotlap.Derived(lambda depth: depth / 0)}, {})
+    with pytest.raises(UsageError, match=r"no value for any of 100 .*division by zero"):
+        propose(none, SearchState(replace(spec, defaults=None)))
+
+
+def test_a_default_that_json_lacks_is_no_configuration_to_begin_with() -> None:
+    space = Space({"clip": hotlap.Uniform(0.1, 5)}, {}, {"clip": float("inf")})
+    assert space.defaults is None
+
+
+def test_trials_without_their_journal_are_not_taken_for_those_of_a_new_search(
+    tmp_path: Path,
+) -> None:
+    search(tmp_path, spec_of(trials=2), Workers(1))
+    (tmp_path / "trials" / "0000").mkdir()
+    (tmp_path / JOURNAL).unlink()
+    with pytest.raises(UsageError, match=r"but not its journal.*--again"):
+        search(tmp_path, spec_of(trials=2), Workers(1))
+    delete(tmp_path)
+    search(tmp_path, spec_of(trials=2), Workers(1))
+
+
+def test_a_folder_of_somebody_elses_is_not_taken_for_that_of_a_search(tmp_path: Path) -> None:
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials" / "patients.csv").touch()
+    with pytest.raises(UsageError, match="does not hold a search"):
+        folder_of("recipe.py", str(tmp_path))
+    (tmp_path / "trials" / "patients.csv").unlink()
+    (tmp_path / "trials" / "0007-seed2").mkdir()
+    assert folder_of("recipe.py", str(tmp_path)) == tmp_path

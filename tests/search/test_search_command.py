@@ -16,6 +16,8 @@ import pytest
 
 from hotlap import cli
 from hotlap.checkpoint.owner import is_alive
+from hotlap.engine.training_report import EpochDone
+from hotlap.search import rung
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
@@ -266,3 +268,60 @@ def test_a_trial_that_is_killed_with_its_search_goes_on_from_its_checkpoint(here
     assert found["best"]["step"] == 24
     log = (here / "recipe.search" / "trials" / "0000" / "log.txt").read_text()
     assert "resuming from" in log
+
+
+def measured(epoch: int) -> EpochDone:
+    """Return an epoch of eight steps that took ten seconds."""
+    return EpochDone(
+        epoch=epoch,
+        steps=8,
+        seconds=10.0,
+        samples_per_s=1.0,
+        loss=0.5,
+        held_out={},
+        left_s=0.0,
+        peak_memory_bytes=0,
+    )
+
+
+def test_the_seconds_of_a_trial_are_those_of_all_its_processes(tmp_path: Path) -> None:
+    order = Order("recipe.py", (), str(tmp_path), 24, 0, ("loss",), {}, "cpu", 1)
+    first = rung._Job(order)
+    for epoch in (1, 2):
+        first._measure(measured(epoch))
+    # It was killed before its second epoch was saved, which is trained again.
+    second = rung._Job(order)
+    second._measure(measured(2))
+    # And once more; what it was promoted to comes on top.
+    third = rung._Job(order)
+    third._measure(measured(3))
+    promoted = rung._Job(replace(order, until=32))
+    promoted._measure(measured(4))
+    found = {
+        path.name: json.loads(path.read_text())["seconds"] for path in tmp_path.glob("measured-*")
+    }
+    assert found == {"measured-24.json": 30.0, "measured-32.json": 40.0}
+
+
+CHILD = """
+import subprocess
+import hotlap
+
+def task(*, lr: float = 0.1):
+    child = subprocess.Popen(["sleep", "600"])
+    open("child", "w").write(str(child.pid))
+    raise RuntimeError("the recipe crashes")
+"""
+
+
+@pytest.mark.slow
+def test_what_a_recipe_has_started_ends_with_its_trial(here: Path) -> None:
+    (here / "child.py").write_text(CHILD)
+    workers = LocalWorkers(1)
+    workers.start(Job(0, 0), Order("child.py", (), str(here / "0"), 9, 0, ("loss",), {}, "cpu", 1))
+    (outcome,) = workers.wait()
+    assert outcome.state == "crash"
+    pid, until = int((here / "child").read_text()), time.monotonic() + 5
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not is_alive(pid)

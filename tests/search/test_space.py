@@ -125,6 +125,7 @@ def test_space_options_replace_annotations() -> None:
         ),
         (("kind=choice(a,c)",), "cannot be 'c'"),
         (("on=intrange(0,1)",), "is a bool.*Use Choice"),
+        (("on=choice(true,false)",), r"is a bool, but .* gives 'true'.*choice\(True,False\)"),
         (("kind=choice()",), "no values"),
     ],
 )

@@ -119,3 +119,11 @@ def test_it_learns_from_several_objectives(tmp_path: Path) -> None:
     assert decision(SearchState(spec), SPACE) == next(
         record for record in read(tmp_path / JOURNAL)[0] if record["kind"] == "job"
     )
+
+
+def test_any_seed_is_taken(tmp_path: Path) -> None:
+    # NumPy's generators take seeds of 32 bits.
+    spec = replace(SPEC, trials=2, seed=20260101)
+    with Study(tmp_path, spec, SPACE).opened() as study:
+        state = study.run(Workers(1))
+    assert len(state.trials) == 2

@@ -19,6 +19,7 @@ import pytest
 import hotlap
 from hotlap.errors import UsageError
 from hotlap.track import follower_process
+from hotlap.track.adapters import mlflow
 from hotlap.track.feeding import files_of
 from hotlap.track.recording import Recording, Request
 from hotlap.track.records import EVALUATION, STEP
@@ -48,7 +49,8 @@ def record_with(name: str, folder: Path, resumed_step: int | None = None, begin:
     """Record three steps and an evaluation, for one tracker."""
     notices: list[str] = []
     recording = Recording(folder, Request({"lr": 0.1}, (name,), 60.0), notices.append)
-    recording.begin({"batch_size": 8}, hotlap.Plan({"resident": {}}), resumed_step)
+    about = {"batch_size": 8, "hyperparameters": {"group 0, lr": 0.1}}
+    recording.begin(about, hotlap.Plan({"resident": {}}), resumed_step)
     for step, loss in enumerate(LOSSES, begin):
         recording.add(STEP, step, 1, {"loss": loss})
     recording.add(EVALUATION, begin + 2, 1, {"accuracy": 0.75})
@@ -238,6 +240,16 @@ def wandb_history(content: bytes) -> Iterator[dict[str, Any]]:
                     "/".join(item.nested_key) or item.key: json.loads(item.value_json)
                     for item in record.history.item
                 }
+
+
+def test_mlflow_gets_only_names_that_it_takes() -> None:
+    adapter = object.__new__(mlflow.MLflow)
+    adapter._names = {}
+    given = ["step/loss", "acc@1", "acc(1", "group 0, lr", "acc@1", "x" * 300, "x" * 301]
+    names = [adapter._name(each) for each in given]
+    assert names[:4] == ["step/loss", "acc_1", "acc_1_2", "group 0_ lr"]
+    # Each has its own, and keeps it.
+    assert names[4] == "acc_1" and len(set(names)) == 6 and max(map(len, names)) == 250
 
 
 @needs("mlflow")

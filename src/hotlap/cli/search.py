@@ -118,6 +118,7 @@ def search(
     from hotlap.search.folder import delete, folder_of
     from hotlap.search.result import SearchResult
     from hotlap.search.study import Study
+    from hotlap.techniques import EXACT_PLAN
     from hotlap.tuning.fitting import memory_given
 
     path = recipe_of(target)
@@ -159,7 +160,9 @@ def search(
         study = Study(folder, asked.spec, asked.space)
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
-    result = SearchResult(state, frozenset(options_of(app_of(train.COMMAND))))
+    options = () if asked.spec.plan == EXACT_PLAN.techniques else ("--plan", plan)
+    options += () if device is None else ("--device", device)
+    result = SearchResult(state, frozenset(options_of(app_of(train.COMMAND))), options)
     found = {**result.to_json(), "run_dir": str(folder)}
     document = signed("search", found, host, target.typed, "search")
     if json:

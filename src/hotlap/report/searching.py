@@ -226,9 +226,14 @@ def _print_failures(result: Any, console: Console, folder: Any) -> None:
         )
 
 
-def _mean_text(values: Sequence[float]) -> str:
-    mean = sum(values) / len(values)
-    return f"{value_text(mean)} ({value_text(min(values))} to {value_text(max(values))})"
+def _mean_text(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "it failed with each of them"
+    words = f"{value_text(sum(known) / len(known))} ({value_text(min(known))} to "
+    words += f"{value_text(max(known))})"
+    failed = len(values) - len(known)
+    return f"{words}, and {failed} of {len(values)} seeds failed" if failed else words
 
 
 def _comparison_text(result: Any) -> str:

@@ -1,7 +1,7 @@
 """Makes a `SearchSpec` of what was asked, and refuses what cannot be searched before it starts."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hotlap.recipe import Recipe, as_command_line, load
 from hotlap.search.parameters import Space, read_space, words_of
 from hotlap.search.propose import grid
 from hotlap.search.result import LEAST_SEEDS
+from hotlap.search.space import Value
 from hotlap.search.spec import (
     STOPS_EARLY,
     Objective,
@@ -151,8 +152,22 @@ def _trials(request: Request, space: Space) -> int:
     """Return the number of trials; all points of a grid, unless fewer were asked for."""
     if request.method != "grid":
         return _TRIALS if request.trials is None else request.trials
-    count = len(grid(space.distributions, request.points)) + (space.defaults is not None)
+    points = grid(space.distributions, request.points)
+    for point in points:
+        _check_point(space, point)
+    count = len(points) + (space.defaults is not None)
     return count if request.trials is None else min(request.trials, count)
+
+
+def _check_point(space: Space, point: Mapping[str, Value]) -> None:
+    try:
+        space.complete(point)
+    except Exception as error:
+        raise UsageError(
+            f"the Derived parameters have no value for the grid's point {dict(point)}: {error}. "
+            "Change their functions or the ranges in task(), or use --method random, which draws "
+            "again."
+        ) from error
 
 
 def _max_steps(request: Request, task: Any) -> int:

@@ -71,13 +71,14 @@ def _is_promoted(state: SearchState, trial: TrialState, rung: int) -> bool:
 
 
 def _to_the_end(state: SearchState) -> Job | None:
-    """Return what leads a trial to the last rung, if too few were started for any to reach it."""
+    """Return what leads a trial to the last rung, if no candidate has come there yet."""
     last = len(state.spec.rungs) - 1
-    if any(last in trial.outcomes for trial in state.trials):
+    if state.ranked(last):
         return None
     for rung in reversed(range(last)):
         for trial in state.ranked(rung):
-            if not trial.failed:
+            # One that went further has failed there, or held too much memory.
+            if rung + 1 not in trial.outcomes:
                 return Job(trial.number, rung + 1)
     return None
 

@@ -4,9 +4,11 @@ import os
 import shutil
 from pathlib import Path
 
+from hotlap.checkpoint import lock
 from hotlap.checkpoint.files import check_path
 from hotlap.checkpoint.lock import Lock
 from hotlap.errors import UsageError
+from hotlap.search.job_order import TRIAL_FOLDER
 from hotlap.search.study import JOURNAL, TRIALS
 
 
@@ -18,12 +20,22 @@ def folder_of(recipe: str, given: str | None) -> Path:
     """
     path = Path(given) if given is not None else Path(os.getcwd()) / f"{Path(recipe).stem}.search"
     check_path(path)
-    if path.is_dir() and any(path.iterdir()) and not (path / TRIALS).is_dir():
+    if path.is_dir() and any(path.iterdir()) and not _holds_search(path):
         raise UsageError(
             f"'{path}' is not empty and does not hold a search. Choose another folder with "
             "--run-dir."
         )
     return path
+
+
+def _holds_search(folder: Path) -> bool:
+    """Return whether a folder is that of a search: others may have a folder `trials`, too."""
+    trials = folder / TRIALS
+    if not trials.is_dir():
+        return False
+    names = [path.name for path in trials.iterdir()]
+    are_trials = all(name == lock.NAME or TRIAL_FOLDER.fullmatch(name) for name in names)
+    return are_trials or (folder / JOURNAL).is_file()
 
 
 def delete(folder: Path) -> None:
@@ -34,9 +46,9 @@ def delete(folder: Path) -> None:
     """
     if not (folder / TRIALS).is_dir():
         return
-    lock = Lock(folder / TRIALS)
-    lock.take()
-    # The journal first: without it, nothing refers to what is left.
+    taken = Lock(folder / TRIALS)
+    taken.take()
+    # The journal first: trials without one are refused, see `Study.opened`.
     (folder / JOURNAL).unlink(missing_ok=True)
     shutil.rmtree(folder / TRIALS)
-    lock.release()
+    taken.release()

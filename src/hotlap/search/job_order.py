@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from hotlap.search.spec import SearchSpec
 from hotlap.search.state import Job, Outcome, TrialState
 
 _OUTCOME = "outcome.json"
+TRIAL_FOLDER = re.compile(r"\d{4,}(-seed\d+)?")
+"""Name of the folder of a trial, see `trial_folder`."""
 LOG = "log.txt"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """What a full disk says."""

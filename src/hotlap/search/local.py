@@ -56,6 +56,11 @@ class _Running:
     process: "subprocess.Popen[bytes]"
     kills_before: int
 
+    def end_children(self) -> None:
+        """End the processes that the recipe has started: they belong to the trial."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Close the pipe of a process that has ended."""
         if self.process.stdin is not None:
@@ -122,6 +127,7 @@ class LocalWorkers:
             ]
             outcomes = []
             for each in map(self._running.pop, ended):
+                each.end_children()
                 each.close()
                 if each.process.returncode == EXIT_STOPPED:
                     # Somebody asked the trial to end, and not the search.
@@ -159,9 +165,8 @@ class LocalWorkers:
         for each in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 each.process.wait(max(0.0, until - time.monotonic()))
-            # Its children, too, and whatever has not ended.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(each.process.pid, signal.SIGKILL)
+            # And itself, if it has not ended.
+            each.end_children()
             each.process.wait()
             each.close()
         self._running.clear()

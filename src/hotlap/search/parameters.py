@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,11 +62,11 @@ class Space:
             source = self.derived[name]
             known = {**self.others, **values}
             value = source.function(**{each: known[each] for each in source.needs})
-            if not isinstance(value, Value):
+            if not _can_be_given(value):
                 raise UsageError(
                     f"Derived parameter `{name}` returned {value!r} ({type(value).__name__}). "
-                    "Expected: a number, a string or a bool, which can be passed on a command "
-                    "line."
+                    "Expected: a finite number, a string or a bool, which can be passed on a "
+                    "command line."
                 )
             values[name] = value
         return values
@@ -74,7 +75,7 @@ class Space:
     def defaults(self) -> dict[str, Value] | None:
         """The recipe's own values of what is searched; None if one has none that can be given."""
         names = [*self.distributions, *self.derived]
-        if not all(isinstance(self.others.get(name), Value) for name in names):
+        if not all(_can_be_given(self.others.get(name)) for name in names):
             return None
         return {name: self.others[name] for name in names}
 
@@ -84,6 +85,11 @@ class Space:
             name: {"kind": "derived", "from": list(each.needs)}
             for name, each in self.derived.items()
         }
+
+
+def _can_be_given(value: Any) -> bool:
+    """Return whether a value can be passed on a command line, and written down as JSON."""
+    return isinstance(value, Value) and not (isinstance(value, float) and not math.isfinite(value))
 
 
 def words_of(values: Mapping[str, Value]) -> list[str]:
@@ -252,6 +258,14 @@ def _check_type(
                 f"parameter `{name}` of '{recipe.path}' is {'an' if inner is int else 'a'} "
                 f"{inner.__name__}, but {space} gives {strange[0]!r}. Use Choice with "
                 f"{'integers' if inner is int else 'numbers'} only."
+            )
+    if inner is bool and isinstance(space, Choice):
+        strange = [v for v in space.values if type(v) is not bool]
+        if strange:
+            raise UsageError(
+                f"parameter `{name}` of '{recipe.path}' is a bool, but {space} gives "
+                f"{strange[0]!r}. Use Choice with True and False, as in "
+                f"--space '{name}=choice(True,False)'."
             )
     if inner in (str, bool) and not isinstance(space, Choice):
         raise UsageError(

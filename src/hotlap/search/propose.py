@@ -1,6 +1,7 @@
 """Hyperparameters of a new trial: the recipe's own, a grid's point, or drawn values. No torch."""
 
 import itertools
+import logging
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,8 @@ from hotlap.errors import UsageError
 from hotlap.search.parameters import Space
 from hotlap.search.space import Distribution, Value, from_json
 from hotlap.search.state import SearchState
+
+log = logging.getLogger("hotlap")
 
 _ATTEMPTS = 100
 """Draws until one is new; a space with few values has been tried then."""
@@ -29,24 +32,46 @@ def propose(space: Space, state: SearchState) -> dict[str, Value]:
     if spec.method == "tpe":
         from hotlap.search.tpe import suggest
 
-        return space.complete(suggest(space.distributions, state))
-    return space.complete(draw(space.distributions, state))
+        try:
+            return space.complete(suggest(space.distributions, state))
+        except Exception as error:
+            log.info("trial %d is drawn at random instead: %s", number, error)
+    return draw(space, state)
 
 
-def draw(distributions: Mapping[str, Distribution], state: SearchState) -> dict[str, Value]:
-    """Return values that were drawn at random; others than those of earlier trials, if possible."""
-    number = len(state.trials)
+def draw(space: Space, state: SearchState) -> dict[str, Value]:
+    """Return values drawn at random, derived ones included; others than those of earlier trials, if
+    possible.
+
+    Values for which a derived parameter has none are drawn again: the same in each process.
+
+    Raises:
+        UsageError: a derived parameter has no value for any that was drawn.
+    """
+    number, distributions = len(state.trials), space.distributions
     tried = [{name: trial.values[name] for name in distributions} for trial in state.trials]
-    drawn: dict[str, Value] = {}
+    found: dict[str, Value] | None = None
+    problem: Exception | None = None
     for attempt in range(_ATTEMPTS):
         # Each parameter has numbers of its own: another parameter does not change them.
         drawn = {
             name: each.draw(random.Random(f"{state.spec.seed} {number} {attempt} {name}").random())
             for name, each in distributions.items()
         }
+        try:
+            found = space.complete(drawn)
+        except Exception as error:
+            log.info("trial %d is drawn again, no derived value for %s: %s", number, drawn, error)
+            problem = error
+            continue
         if drawn not in tried:
             break
-    return drawn
+    if found is None:
+        raise UsageError(
+            f"the Derived parameters have no value for any of {_ATTEMPTS} configurations that were "
+            f"drawn, such as {drawn}: {problem}. Change their functions or the ranges in task()."
+        ) from problem
+    return found
 
 
 def grid(distributions: Mapping[str, Distribution], points: int) -> list[dict[str, Value]]:

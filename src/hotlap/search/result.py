@@ -32,13 +32,16 @@ class Comparison:
     high: float
     """Ends of its interval; the verdict is `same` if 0 lies in it."""
     seeds: int
-    best: tuple[float, ...]
-    """The objective with each seed."""
-    own: tuple[float, ...]
+    best: tuple[float | None, ...]
+    """The objective with each seed, None where it failed."""
+    own: tuple[float | None, ...]
 
     @classmethod
     def of(
-        cls, best: Sequence[float], own: Sequence[float], objective: Objective | None = None
+        cls,
+        best: Sequence[float | None],
+        own: Sequence[float | None],
+        objective: Objective | None = None,
     ) -> "Comparison":
         """Return the comparison, by the exact test of Mann and Whitney and the interval that
         belongs to it (Hodges and Lehmann).
@@ -47,16 +50,29 @@ class Comparison:
         distributed, and a rate that is too large fails with some seeds.
 
         Args:
-            best: the objective of the best configuration, by seed.
+            best: the objective of the best configuration, by seed; None where it failed, which is
+                worse than any value.
             own: of the recipe's own, as many.
             objective: which way is better.
         """
         rank = (objective or Objective()).rank
-        gains = sorted(rank(theirs) - rank(ours) for ours in best for theirs in own)
+        ours, theirs = (
+            [math.inf if each is None else rank(each) for each in values] for values in (best, own)
+        )
+        # Two that failed are equal; their difference as numbers would be NaN.
+        gains = sorted(0.0 if a == b else b - a for a in ours for b in theirs)
         needed = _wins_needed(len(best), len(own))
         low, high = gains[len(gains) - needed], gains[needed - 1]
         verdict = "better" if low > 0 else ("worse" if high < 0 else "same")
-        return cls(verdict, median(gains), low, high, len(best), tuple(best), tuple(own))
+        # Between a gain and a loss without bound lies nothing.
+        middle = 0.0 if math.isnan(gain := median(gains)) else gain
+        return cls(verdict, middle, low, high, len(best), tuple(best), tuple(own))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data; a gain or an end without a bound is null."""
+        ends = {name: getattr(self, name) for name in ("gain", "low", "high")}
+        finite = {name: end if math.isfinite(end) else None for name, end in ends.items()}
+        return {**vars(self), **finite, "best": list(self.best), "own": list(self.own)}
 
 
 def _wins_needed(a: int, b: int) -> int:
@@ -79,6 +95,10 @@ def _wins_needed(a: int, b: int) -> int:
     return needed
 
 
+def _on_axis(values: tuple[float, ...] | None, axis: int) -> float | None:
+    return None if values is None else values[axis]
+
+
 @dataclass(frozen=True)
 class SearchResult:
     """What a search found."""
@@ -86,11 +106,17 @@ class SearchResult:
     state: SearchState
     reserved: frozenset[str] = frozenset()
     """Options of `hotlap train` itself: parameters with their names are given behind `--`."""
+    options: tuple[str, ...] = ()
+    """Options that `hotlap train` must be given to train as the trials were."""
 
     @property
     def best(self) -> TrialState | None:
-        """The best trial: by the mean over the other seeds where there are some."""
-        found = finalists(self.state)
+        """The best trial: by the mean over the other seeds where there are some.
+
+        One that fails with another seed is behind those that do not.
+        """
+        known = finalists(self.state)
+        found = [trial for trial in known if None not in self._repeats_of(trial).values()] or known
         rank = self.state.spec.objective.rank
         means = {trial.number: self.mean_of(trial) for trial in found}
         if found and all(each is not None for each in means.values()):
@@ -104,12 +130,11 @@ class SearchResult:
 
     def values_of(self, trial: TrialState) -> list[float]:
         """Return the first objective with each of the other seeds that gave one."""
-        return [values[0] for values in self._repeats_of(trial).values()]
+        return [values[0] for values in self._repeats_of(trial).values() if values is not None]
 
-    def _repeats_of(self, trial: TrialState) -> dict[int, tuple[float, ...]]:
-        """Return the objectives with each of the other seeds that gave them."""
-        found = {seed: self.state.values_of(each) for seed, each in sorted(trial.repeats.items())}
-        return {seed: values for seed, values in found.items() if values is not None}
+    def _repeats_of(self, trial: TrialState) -> dict[int, tuple[float, ...] | None]:
+        """Return the objectives with each of the other seeds, None of one that failed."""
+        return {seed: self.state.values_of(each) for seed, each in sorted(trial.repeats.items())}
 
     @property
     def comparison(self) -> Comparison | None:
@@ -134,8 +159,8 @@ class SearchResult:
         if len(seeds) < LEAST_SEEDS:
             return None
         return Comparison.of(
-            [ours[seed][axis] for seed in seeds],
-            [theirs[seed][axis] for seed in seeds],
+            [_on_axis(ours[seed], axis) for seed in seeds],
+            [_on_axis(theirs[seed], axis) for seed in seeds],
             self.state.spec.objectives[axis],
         )
 
@@ -184,7 +209,8 @@ class SearchResult:
         spec = self.state.spec
         given = [*spec.args, *words_of(trial.values)]
         is_taken = any(word.partition("=")[0] in self.reserved for word in given)
-        return shlex.join(["hotlap", "train", spec.recipe, *(["--"] if is_taken else []), *given])
+        before = ["hotlap", "train", spec.recipe, *self.options]
+        return shlex.join([*before, *(["--"] if is_taken else []), *given])
 
     def to_json(self) -> dict[str, Any]:
         """Return what `hotlap search --json` prints."""
@@ -196,7 +222,7 @@ class SearchResult:
             "best": None if best is None else self._trial_json(best),
             "command": None if best is None else self.command(best),
             "repeated": [trial.number for trial in repeated(self.state)],
-            "comparison": None if comparison is None else dict(vars(comparison)),
+            "comparison": None if comparison is None else comparison.to_json(),
             "front": [self._front_json(trial) for trial in self.front],
             "steps": self.state.steps,
             "full_steps": self.full_steps,
@@ -213,7 +239,7 @@ class SearchResult:
 
     def _front_json(self, trial: TrialState) -> dict[str, Any]:
         compared = {
-            each.name: None if found is None else dict(vars(found))
+            each.name: None if found is None else found.to_json()
             for axis, each in enumerate(self.state.spec.objectives)
             for found in [self.compared(trial, axis)]
         }

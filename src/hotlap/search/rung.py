@@ -41,14 +41,14 @@ class _Job:
         self.last: EpochDone | None = None
         self._seconds = self._seconds_before()
 
-    def _seconds_before(self) -> float:
-        """Return the seconds of training up to the rung before this one."""
-        found = []
+    def _seconds_before(self) -> dict[tuple[int, int], float]:
+        """Return what earlier processes of the trial measured: (epoch, steps in it) -> seconds of
+        training up to there."""
+        found: dict[tuple[int, int], float] = {}
         for path in self.folder.glob(_MEASURED.format("*")):
-            until = int(path.stem.partition("-")[2])
-            if until < self.order.until:
-                found.append(json.loads(path.read_text())["seconds"])
-        return max(found, default=0.0)
+            for epoch, steps, seconds in json.loads(path.read_text()).get("seconds_at", []):
+                found[epoch, steps] = seconds
+        return found
 
     def do(self) -> dict[str, Any] | None:
         """Train, and return the outcome; None if this process was asked to end before."""
@@ -91,13 +91,17 @@ class _Job:
 
     def _measure(self, epoch: EpochDone) -> None:
         """Note what was measured, before it is saved: a run that was saved has its measures."""
-        self.last = epoch
-        self._seconds += epoch.seconds
+        self.last, here = epoch, (epoch.epoch, epoch.steps)
+        # A process that was killed may have measured what is trained again now.
+        self._seconds = {at: seconds for at, seconds in self._seconds.items() if at < here}
+        seconds = max(self._seconds.values(), default=0.0) + epoch.seconds
+        self._seconds[here] = seconds
         write_json(
             self.folder / _MEASURED.format(self.order.until),
             {
                 "measures": {"loss": epoch.loss, **epoch.held_out},
-                "seconds": self._seconds,
+                "seconds": seconds,
+                "seconds_at": [[*at, each] for at, each in self._seconds.items()],
                 "memory_bytes": epoch.peak_memory_bytes,
             },
         )

@@ -14,7 +14,7 @@ from hotlap.checkpoint.files import why_unwritable
 from hotlap.checkpoint.lock import Lock
 from hotlap.errors import UsageError
 from hotlap.search.decide import next_job
-from hotlap.search.job_order import order_of
+from hotlap.search.job_order import TRIAL_FOLDER, order_of
 from hotlap.search.journal import Journal, read
 from hotlap.search.local import Executor, end_orphan
 from hotlap.search.parameters import Space
@@ -62,6 +62,7 @@ class Study:
             if records:
                 self.spec = continued(records, self.spec, self.folder)
             else:
+                self._check_no_trials()
                 self._write({"kind": "search", **self.spec.to_json()})
             self.state = replay(self.spec, records)
             for lease in self.state.open.values():
@@ -70,6 +71,20 @@ class Study:
         finally:
             self._journal.close()
             lock.release()
+
+    def _check_no_trials(self) -> None:
+        """Refuse a folder with trials of a search whose journal is missing.
+
+        They would be resumed as those of this search, whatever recipe they were trained with.
+        """
+        names = [path.name for path in (self.folder / TRIALS).iterdir()]
+        left = sorted(name for name in names if TRIAL_FOLDER.fullmatch(name))
+        if left:
+            raise UsageError(
+                f"'{self.folder}' holds trials of a search ('{TRIALS}/{left[0]}'), but not its "
+                f"journal '{JOURNAL}', so it cannot be continued. Add --again to delete these "
+                "trials and begin a new search, or choose another folder with --run-dir."
+            )
 
     def run(
         self,

@@ -19,6 +19,8 @@ from hotlap.search.state import DONE, SearchState, TrialState
 
 _SEEDS = 100_003
 """Distance of the seeds of two searches, more than a search has trials."""
+_SEEDS_END = 2**32
+"""NumPy takes seeds below this."""
 
 
 def load_optuna() -> Any:
@@ -42,7 +44,7 @@ def suggest(distributions: Mapping[str, Distribution], state: SearchState) -> di
     """Return the values of the next trial: the same for the same history, whoever asks."""
     optuna = load_optuna()
     spaces = {name: _of_optuna(optuna, each) for name, each in distributions.items()}
-    seed = state.spec.seed * _SEEDS + len(state.trials)
+    seed = (state.spec.seed * _SEEDS + len(state.trials)) % _SEEDS_END
     with warnings.catch_warnings():
         # `constant_liar` is marked as experimental.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -68,8 +68,8 @@ def _compared(each: Document) -> list[tuple[str, ...]]:
             str(each.get("number")),
             str(name),
             str(found["verdict"]),
-            wording.number(found["gain"]),
-            f"{wording.number(found['low'])} to {wording.number(found['high'])}",
+            wording.bound(found["gain"]),
+            f"{wording.bound(found['low'])} to {wording.bound(found['high'])}",
         )
         for name, found in part_of(each, "comparisons").items()
         if found is not None

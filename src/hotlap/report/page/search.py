@@ -78,8 +78,9 @@ def _answer(document: Document) -> str:
             f"The best configuration is {what}. It was not compared with the recipe's own over "
             "several seeds, so it may be the noise of one."
         )
-    interval = f"{wording.number(found['low'])} to {wording.number(found['high'])}"
-    words = f"over {found['seeds']} seeds by {wording.number(found['gain'])} ({interval})"
+    interval = f"{wording.bound(found['low'])} to {wording.bound(found['high'])}"
+    words = f"over {found['seeds']} seeds by {wording.bound(found['gain'])} ({interval})"
+    words += _failed_seeds(found)
     if found.get("verdict") == "better":
         return f"Yes: {what}, is better than the recipe's own configuration {words}."
     if found.get("verdict") == "worse":
@@ -88,6 +89,15 @@ def _answer(document: Document) -> str:
         f"Not beyond the noise of seeds: the best one, {what}, differs from the recipe's own "
         f"configuration {words}, an interval that contains 0."
     )
+
+
+def _failed_seeds(found: Document) -> str:
+    counts = {
+        name: list_of(found, key).count(None)
+        for key, name in (("best", "the best one"), ("own", "the recipe's own"))
+    }
+    failed = [f"{name} failed with {count} of them" for name, count in counts.items() if count]
+    return f", where {' and '.join(failed)}" if failed else ""
 
 
 def _facts(document: Document) -> list[Fact]:
@@ -132,7 +142,7 @@ def _best(document: Document) -> Section:
     if document.get("command"):
         blocks += [Text("This trains it:"), Code(str(document["command"]))]
     found = part_of(document, "comparison")
-    if found:
+    if found and all(wording.is_number(found[key]) for key in ("gain", "low", "high")):
         name, _ = _objective(document)
         words = f"{wording.number(found['gain'])} over {found['seeds']} seeds"
         row = Interval(

@@ -28,6 +28,11 @@ def number(value: Any) -> str:
     return f"{value:.4g}" if abs(value) >= _SMALLEST else f"{value:.2g}"
 
 
+def bound(value: Any) -> str:
+    """Return a gain, or an end of its interval; None is one without a bound, as of a failure."""
+    return "no bound" if value is None else number(value)
+
+
 def ms(value: Any) -> str:
     """Return milliseconds with their unit."""
     if not is_number(value):

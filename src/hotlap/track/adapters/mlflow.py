@@ -1,7 +1,9 @@
 """MLflow: the server of `MLFLOW_TRACKING_URI`, without it a database in the run's folder."""
 
 import importlib
+import itertools
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,9 @@ _MOST = 1000
 _MOST_PARAMS = 100
 _LONGEST = 6000
 """Characters of a parameter's value: MLflow takes no more."""
+_NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
+"""Characters that MLflow refuses in the name of a parameter or metric."""
+_LONGEST_NAME = 250
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "killed": "KILLED", "failed": "FAILED"}
 
 
@@ -35,6 +40,7 @@ class MLflow(Tracker):
         self._entities = importlib.import_module("mlflow.entities")
         self._id = ""
         self._waiting: list[Any] = []
+        self._names: dict[str, str] = {}
 
     def begin(self, config: Mapping[str, Any]) -> None:
         if self._tracked.resumed_step is not None and self._id_file.exists():
@@ -44,13 +50,14 @@ class MLflow(Tracker):
         made = self._client.create_run(self._experiment(), run_name=self._tracked.name)
         self._id = made.info.run_id
         self._id_file.write_text(self._id)
-        params = [self._entities.Param(k, str(v)[:_LONGEST]) for k, v in config.items()]
+        params = [self._entities.Param(self._name(k), str(v)[:_LONGEST]) for k, v in config.items()]
         for begin in range(0, len(params), _MOST_PARAMS):
             self._client.log_batch(self._id, params=params[begin : begin + _MOST_PARAMS])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         now, kind = int(time.time() * 1000), self._entities.Metric
-        self._waiting += [kind(name, value, now, step) for name, value in values.items()]
+        named = {self._name(each): value for each, value in values.items()}
+        self._waiting += [kind(name, value, now, step) for name, value in named.items()]
         if len(self._waiting) >= _MOST:
             self.flush()
 
@@ -63,6 +70,17 @@ class MLflow(Tracker):
     def end(self, state: str) -> None:
         self.flush()
         self._client.set_terminated(self._id, status=_STATES.get(state, "FAILED"))
+
+    def _name(self, given: str) -> str:
+        """Return a name that MLflow takes, another one for each that is given."""
+        name = self._names.get(given)
+        if name is None:
+            plain = _NOT_IN_NAMES.sub("_", given)[:_LONGEST_NAME]
+            taken = set(self._names.values())
+            others = (f"{plain[: _LONGEST_NAME - 4]}_{number}" for number in itertools.count(2))
+            name = next(each for each in itertools.chain([plain], others) if each not in taken)
+            self._names[given] = name
+        return name
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", self._tracked.project)

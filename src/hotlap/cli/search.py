@@ -118,7 +118,6 @@ def search(
     from hotlap.search.folder import delete, folder_of
     from hotlap.search.result import SearchResult
     from hotlap.search.study import Study
-    from hotlap.techniques import EXACT_PLAN
     from hotlap.tuning.fitting import memory_given
 
     path = recipe_of(target)
@@ -160,9 +159,8 @@ def search(
         study = Study(folder, asked.spec, asked.space)
         with study.opened(), _shown(study, shown) as told:
             state = study.run(executor, told)
-    options = () if asked.spec.plan == EXACT_PLAN.techniques else ("--plan", plan)
-    options += () if device is None else ("--device", device)
-    result = SearchResult(state, frozenset(options_of(app_of(train.COMMAND))), options)
+    reserved = frozenset(options_of(app_of(train.COMMAND)))
+    result = SearchResult(state, reserved, _options_of_trials(asked.spec, plan))
     found = {**result.to_json(), "run_dir": str(folder)}
     document = signed("search", found, host, target.typed, "search")
     if json:
@@ -171,6 +169,14 @@ def search(
         text.page(result, shown, page_console(), folder)
     write_page(page, document)
     return 0 if result.best is not None else 1
+
+
+def _options_of_trials(spec: Any, plan: str) -> tuple[str, ...]:
+    """Return what `hotlap train` must be given to train as the trials of a search."""
+    from hotlap.techniques import EXACT_PLAN
+
+    options = () if spec.plan == EXACT_PLAN.techniques else ("--plan", plan)
+    return options if spec.device is None else (*options, "--device", spec.device)
 
 
 def _range_test(target: Target, plan: str, device: str | None, page: str | None, json: bool) -> int:

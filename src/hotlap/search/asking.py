@@ -165,8 +165,7 @@ def _check_point(space: Space, point: Mapping[str, Value]) -> None:
     except Exception as error:
         raise UsageError(
             f"the Derived parameters have no value for the grid's point {dict(point)}: {error}. "
-            "Change their functions or the ranges in task(), or use --method random, which draws "
-            "again."
+            "Use Derived functions that accept it, or --method random, which draws again."
         ) from error
 
 

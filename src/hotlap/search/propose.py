@@ -50,6 +50,7 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
     """
     number, distributions = len(state.trials), space.distributions
     tried = [{name: trial.values[name] for name in distributions} for trial in state.trials]
+    drawn: dict[str, Value] = {}
     found: dict[str, Value] | None = None
     problem: Exception | None = None
     for attempt in range(_ATTEMPTS):
@@ -69,7 +70,8 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
     if found is None:
         raise UsageError(
             f"the Derived parameters have no value for any of {_ATTEMPTS} configurations that were "
-            f"drawn, such as {drawn}: {problem}. Change their functions or the ranges in task()."
+            f"drawn, such as {drawn}: {problem}. Use Derived functions that accept all values of the ranges, or "
+            "narrower ranges in task()."
         ) from problem
     return found
 

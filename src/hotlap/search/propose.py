@@ -70,8 +70,8 @@ def draw(space: Space, state: SearchState) -> dict[str, Value]:
     if found is None:
         raise UsageError(
             f"the Derived parameters have no value for any of {_ATTEMPTS} configurations that were "
-            f"drawn, such as {drawn}: {problem}. Use Derived functions that accept all values of the ranges, or "
-            "narrower ranges in task()."
+            f"drawn, such as {drawn}: {problem}. Use Derived functions that accept all values of "
+            "the ranges, or narrower ranges in task()."
         ) from problem
     return found
 

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from hotlap import nested
+from hotlap.feed.transfer.plain import to_device
 
 
 class Pair(NamedTuple):
@@ -187,3 +189,29 @@ def test_a_class_that_is_not_there_under_its_name_is_said() -> None:
     with pytest.raises(LookupError, match="hidden of"):
         nested.from_json(nested.to_json(structure))
     assert copy.copy(structure) == structure
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_the_sizes_of_a_packed_sequence_stay_where_they_are(is_sorted: bool) -> None:
+    packed = pack_sequence([ones(3, 2), ones(2, 2)], enforce_sorted=is_sorted)
+    batch = {"words": packed, "labels": ones(2)}
+    moved = to_device(batch, "meta")
+    assert moved["labels"].is_meta and moved["words"].data.is_meta
+    assert type(moved["words"]) is type(packed)
+    assert moved["words"].batch_sizes is packed.batch_sizes
+    order = moved["words"].sorted_indices
+    assert order is None if is_sorted else order.is_meta
+    # What needs no change is not made again.
+    assert nested.map_tensors(packed, lambda tensor: tensor) is packed
+
+
+def test_it_is_known_whether_a_batch_holds_a_packed_sequence() -> None:
+    packed = pack_sequence([ones(2, 2), ones(3, 2)], enforce_sorted=False)
+    for batch, is_packed in (
+        (packed, True),
+        ([ones(1), {"a": packed}], True),
+        (Encoding({"a": packed}), True),
+        ([ones(1), Pair(ones(1), {"a": ones(1)})], False),
+        (ones(1), False),
+    ):
+        assert nested.has_packed(taken(batch)[0]) is is_packed

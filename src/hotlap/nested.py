@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 NOT_IN_JSON = "a batch holds objects that are not tensors, or keys that are no text or numbers"
 """Why there is no JSON of a batch's structure, see `flatten_to_json`."""
@@ -24,12 +25,16 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
     Lists, tuples, named tuples and mappings of any class are gone through; another container of
     the same class is made wherever something in it has changed (of a read-only mapping, a dict).
-    Anything else stays as it is, dataclasses too.
+    Anything else stays as it is, dataclasses too, and the `batch_sizes` of a `PackedSequence`:
+    torch reads them on the CPU, wherever the data are.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
         return with_items(value, {key: map_tensors(item, change) for key, item in value.items()})
+    if isinstance(value, PackedSequence):
+        data, sizes, *order = value
+        return _with_parts(value, [change(data), sizes, *(map_tensors(o, change) for o in order)])
     if isinstance(value, list | tuple):
         return _with_parts(value, [map_tensors(item, change) for item in value])
     return value
@@ -142,6 +147,16 @@ def _is_named(value: Any) -> bool:
     """True for a named tuple that holds nothing beside its fields."""
     is_named = isinstance(value, tuple) and hasattr(value, "_fields")
     return is_named and not getattr(value, "__dict__", None)
+
+
+def has_packed(structure: Any) -> bool:
+    """True if a batch of that structure holds a `PackedSequence`; the host reads its sizes."""
+    if structure == "tensor":
+        return False
+    kind, parts = structure
+    if kind is dict or isinstance(kind, _Encoding):
+        return any(has_packed(part) for _, part in parts)
+    return kind is PackedSequence or any(map(has_packed, parts))
 
 
 def is_plain_list(structure: Any) -> bool:

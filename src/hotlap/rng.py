@@ -18,16 +18,29 @@ _CUDA = "cuda."
 
 def global_random_states() -> tuple[Any, Any, torch.Tensor]:
     """Return the states of Python's, numpy's (if loaded) and torch's global generators."""
+    return (*host_random_states(), torch.get_rng_state())
+
+
+def host_random_states() -> tuple[Any, Any]:
+    """Return the states of Python's and numpy's (if loaded) global generators."""
     numpy = sys.modules.get("numpy")
     numpy_state = None
     if numpy is not None and "numpy.random" in sys.modules:
         numpy_state = numpy.random.get_state(legacy=False)
-    return random.getstate(), numpy_state, torch.get_rng_state()
+    return random.getstate(), numpy_state
 
 
 def generator_that_advanced(before: tuple[Any, Any, torch.Tensor]) -> str | None:
     """Name the global generator that has been drawn from since `before`, or return None."""
-    python_state, numpy_state, torch_state = global_random_states()
+    drawn = host_generator_that_advanced((before[0], before[1]))
+    if drawn is None and not torch.equal(torch.get_rng_state(), before[2]):
+        return "torch's global RNG"
+    return drawn
+
+
+def host_generator_that_advanced(before: tuple[Any, Any]) -> str | None:
+    """Name the one of Python's and numpy's that has been drawn from since, or return None."""
+    python_state, numpy_state = host_random_states()
     if python_state != before[0]:
         return "Python's global RNG"
     if numpy_state is not None and before[1] is not None:
@@ -36,17 +49,31 @@ def generator_that_advanced(before: tuple[Any, Any, torch.Tensor]) -> str | None
         kept = [(state["has_gauss"], state["gauss"]) for state in (before[1], numpy_state)]
         if old["pos"] != new["pos"] or kept[0] != kept[1] or not (old["key"] == new["key"]).all():
             return "numpy's global RNG"
-    if not torch.equal(torch_state, before[2]):
-        return "torch's global RNG"
     return None
 
 
 def restore(states: tuple[Any, Any, torch.Tensor]) -> None:
     """Put the global generators back into `states`."""
+    restore_host((states[0], states[1]))
+    torch.set_rng_state(states[2])
+
+
+def restore_host(states: tuple[Any, Any]) -> None:
+    """Put Python's and numpy's global generators back into `states`."""
     random.setstate(states[0])
     if states[1] is not None:
         sys.modules["numpy"].random.set_state(states[1])
-    torch.set_rng_state(states[2])
+
+
+def is_own_generator(value: Any) -> bool:
+    """True for a random generator that is none of the global ones, whose states are known here."""
+    kinds: list[type] = [random.Random, torch.Generator]
+    known: list[Any] = [getattr(random.random, "__self__", None), torch.default_generator]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy.random" in sys.modules:
+        kinds += [numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator]
+        known.append(numpy.random.random.__self__)
+    return isinstance(value, tuple(kinds)) and not any(value is each for each in known)
 
 
 def reseed(seed: int) -> None:

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hotlap.attach.apply import PlanInProcess
 from hotlap.attach.entry import Script
 from hotlap.attach.roles.guard import Guard
-from hotlap.attach.roles.session import Session
+from hotlap.attach.roles.session import Part, Session
 from hotlap.attach.runner import Outcome, run
 from hotlap.plan import Plan
 
@@ -83,9 +83,25 @@ class Followed(PlanInProcess):
         self.on[name] = on
 
 
-class Following(Session):
+class Recording(Part):
+    """Counts steps, as what records a run does."""
+
     def __init__(self) -> None:
-        self.parts = ("the guard",)  # type: ignore[assignment]
+        self.steps = 0
+
+    def step_done(self, optimizer: Any) -> None:
+        self.steps += 1
+
+
+class Following(Session):
+    def __init__(self, *parts: Part) -> None:
+        self.play(*parts)
+
+    def guard(self, plan: PlanInProcess) -> Guard:
+        """Make the guard of a plan and let it hear the steps, before all other parts."""
+        guard = Guard(self, plan)
+        self.play(guard, *self.parts)
+        return guard
 
 
 @pytest.fixture
@@ -109,24 +125,32 @@ EXACT = Plan({"resident": {}, "optimizer": {"implementation": "foreach"}})
 
 def test_each_is_compared_by_itself_and_then_nobody_listens(train: Any) -> None:
     plan, session = Followed(EXACT, {"resident": -4.0, "optimizer": 1.0}), Following()
-    train(Guard(session, plan), plan, 700)
+    train(session.guard(plan), plan, 700)
     assert plan.on == {"resident": True, "optimizer": False}
     assert not session.parts
     states = {row["name"]: row["state"] for row in plan.proofs()}
     assert states == {"resident": "no_effect", "optimizer": "refused"}
 
 
+def test_what_records_the_run_hears_its_steps_to_the_end(train: Any) -> None:
+    plan, recording = Followed(EXACT, {"resident": 0.0, "optimizer": 1.0}), Recording()
+    session = Following(recording)
+    train(session.guard(plan), plan, 3000)
+    assert list(session.parts) == [recording]
+    session._once_done[0](None)
+    assert recording.steps == 1
+
+
 def test_what_makes_no_difference_stays(train: Any) -> None:
     plan, session = Followed(EXACT, {"resident": 0.0, "optimizer": 0.05}), Following()
-    train(Guard(session, plan), plan, 3000)
+    train(session.guard(plan), plan, 3000)
     assert all(plan.on.values()) and not session.parts
 
 
 def test_what_gains_much_is_not_switched_off_for_long(train: Any) -> None:
     plan, session = Followed(EXACT, {"resident": -9.0, "optimizer": -9.0}), Following()
     plan.costs["resident"] = 0.0
-    guard = Guard(session, plan)
-    train(guard, plan, 2000)
+    train(session.guard(plan), plan, 2000)
     assert not session.parts and all(plan.on.values())
     steps = sum(plan.slow_steps)
     assert steps < 60, f"{steps} steps of ten times the time"
@@ -158,7 +182,7 @@ kept: list[Any] = []
 
 def test_what_is_not_ready_is_waited_for(train: Any) -> None:
     plan, session = Followed(EXACT, {"resident": 3.0, "optimizer": -1.0}), Following()
-    guard = Guard(session, plan)
+    guard = session.guard(plan)
     plan.ready = {"optimizer"}
     train(guard, plan, 1000)
     assert plan.on["resident"] and session.parts
@@ -195,5 +219,5 @@ def test_a_failing_switch_leaves_the_run_alone(train: Any, monkeypatch: pytest.M
         raise RuntimeError(f"{name} {on}")
 
     monkeypatch.setattr(plan, "switch", fail)
-    train(Guard(session, plan), plan, 300)
+    train(session.guard(plan), plan, 300)
     assert not session.parts

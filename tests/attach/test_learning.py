@@ -10,12 +10,14 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hotlap.attach.entry import Script
 from hotlap.attach.learning.batch_sizes import BatchSizes
 from hotlap.attach.learning.inputs import Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
@@ -24,6 +26,7 @@ from hotlap.attach.learning.workers import Workers
 from hotlap.diagnosis.causes import watch
 from hotlap.lab.trial import Lab
 from hotlap.rules import nominate, registry
+from hotlap.trace import event_kinds
 from hotlap.trace.events import Events
 from hotlap.trace.learning import LossFacts
 
@@ -121,6 +124,25 @@ def test_numbers_that_are_replaced_in_a_loss_are_counted() -> None:
     assert seen(torch.nan_to_num(numbers.square()).mean()).replaced == 0
 
 
+def test_to_look_at_a_loss_computes_nothing_again() -> None:
+    norm, given = nn.BatchNorm1d(3), torch.randn(4, 3, requires_grad=True)
+    loss = checkpoint(lambda x: norm(x).square(), given, use_reentrant=False).mean()
+    assert seen(loss).is_mean
+    assert norm.num_batches_tracked == 1
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> int:
+        kept[len(kept)] = tensor
+        return len(kept) - 1
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, kept.pop):
+        loss = torch.nan_to_num(given.log()).mean()
+    assert seen(loss).replaced_of == 0
+    # Each tensor can be taken once.
+    loss.backward()
+    assert not kept
+
+
 def test_a_model_with_dropout_or_batch_norm_behaves_otherwise_in_evaluation_mode() -> None:
     modes = Modes()
     for layer in (nn.Dropout(0.1), nn.BatchNorm1d(3), nn.LSTM(3, 4, 2, dropout=0.1)):
@@ -138,7 +160,7 @@ def test_the_first_layer_is_the_one_that_is_called_first() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     # Declared in another order than they are called in.
     model = nn.ModuleDict({"b": second, "a": first})
-    inputs = Inputs()
+    inputs = Inputs(SafeCalls())
     inputs.follow(model)
     second(first(torch.full((4, 3), 100.0)))
     (found,) = inputs.facts()
@@ -146,11 +168,66 @@ def test_the_first_layer_is_the_one_that_is_called_first() -> None:
     assert not any(each._forward_pre_hooks for each in (first, second))
     # What batch norm gives to the first layer is normal.
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3))
-    inputs = Inputs()
+    inputs = Inputs(SafeCalls())
     inputs.follow(model)
     model(torch.randn(64, 3) * 100 + 500)
     (found,) = inputs.facts()
     assert abs(found.mean) < 1e-3 and found.std < 1.1
+
+
+def evaluated_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.1)).eval()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda given: given,
+        lambda given: {"more": [{"pos": given}]},
+        # As of a library for graphs.
+        lambda given: SimpleNamespace(store={"pos": given}),
+    ],
+)
+def test_an_evaluation_that_needs_gradients_of_its_input_is_none_that_should_do_without(
+    wrap: Any,
+) -> None:
+    for asks in (True, False):
+        watched, model = learning(), evaluated_model()
+        given = torch.ones(2, 3, requires_grad=asks)
+        watched.evaluation_forward_ends(model, (wrap(given),), {}, model(given))
+        found = watched.facts().evaluations
+        assert [each.with_gradients for each in found] == ([] if asks else [1])
+
+
+def test_a_loss_in_evaluation_mode_counts_where_a_step_uses_its_gradients() -> None:
+    watched, model = learning(), evaluated_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def go_backward() -> None:
+        output = model(torch.ones(2, 3))
+        watched.evaluation_forward_ends(model, (torch.ones(2, 3),), {}, output)
+        watched.backward_begins(output.sum())
+
+    # Attacks: their gradients are zeroed, by the optimizer or by the model.
+    go_backward()
+    watched.zeroing_begins()
+    go_backward()
+    watched.event_happens(event_kinds.ZERO_GRAD)
+    watched.step_begins(optimizer)
+    (found,) = watched.facts().losses
+    assert (found.backwards, found.in_evaluation_mode) == (2, 0)
+    for _ in range(2):
+        go_backward()
+        watched.step_begins(optimizer)
+        watched.zeroing_begins()
+    (found,) = watched.facts().losses
+    assert (found.in_evaluation_mode, found.after_training) == (2, 0)
+    # After an evaluation nobody has called `model.train()`.
+    watched.backward_begins(model(torch.ones(2, 3)).sum())
+    go_backward()
+    watched.step_begins(optimizer)
+    (found,) = watched.facts().losses
+    assert (found.in_evaluation_mode, found.after_training) == (3, 1)
 
 
 def test_schedules_and_their_periods() -> None:
@@ -170,6 +247,26 @@ def test_schedules_and_their_periods() -> None:
     assert (found.first_rate, found.last_rate) == pytest.approx((0.1, 0.001))
     assert seen_after(lambda o: rates.MultiStepLR(o, [7, 9]), 1).period == 7
     assert seen_after(lambda o: rates.ExponentialLR(o, 0.5), 1).period is None
+    assert seen_after(lambda o: rates.PolynomialLR(o, 9), 1).period == 9
+    # What comes after those steps is no other period, and no end.
+    assert seen_after(lambda o: rates.LinearLR(o, 0.01, total_iters=9), 1).period is None
+    assert seen_after(lambda o: rates.ConstantLR(o, 0.01, total_iters=9), 1).period is None
+    # Below a thousandth after the third call.
+    found = seen_after(lambda o: rates.ExponentialLR(o, 0.05), 6)
+    assert (found.vanished, found.advanced) == (3, 6)
+    assert seen_after(lambda o: rates.ExponentialLR(o, 0.5), 6).vanished is None
+
+
+def test_a_schedule_that_is_given_parts_of_an_epoch_goes_parts_of_its_way() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+    schedule: Any = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)
+    schedules = Schedules()
+    optimizer.step()
+    for number in range(1, 41):
+        schedules.add(schedule, "a.py:2")
+        schedule.step(number / 20)
+    (found,) = schedules.facts()
+    assert (found.calls, found.advanced) == (40, 2)
 
 
 def test_what_is_saved_is_known_by_its_keys() -> None:
@@ -192,6 +289,9 @@ class Stream(IterableDataset[torch.Tensor]):
 class Noisy:
     def __init__(self) -> None:
         self.rng = numpy.random.default_rng(0)
+
+    def __call__(self, sample: Any) -> Any:
+        return sample + self.rng.normal()
 
 
 def test_workers_that_send_the_same_and_generators_that_are_copied() -> None:

@@ -1,6 +1,7 @@
 """What is kept of a sampled step, and with what it is repeated."""
 
 import random
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.listener import State
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.repetition import Repetition
 from hotlap.attach.roles.sampling import StepSampler
@@ -100,6 +102,43 @@ def test_a_step_with_batches_of_both_kinds_is_not_kept(tmp_path: Path) -> None:
     at_own_places.batch(3, torch.ones(2), [])
     at_own_places.mark_step_boundary(4)
     assert at_own_places.written
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* support is in beta:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_batch_in_any_layout_is_kept_or_said_not_to_be(tmp_path: Path) -> None:
+    sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
+    number = torch.complex(torch.ones(2), torch.ones(2))
+    sampler.batch(0, [torch.eye(2).to_sparse_csr(), number.conj()], [])
+    sampler._updates.append({"optimizer": 0, "update": 0})
+    sampler.finish()
+    repeated = Repetition(sampler.written[0]["file"], [], torch.float64)
+    matrix, conjugate = repeated.batch()
+    assert matrix.tolist() == [[1, 0], [0, 1]]
+    assert conjugate.tolist() == [1 - 1j] * 2
+    other = StepSampler({"samples": [0], "folder": str(tmp_path)})
+    other.batch(0, torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), [])
+    assert other.reason and not other._tensors
+
+
+def test_an_update_of_complex_weights_is_repeated_with_both_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = nn.Parameter(torch.tensor([1 + 1j, 2 - 1j]))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+    monkeypatch.setattr(State, "optimizers", [weakref.ref(optimizer)])
+    sampler = StepSampler({"samples": [0], "folder": str(tmp_path)})
+    sampler.batch(0, torch.ones(2), [])
+    weight.grad = torch.tensor([0.5 + 2j, 1 - 3j])
+    sampler.before_update(optimizer, 0)
+    optimizer.step()
+    sampler.after_update(optimizer)
+    sampler.finish()
+    numbers = [[{"lr": 0.1}]]
+    repeated = Repetition(sampler.written[0]["file"], numbers, torch.float64)
+    assert repeated.update_error(0, {})["update_error"] < 1e-5
+    repeated.tensors["after.0.0.0"] = repeated.tensors["after.0.0.0"].real + 0j
+    assert repeated.update_error(0, {})["update_error"] > 0.5
 
 
 def test_a_step_after_a_batch_that_was_handed_over_draws_none(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import distributed, nn
 
 from hotlap.attach.learning.inputs import Inputs
+from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.trace.denormals import count_denormals
 from hotlap.trace.recorder import Limits, Recorder
 from hotlap.trial import digest
@@ -40,7 +41,7 @@ def collectives(of: Any) -> int:
 
 
 def test_gradients_losses_and_state_are_looked_at_without_a_collective(model: nn.Module) -> None:
-    inputs = Inputs()
+    inputs = Inputs(SafeCalls())
     inputs.follow(model)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.full((3, 8), 100.0)).sum().backward()

@@ -11,7 +11,8 @@ import pytest
 
 import hotlap
 from hotlap.checkpoint import files, write
-from hotlap.checkpoint.owner import start_time_of
+from hotlap.checkpoint.litter import clear_away, temporary_name
+from hotlap.checkpoint.owner import place, start_time_of
 from hotlap.checkpoint.read import find_newest
 from hotlap.errors import StorageError, UsageError
 from tests.engine.test_saving import numbers, short
@@ -40,6 +41,23 @@ def test_litter_goes_before_a_save_and_links_are_not_followed(tmp_path: Path) ->
     path = save(root, 1)
     assert names(root) == {path.name, "LATEST", alive}
     assert (mine / "file").read_text() == "mine"
+
+
+def test_what_another_container_is_writing_stays_until_it_has_been_silent(tmp_path: Path) -> None:
+    assert f"-{place()}-" in temporary_name("4")
+    elsewhere, here = (tmp_path / f".tmp-4-{2**30}-1-{name}-x" for name in ("0" * 8, place()))
+    for folder in (elsewhere, here):
+        folder.mkdir()
+        (folder / "model.safetensors").write_text("")
+    said: list[str] = []
+    clear_away(tmp_path, said.append)
+    assert names(tmp_path) == {elsewhere.name}
+    os.utime(elsewhere, (0, 0))
+    clear_away(tmp_path, said.append)
+    assert names(tmp_path) == {elsewhere.name}
+    os.utime(elsewhere / "model.safetensors", (0, 0))
+    clear_away(tmp_path, said.append)
+    assert names(tmp_path) == set() and not said
 
 
 @pytest.mark.parametrize("fails", ["write", "fsync", "rename", "mkdir"])

@@ -1,5 +1,6 @@
 """One run at a time saves into a folder; the lock of a dead one is taken over."""
 
+import fcntl
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import hotlap
+from hotlap.checkpoint import lock as locking
 from hotlap.checkpoint.lock import NAME, Lock
 from hotlap.checkpoint.owner import Owner, boot, start_time_of
 from hotlap.errors import UsageError
@@ -123,3 +125,45 @@ def test_a_fifo_in_its_place_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NAME)
     with pytest.raises(UsageError, match="not a regular file"):
         Lock(tmp_path).take()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_taken"),
+    [
+        ({"namespace": 1}, False),
+        ({"host": "a container of this machine"}, False),
+        # A child of a dead process of this container holds the kernel's lock.
+        ({}, True),
+        ({"namespace": 0}, True),
+    ],
+)
+def test_a_lock_that_is_held_is_taken_over_only_from_a_process_that_would_be_seen(
+    changes: dict[str, Any], is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locking, "_PATIENCE_S", 0.0)
+    plant(tmp_path, pid=2**30, **changes)
+    with (tmp_path / NAME).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if is_taken:
+            taken(tmp_path)
+            return
+        with pytest.raises(UsageError, match=f"process {2**30} on .* saves into it"):
+            Lock(tmp_path).take()
+        assert os.fstat(held.fileno()).st_ino == (tmp_path / NAME).stat().st_ino
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_taken"),
+    [({"namespace": 1}, False), ({"namespace": 1, "boot": "another"}, True), ({}, True)],
+)
+def test_without_the_kernels_lock_another_containers_is_respected(
+    changes: dict[str, Any], is_taken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lock, "_lock", lambda *_: None)
+    plant(tmp_path, pid=2**30, **changes)
+    if is_taken:
+        taken(tmp_path)
+        return
+    with pytest.raises(UsageError, match="or in another container") as refused:
+        Lock(tmp_path).take()
+    assert f"If it has ended, delete '{tmp_path / NAME}'" in str(refused.value)

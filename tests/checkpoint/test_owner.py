@@ -69,6 +69,7 @@ def test_a_name_may_hold_brackets_and_spaces(monkeypatch: pytest.MonkeyPatch) ->
         {"pid": 7.0},
         {"start": None},
         {"host": 3},
+        {"namespace": "4"},
         {"more": 1},
     ],
 )
@@ -76,7 +77,7 @@ def test_what_no_owner_writes_is_none(change: dict[str, Any]) -> None:
     given = me().to_json()
     assert Owner.parse(given) is not None
     assert Owner.parse({**given, **change}) is None
-    for name in given:
+    for name in given.keys() - {"namespace"}:
         assert Owner.parse({key: value for key, value in given.items() if key != name}) is None
     assert Owner.parse([given]) is None and Owner.parse(None) is None
 
@@ -88,3 +89,36 @@ def test_where_a_machine_does_not_tell_its_starts_apart_its_name_does(
     assert me(boot="").is_of_this_boot
     assert not me(boot="", host="elsewhere").is_of_this_boot
     assert not me(boot="told before").is_of_this_boot
+
+
+def test_what_older_versions_wrote_is_read() -> None:
+    given = me().to_json()
+    del given["namespace"]
+    assert Owner.parse(given) == me(namespace=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_visible"),
+    [
+        ({}, True),
+        ({"pid": 2**30}, True),
+        ({"namespace": 0}, True),
+        ({"namespace": 1}, False),
+        ({"host": "elsewhere"}, False),
+        ({"host": "elsewhere", "namespace": 0}, False),
+    ],
+)
+def test_processes_of_other_containers_are_not_seen(
+    changes: dict[str, Any], is_visible: bool
+) -> None:
+    assert me(**changes).is_visible is is_visible
+
+
+def test_a_place_is_that_of_a_host_and_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = owner.place()
+    assert before == owner.place() and len(before) == 8
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "pid_namespace", lambda: 1)
+        assert owner.place() != before
+    monkeypatch.setattr(owner.socket, "gethostname", lambda: "elsewhere")
+    assert owner.place() != before

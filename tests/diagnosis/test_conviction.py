@@ -42,6 +42,7 @@ def trials(plain_ms: float, again_ms: float | None = None, **arms_ms: float | st
     plans = {
         "resident": Plan({"resident": {}}),
         "workers": Plan({"workers": {"count": 2}}),
+        "queued": Plan({"workers": {"count": 2, "prefetch": 8}}),
         "replay": Plan({"replay": {}}),
         "free_step": FREE_STEP,
     }
@@ -152,6 +153,23 @@ def test_a_loader_that_is_a_stream_is_suspected() -> None:
     (suspect,) = found.suspects
     assert suspect.at_most_ms == 12.0
     assert "Suspected: slow_data at a.py:11" in printed(found)
+
+
+def test_workers_that_no_other_way_of_sending_helps_stay_suspected() -> None:
+    trace = trace_of(12.0, 0.2, 0.8)
+    loader = replace(LOADER, num_workers=2, plain_collate=False)
+    trace = replace(trace, facts=replace(trace.facts, loaders=(loader,)))
+    found = conclude(known(trace), nominate(trace), (), trials(15.0, workers=15.0, queued=15.0))
+    (suspect,) = found.suspects
+    assert (suspect.rule, suspect.at_most_ms) == ("slow_data", 12.0)
+    assert suspect.remedy.startswith("more workers than 2 at a.py:3")
+    assert "a part of it at most: workers(count=2) gave 1.00x" in suspect.why
+    assert found.ruled_out == () and "not told apart from no cost" not in printed(found)
+    # Samples that are read once take all of the wait away: there is none then.
+    plain = replace(trace.facts, loaders=(replace(loader, plain_collate=True),))
+    trace = replace(trace, facts=plain)
+    found = conclude(known(trace), nominate(trace), (), trials(15.0, resident=15.0, workers=15.0))
+    assert found.suspects == () and len(found.ruled_out) == 1
 
 
 def test_a_race_that_does_not_fit_into_the_budget_is_not_begun() -> None:

@@ -437,7 +437,7 @@ def changed(change: Callable[[Any, Any], Any]) -> Callable[[dict[str, Any]], Any
         (changed(lambda s, _: s.clear()), "no state for any of 6 parameters, although 21 steps"),
         (changed(lambda s, _: s[0].pop("exp_avg")), r"'0\.weight' lacks 'exp_avg'"),
         (changed(lambda s, _: s[0].update(sum=1.0)), r"'0\.weight' has an unknown 'sum'"),
-        (changed(lambda s, _: s[0]["exp_avg"].fill_(torch.nan)), "'exp_avg', which is not finite"),
+        (changed(lambda s, _: s[0]["exp_avg"].fill_(torch.nan)), "'exp_avg', which contains NaN"),
         (changed(lambda s, _: s[0]["exp_avg_sq"].neg_()), "'exp_avg_sq', which is negative"),
         (changed(lambda s, _: s.update({9: {}})), "a state of parameter 9"),
         (changed(lambda s, g: g.update(lr=torch.nan)), "Invalid learning rate: nan in group 0"),

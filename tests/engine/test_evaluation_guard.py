@@ -1,5 +1,6 @@
-"""A look at the model changes nothing that a device's random numbers depend on."""
+"""A look at the model changes nothing: random numbers of devices, buffers and their versions."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hotlap.engine.evaluation_guard import evaluation_guard
+from hotlap.engine.evaluation_guard import evaluation_guard, kept_buffers
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
 from hotlap.rng import rng_states, set_rng_states
 
@@ -79,3 +80,67 @@ def test_a_scripts_step_is_repeated_under_its_devices_random_states(
     generators.draw()
     set_rng_states(states)
     assert generators.values() == [3, 5]
+
+
+def table(values: torch.Tensor) -> nn.Module:
+    made = nn.Linear(1, 1)
+    made.register_buffer("table", values)
+    return made
+
+
+def test_buffers_that_nobody_wrote_to_keep_their_version() -> None:
+    model = table(torch.tensor([1.0, float("-inf")]))
+    before = model.table
+    version = before._version
+    with evaluation_guard(model):
+        model(torch.ones(1, 1))
+        # Others may take its place for a while.
+        model.table = torch.zeros(2)
+    assert model.table is before and before._version == version
+
+
+@pytest.mark.parametrize(
+    "write", [lambda t: t.add_(1), lambda t: t.data.add_(1), lambda t: t.fill_(float("nan"))]
+)
+@pytest.mark.parametrize("guard", [evaluation_guard, kept_buffers])
+def test_whatever_was_written_to_a_buffer_is_put_back(
+    write: Callable[[torch.Tensor], Any], guard: Any
+) -> None:
+    model = table(torch.tensor([1.0, 2.0]))
+    with guard(model):
+        write(model.table)
+        assert not torch.equal(model.table, torch.tensor([1.0, 2.0]))
+    assert torch.equal(model.table, torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_buffers_of_other_layouts_are_put_back(layout: torch.layout) -> None:
+    model = table(torch.eye(2).to_sparse(layout=layout))
+    version = model.table._version
+    with evaluation_guard(model):
+        pass
+    assert model.table._version == version
+    with evaluation_guard(model):
+        model.table.mul_(3)
+        assert float(model.table.to_dense().sum()) == 6
+    assert torch.equal(model.table.to_dense(), torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int8, torch.uint16, torch.bfloat16, torch.float8_e5m2, torch.cfloat]
+)
+def test_buffers_of_all_formats_are_compared(dtype: torch.dtype) -> None:
+    model = table(torch.ones(3).to(dtype))
+    version = model.table._version
+    with evaluation_guard(model):
+        pass
+    assert model.table._version == version
+
+
+def test_a_buffer_of_inference_mode_is_left_as_it_is() -> None:
+    with torch.inference_mode():
+        model = table(torch.ones(2))
+    with evaluation_guard(model):
+        pass
+    assert torch.equal(model.table, torch.ones(2))

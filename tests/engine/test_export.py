@@ -158,6 +158,36 @@ def test_a_state_dict_loads_into_the_plain_model(ending: str, run: Any, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"model.{ending}", "run"]
 
 
+class Counter(Scorer):
+    """Keeps what is no tensor in its state dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        self.calls += self.training
+        return super().forward(inputs, scale=scale)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+def test_what_is_no_tensor_is_exported_where_the_format_can_hold_it(tmp_path: Path) -> None:
+    given = task(Counter)
+    hotlap.train(given, run_dir=tmp_path / "run")
+    done = export(given, tmp_path / "run", tmp_path / "model.pt")
+    plain = Counter()
+    plain.load_state_dict(torch.load(done.path, weights_only=True))
+    assert plain.calls == 8 and "without" not in done.checked
+    tensors = export(given, tmp_path / "run", tmp_path / "model.safetensors")
+    assert "without _extra_state" in tensors.checked
+    assert read_foreign(tensors.path).keys() == Scorer().state_dict().keys()
+
+
 def test_a_program_gives_what_the_model_gives_for_any_batch(run: Any, tmp_path: Path) -> None:
     save_file(run[1], tmp_path / "w.safetensors")
     done = export(task(), tmp_path / "w.safetensors", tmp_path / "model.pt2")

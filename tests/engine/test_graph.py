@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 
 import hotlap
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
@@ -234,6 +235,24 @@ def test_parameters_that_join_later_end_the_replays() -> None:
     assert device.calls.count("replay") == 4
     assert "the optimizer's parameter groups changed" in target.graph.refused
     assert not torch.equal(model[2].weight, last)
+
+
+def test_what_the_host_reads_of_a_packed_sequence_is_not_replayed() -> None:
+    device, model = FakeCuda(), network()
+    target = StepTarget(None, None, "cpu", graph=Wish(warm_up=2))
+    step = make_step(
+        model,
+        lambda model, batch: model(batch.data).square().mean(),
+        OPTIMIZERS["sgd"](model.parameters()),
+        target=target,
+        hardware=device,
+        decides_on="device",
+    )
+    packed = pack_sequence([torch.ones(2, 4), torch.ones(3, 4)], enforce_sorted=False)
+    for _ in range(5):
+        step([(2, packed)])
+    assert "replay" not in device.calls
+    assert "a PackedSequence, which is read on the host" in target.graph.refused
 
 
 def test_a_schedule_that_moves_more_than_the_rate_is_named() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hotlap
+from hotlap.engine.checks.mean import check_mean
 from hotlap.errors import RunError, UsageError
 
 F = nn.functional
@@ -105,6 +106,59 @@ def test_what_no_gradient_shows_the_next_step_shows() -> None:
         for step in hotlap.steps(task(broken_at_first, accumulate=2)):
             taken.append(step.is_taken)
     assert taken == [False]
+
+
+class Auxiliary(nn.Linear):
+    """Gives more in training than in evaluation mode, as models with auxiliary heads do."""
+
+    def __init__(self) -> None:
+        super().__init__(16, CLASSES)
+
+    def forward(self, values: torch.Tensor) -> Any:
+        found = super().forward(values)
+        return {"out": found, "aux": found * 0.5} if self.training else found
+
+
+def of_both(model: Any, batch: Any) -> Any:
+    found = model(batch[0])
+    return F.cross_entropy(found["out"], batch[1]) + F.cross_entropy(found["aux"], batch[1])
+
+
+def test_a_loss_that_needs_training_mode_is_not_checked_and_that_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "hotlap")
+    assert hotlap.train(task(of_both, model=Auxiliary)).steps == 2
+    told = [each for each in caplog.messages if "is a mean is not checked" in each]
+    assert len(told) == 1 and "in evaluation mode it raised IndexError" in told[0]
+
+    def broken(model: Any, batch: Any) -> Any:
+        raise KeyError("what is wrong everywhere is still raised")
+
+    with pytest.raises(KeyError, match="wrong everywhere"):
+        hotlap.train(task(broken))
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RunError("a rank is gone")])
+def test_what_does_not_come_from_the_mode_is_raised_by_the_check(error: Exception) -> None:
+    def forward(batch: Any) -> Any:
+        raise error
+
+    layer = network()
+    with pytest.raises(type(error)):
+        check_mean(
+            layer, forward, torch.ones(4, 16), 4, parameters=[*layer.parameters()], is_narrow=False
+        )
+
+
+def test_a_batch_that_holds_one_number_for_all_samples_is_not_checked() -> None:
+    def collate(samples: Any) -> Any:
+        return [*default_collate(samples), torch.tensor(0.5)]
+
+    def scaled(model: Any, batch: Any) -> Any:
+        return mean(model, batch) * batch[2]
+
+    assert hotlap.train(task(scaled, collate=collate)).steps == 2
 
 
 def test_a_run_in_which_nothing_is_learned_ends_with_an_error() -> None:

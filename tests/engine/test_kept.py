@@ -1,5 +1,6 @@
 """What a checkpoint keeps beside weights, and what evaluation leaves behind."""
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 import hotlap
 from hotlap.checkpoint.codec import decode, encode
+from hotlap.checkpoint.read import find_newest
 from hotlap.engine.build import build
 from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.export.exporting import export
@@ -204,8 +206,60 @@ def test_evaluation_is_in_inference_mode_and_moves_no_random_state() -> None:
         return torch.rand(()) + np.random.random(), 1
 
     watched = hotlap.train(make(held_out=Fixed(), metrics={"drawn": drawn}))
-    assert modes and all(modes)
+    # What the batch before the first step makes and keeps is trained with.
+    assert len(modes) > 1 and not modes[0] and all(modes[1:])
     assert same(weights(watched), weights(hotlap.train(make())))
+
+
+@functools.lru_cache
+def ramp(length: int) -> torch.Tensor:
+    return torch.linspace(1.0, 2.0, length)
+
+
+def test_what_a_loss_keeps_in_a_cache_is_trained_with() -> None:
+    def ramped(model: Any, batch: Any) -> torch.Tensor:
+        return (mean(model, batch) * ramp(3)).mean()
+
+    ramp.cache_clear()
+    assert hotlap.train(make(held_out=Fixed(), loss=ramped)).steps == 9
+    assert not ramp(3).is_inference()
+
+
+class Shifted(nn.Module):
+    """Adds a constant that no state dict has."""
+
+    def __init__(self, shift: float = 0.0) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+        self.register_buffer("shift", torch.full((2,), shift), persistent=False)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.inner(values) + self.shift
+
+
+def test_a_constant_that_was_corrected_is_not_put_back_by_a_resume(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"held_out": Fixed(), "epochs": 2}
+    hotlap.train(make(model=Shifted, **given), run_dir=tmp_path)
+    found, _ = find_newest(tmp_path / "ckpt")
+    assert found is not None and "buffers" not in found.tensors
+    given["epochs"] = 3
+    done = hotlap.train(make(model=lambda: Shifted(0.5), **given), run_dir=tmp_path, resume="auto")
+    assert done.model.shift.tolist() == [0.5, 0.5]
+
+
+class Still(nn.BatchNorm1d):
+    """Stays in evaluation mode, whoever asks."""
+
+    def train(self, mode: bool = True) -> Any:
+        return super().train(False)
+
+
+@pytest.mark.parametrize(("norm", "is_still"), [(Still, True), (nn.BatchNorm1d, False)])
+def test_a_module_says_itself_that_it_stays_in_evaluation_mode(norm: Any, is_still: bool) -> None:
+    done = hotlap.train(
+        make(model=lambda: nn.Sequential(norm(4).eval(), nn.Linear(4, 2)), held_out=Fixed())
+    )
+    assert (int(done.model[0].num_batches_tracked) == 0) is is_still
 
 
 def penalty(model: Any, batch: Any) -> torch.Tensor:

@@ -202,7 +202,6 @@ OF_TENSORS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "moment short": ("optimizer", _short("optimizer", "0.weight/exp_avg")),
     "moment complex": ("optimizer", _like("0.bias/exp_avg", lambda t: t.to(torch.complex64))),
     "moment NaN": ("optimizer", _like("0.bias/exp_avg", lambda t: t * float("nan"))),
-    "moment inf": ("optimizer", _like("0.bias/exp_avg", lambda t: t + float("inf"))),
     "moment of squares negative": ("optimizer", _like("0.bias/exp_avg_sq", lambda t: t - 1)),
     "count beyond": ("optimizer", _like("0.bias/step", lambda t: t + 1e30)),
     "count negative": ("optimizer", _like("0.bias/step", lambda t: t - 100)),

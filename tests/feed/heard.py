@@ -1,6 +1,7 @@
 """A DataLoader whose iterators a plan hears of, without a script that is attached."""
 
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,8 +63,12 @@ def trained(
     until: int | None = None,
     change: Callable[[int, Any], None] | None = None,
     fill_ahead: bool = False,
+    in_background: int | None = None,
 ) -> Trained:
-    """Train without a model: batches, and the draws of a loop between them."""
+    """Train without a model: batches, and the draws of a loop between them.
+
+    From epoch `in_background` on, batches are read by another thread than the main one.
+    """
     torch.manual_seed(3)
     random.seed(3)
     made = Trained()
@@ -80,7 +85,8 @@ def trained(
     for epoch in range(epochs):
         if change is not None:
             change(epoch, dataset)
-        for number, batch in enumerate(loader):
+        is_main = in_background is None or epoch < in_background
+        for number, batch in enumerate(loader if is_main else read_in_background(loader)):
             made.batches.append(f"{batch} {torch.rand(1)} {random.random()}")
             if until is not None and number == until and epoch % 2 == 0:
                 break
@@ -88,3 +94,12 @@ def trained(
     if plan:
         (made.proof,) = made_by.proofs()
     return made
+
+
+def read_in_background(loader: DataLoader[Any]) -> list[Any]:
+    """Return the batches of an epoch, whose iterator is made here and asked in another thread."""
+    iterator, found = iter(loader), []
+    thread = threading.Thread(target=lambda: found.extend(iterator))
+    thread.start()
+    thread.join()
+    return found

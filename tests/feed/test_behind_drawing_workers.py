@@ -89,6 +89,21 @@ def test_from_the_third_epoch_on_no_worker_is_needed(
     assert way or found.with_workers == [True, True, False, False, False]
 
 
+@WAYS
+def test_what_is_read_in_a_background_thread_is_left_to_the_workers(way: dict[str, Any]) -> None:
+    found = same(Augmented, way, in_background=0)
+    assert found.proof["state"] == "refused"
+    assert found.proof["why"] == "samples are read in a background thread"
+    assert way or found.with_workers == [True] * EPOCHS
+
+
+@WAYS
+def test_an_epoch_that_is_served_in_a_background_thread_is_told(way: dict[str, Any]) -> None:
+    found = same(Augmented, way, in_background=3)
+    assert found.proof["why"].startswith("samples are read in a background thread. This was")
+    assert DIFFERS in found.proof["why"]
+
+
 class InWorkers(Augmented):
     """What the training process must not read before the third epoch; a later one may."""
 

@@ -60,6 +60,12 @@ def test_later_epochs_need_no_workers_and_give_the_same_batches_and_draws(
     assert found.proof["state"] == "applied", found.proof
 
 
+def test_what_is_read_in_a_background_thread_is_left_to_the_workers() -> None:
+    found = same(Rows, {}, in_background=0)
+    assert found.with_workers == [True, True, True, True]
+    assert found.proof["why"] == "samples are read in a background thread"
+
+
 def test_persistent_workers_wait_while_memory_serves() -> None:
     found = same(InWorkers, {"persistent_workers": True})
     assert found.proof["state"] == "applied", found.proof

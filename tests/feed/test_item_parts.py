@@ -16,7 +16,7 @@ from hotlap.attach.apply import PlanInProcess
 from hotlap.feed.memory import item_parts
 from hotlap.feed.purity.first_times import FirstTimes
 from hotlap.plan import Plan
-from tests.feed.heard import Heard
+from tests.feed.heard import Heard, trained
 
 SAMPLES = 40
 EPOCHS = 4
@@ -116,6 +116,18 @@ def test_each_sample_is_decoded_once_and_augmented_each_time(options: dict[str, 
     assert "`Augmented.__getitem__` draws random numbers" in proof["why"]
     # Batches that are read to see where the code draws, and samples that are made in both ways.
     assert decoded < 3 * SAMPLES
+
+
+@pytest.mark.parametrize("in_background", [0, 2])
+def test_in_a_background_thread_samples_are_made_as_in_a_plain_run(in_background: int) -> None:
+    def run(plan: dict[str, Any]) -> Any:
+        options = {"num_workers": 0}
+        return trained(Augmented(), options, plan=plan, in_background=in_background)
+
+    found = run({"resident": {}})
+    assert found.batches == run({}).batches
+    assert found.proof["state"] == "refused"
+    assert "samples are read in a background thread" in found.proof["why"]
 
 
 def test_before_a_sample_is_asked_for_again_it_has_no_effect_and_is_not_refused() -> None:

@@ -216,3 +216,25 @@ def test_rows_that_do_not_fit_go_elsewhere_or_are_refused() -> None:
     held, source = rows(DevicePlace(device), Fixed())
     epochs(source)
     assert "of the memory of cpu" in str(held.refused)
+
+
+@pytest.mark.parametrize(
+    ("stages", "where", "name"),
+    [
+        ({}, "auto", "the memory of cpu"),
+        ({"transform": lambda sample: sample}, "auto", "the host's memory"),
+        ({"batch_transform": lambda batch, draws: batch}, "auto", "the host's memory"),
+        ({"transform": lambda sample: sample}, "host", "the host's memory"),
+    ],
+    ids=["none", "of samples", "of batches", "asked for the host's"],
+)
+def test_transforms_get_samples_in_the_hosts_memory(
+    stages: dict[str, Any], where: str, name: str
+) -> None:
+    target = FeedTarget(Source(Fixed(), 8, **stages), own_order=True, device=FakeCuda())
+    technique = get("resident")
+    technique.apply(target, technique.options({"where": where}))
+    assert target.notes["resident"].place.name == name
+    if stages:
+        with pytest.raises(Refusal, match="has a `transform` or `batch_transform`"):
+            technique.apply(target, technique.options({"where": "device"}))

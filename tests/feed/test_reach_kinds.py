@@ -160,3 +160,27 @@ def test_what_changes_shows_in_the_quick_look(change: str, accepted: bool) -> No
     assert reach.problem is None and reach.watched.find_change() is None
     CHANGES[change](dataset)
     assert reach.watched.find_change() is not None
+
+
+def inferred() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "place"),
+    [
+        (inferred(), 1),
+        (torch.arange(4.0)[::2][:1], 0),
+        (torch.arange(4.0)[3:], 0),
+    ],
+    ids=["made in inference mode", "one number of a strided tensor", "plain"],
+)
+def test_tensors_of_any_kind_are_looked_at(tensor: torch.Tensor, place: int) -> None:
+    dataset = Plain(held=tensor)
+    before, again = Reach(dataset), Reach(dataset)
+    assert before.problem is None and before.marks == again.marks
+    assert before.watched.find_change() is None
+    with torch.inference_mode():
+        tensor[place] += 1
+    assert Reach(dataset).marks != before.marks

@@ -248,6 +248,27 @@ def test_ragged_samples_are_refused() -> None:
     assert rows.refused == "samples differ in shape, dtype or structure"
 
 
+class Frames(Numbered):
+    """Samples whose last dimension was the channels, as cameras and files have it."""
+
+    def __init__(self, is_copied: bool) -> None:
+        self.is_copied = is_copied
+
+    def __getitem__(self, index: int) -> Any:
+        frames = torch.full((2, 4, 5, 3), float(index)).permute(0, 3, 1, 2)
+        return frames.contiguous() if self.is_copied else frames
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_batches_keep_their_strides(is_copied: bool) -> None:
+    rows, begin = rows_and_fetch(Frames(is_copied))
+    first, second = epoch(begin()), epoch(begin())
+    assert [batch.stride() for batch in first] == [batch.stride() for batch in second]
+    assert first[0].is_contiguous() is is_copied
+    assert (rows.refused is None) is is_copied
+    assert is_copied or "is not contiguous" in str(rows.refused)
+
+
 def test_filling_ahead_reads_each_sample_once_and_draws_nothing() -> None:
     rows, begin = rows_and_fetch(Numbered())
     fetch = begin()
@@ -265,18 +286,39 @@ def test_filling_ahead_takes_one_thread_and_gives_the_others_back() -> None:
 
     class Noting(Numbered):
         def __getitem__(self, index: int) -> Any:
-            seen.add(torch.get_num_threads())
+            seen.append(torch.get_num_threads())
             return super().__getitem__(index)
 
-    seen: set[int] = set()
+    seen: list[int] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         rows, begin = rows_and_fetch(Noting())
         fetch = begin()
         rows.fill(fetch.dataset, fetch.read)
-        assert rows.refused is None and seen == {1}
+        # One sample is made in both ways before, to see whether it is the same.
+        assert rows.refused is None and seen == [3] + (1 + COUNT) * [1]
         assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_rounds_otherwise_in_one_thread_is_filled_as_a_plain_run_reads_it() -> None:
+    class Rounding(Numbered):
+        """Stands for a mean of many numbers."""
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor([index + torch.get_num_threads() / 8])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        rows, begin = rows_and_fetch(Rounding())
+        fetch = begin()
+        plain = epoch(fetch.read)
+        rows.fill(fetch.dataset, fetch.read)
+        assert all(map(torch.equal, epoch(fetch), plain))
+        assert rows.refused is None and rows.served == len(plain)
     finally:
         torch.set_num_threads(threads)
 

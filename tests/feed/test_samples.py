@@ -1,8 +1,9 @@
 """Data sets of Hugging Face and of torchvision's kind are taken as they are."""
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,63 @@ def test_rows_that_begin_to_differ_end_the_run() -> None:
     data.transform = of_the_batch
     with pytest.raises(hotlap.RunError, match="after 6 batches in which both agreed"):
         list(source.epoch(1))
+
+
+@dataclass
+class Row:
+    pixels: torch.Tensor
+    label: int
+
+
+class Kinds(Dataset[Any]):
+    """Samples of one kind, made anew each time."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def sparse(index: int) -> torch.Tensor:
+    return torch.eye(3).mul(index).to_sparse()
+
+
+KINDS: dict[str, tuple[Callable[[int], Any], str | None]] = {
+    "dataclasses": (lambda index: Row(torch.arange(3.0) + index, index), None),
+    "dataclasses that differ": (lambda index: Row(torch.ones(3), next(CALLS)), "unlike"),
+    "conjugated": (lambda index: torch.full((3,), index * 1j).conj(), None),
+    "negated": (lambda index: torch.full((3,), index * 1j).conj().imag, None),
+    "sparse": (sparse, "of Subset cannot be compared"),
+}
+CALLS = itertools.count()
+
+
+@pytest.mark.parametrize(("make", "words"), KINDS.values(), ids=KINDS)
+def test_samples_of_any_kind_are_compared_or_read_one_by_one(
+    make: Callable[[int], Any], words: str | None
+) -> None:
+    source = Source(Subset(Kinds(make), range(20)), 8, collate=list)
+    plain = Source(Subset(Kinds(make), range(20)), 8, collate=list)
+    plain._together = None
+    found, expected = list(source.epoch(0)), list(plain.epoch(0))
+    assert words == "unlike" or repr(found) == repr(expected)
+    assert source._together is not None
+    refused = source._together.refused
+    assert refused is None if words is None else words in str(refused)
+
+
+def test_samples_that_cannot_be_compared_later_are_read_one_by_one_from_then_on() -> None:
+    data = Kinds(lambda index: torch.full((3,), index))
+    source = Source(Subset(data, range(20)), 8, shuffle=False, collate=list)
+    list(source.epoch(0))
+    data.make = sparse
+    assert [n for step in source.epoch(1) for n, _ in step] == [8, 8, 4]
+    assert source._together is not None
+    assert "cannot be compared" in str(source._together.refused)
 
 
 def test_a_subset_reads_together_what_it_is_a_subset_of() -> None:

@@ -1,5 +1,6 @@
 """`workers(persistent=true)`: later epochs have the workers of the first, and the same batches."""
 
+import logging
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from torch.utils.data import Sampler, TensorDataset, default_collate, get_worker
 
 from hotlap.attach.apply import PlanInProcess
 from hotlap.errors import DIFFERS
+from hotlap.feed.purity import reach
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
 from tests.feed.heard import SAMPLES, Heard, Rows, Trained, trained
@@ -77,6 +79,20 @@ def test_a_sampler_of_whole_batches_is_asked_as_often_as_in_a_plain_run() -> Non
         return [str(batch) for _ in range(3) for batch in loader]
 
     assert seen(PLAN) == seen({})
+
+
+def test_what_cannot_be_looked_at_again_gets_new_workers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(dataset: Any) -> Any:
+        raise RuntimeError("an object of the script's own")
+
+    assert KEPT.format(3) in same({}).proof["why"]
+    monkeypatch.setattr(reach, "Reach", failing)
+    caplog.set_level(logging.INFO, "hotlap")
+    found = same({})
+    assert KEPT.format(0) in found.proof["why"]
+    assert "cannot be looked at" in caplog.text
 
 
 def test_a_data_set_that_the_script_changes_gets_new_workers() -> None:

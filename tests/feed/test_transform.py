@@ -403,7 +403,7 @@ def test_the_turn_for_arrays_is_that_for_numbers() -> None:
 def test_what_was_stacked_is_had_back(samples: list[Any]) -> None:
     from torch.utils.data import default_collate
 
-    from hotlap.feed.samples.reading import samples_equal
+    from hotlap.feed.purity.same_samples import samples_equal
 
     kind = kind_of(samples[0])
     back = list(uncollate(kind, default_collate(samples)))

@@ -3,10 +3,12 @@
 import os
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import Dataset
 
 import hotlap
+from hotlap.feed.purity import reach
 from hotlap.feed.sources.source import Source
 
 
@@ -74,6 +76,20 @@ def test_a_data_set_that_was_changed_between_two_epochs_is_read_as_it_is() -> No
     after, new = epoch(lasting, 1)
     assert all(index >= 100 for indices, _ in after for index in indices)
     assert old.isdisjoint(new)
+
+
+def test_a_data_set_that_cannot_be_looked_at_gets_new_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(dataset: Any) -> Any:
+        raise RuntimeError("an object of the user's own")
+
+    lasting, plain = source(1, epochs=3), source(0)
+    seen = [epoch(lasting, 0)]
+    monkeypatch.setattr(reach, "Reach", failing)
+    seen += [epoch(lasting, number) for number in (1, 2)]
+    assert [numbers for numbers, _ in seen] == [epoch(plain, number)[0] for number in range(3)]
+    assert len(set.union(*[pids for _, pids in seen])) == 3
 
 
 def test_a_run_leaves_no_process_behind() -> None:

@@ -116,3 +116,27 @@ def test_no_more_rows_exist_at_once_than_asked_for() -> None:
     setting = Setting(rows=10)
     compute_loss(hidden, weight, None, targets, None, setting).backward()
     assert (setting.seen.count, setting.seen.most_rows, setting.seen.rows) == (4, 10, 37)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_without_gradients_the_loss_alone_is_computed(
+    mode: Any, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, weight, bias, targets, _ = given()
+    with_gradients = hotlap.chunked_cross_entropy(
+        hidden, weight, targets, bias=bias, reduction=reduction
+    )
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a gradient was taken")
+
+    monkeypatch.setattr(cross_entropy._Gradients, "add", refuse)
+    with mode():
+        # As a layer's output is in inference mode.
+        made = hidden * 1
+        for each in (hidden, made):
+            loss = hotlap.chunked_cross_entropy(
+                each, weight, targets, bias=bias, reduction=reduction
+            )
+            assert torch.allclose(loss, with_gradients.detach()) and not loss.requires_grad

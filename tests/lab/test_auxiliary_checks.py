@@ -1,10 +1,16 @@
 """What lies beside the step: buffers, evaluation; and what a verdict says that it covers."""
 
+from math import inf, nan
 from typing import Any
 
 import pytest
 
-from hotlap.lab.auxiliary_checks import check_buffers, check_evaluation
+from hotlap.lab.auxiliary_checks import (
+    check_averages,
+    check_buffers,
+    check_evaluation,
+    check_outputs,
+)
 from hotlap.lab.check import Check
 from hotlap.lab.coverage import covers, limits, not_checked
 from hotlap.lab.delivery import DELIVERY_LIMIT
@@ -34,6 +40,28 @@ def test_buffers_are_judged_by_what_a_step_changes(
     error: float, plain: float, is_narrow: bool, state: str
 ) -> None:
     assert check_buffers(rows(error, plain), is_narrow=is_narrow).state == state
+
+
+@pytest.mark.parametrize("odd", [nan, inf])
+def test_what_is_no_number_is_a_change_unless_the_plain_run_has_it_too(odd: float) -> None:
+    assert check_buffers(rows(odd), is_narrow=False).state == "failed"
+    assert check_buffers(rows(odd, odd), is_narrow=False).state == "partial"
+    sampled = SampledSteps(evaluations=[{"error": odd, "plain_error": 1e-7}])
+    assert check_outputs(sampled, is_narrow=False).state == "failed"
+    assert check_outputs(repeated(odd, odd), is_narrow=False).state == "not_made"
+
+
+@pytest.mark.parametrize("key", ["moved", "rest", "doubt"])
+@pytest.mark.parametrize("odd", [nan, inf])
+def test_an_average_that_is_no_number_is_a_change(key: str, odd: float) -> None:
+    plain, other = record(), record()
+    other["averages"][0][key][5] = odd
+    # What nobody can tell of one update says nothing.
+    expected = "passed" if (key, odd) == ("doubt", inf) else "failed"
+    assert check_averages(plain, other).state == expected
+    # In the plain run it is no number either.
+    plain["averages"][0][key][5] = odd
+    assert check_averages(plain, other).state == "passed"
 
 
 def test_buffers_that_one_step_leaves_out_are_a_change() -> None:

@@ -1,6 +1,8 @@
 """A trial that is paused computes nothing, wherever its processes have gone; and none is left."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -106,6 +108,32 @@ def test_pausing_goes_on_until_no_new_process_appears(
             time.sleep(0.05)
             assert spent_s(trial) == before
             trial.resume()
+
+
+SHARING = """
+import os, sys, time
+held = b"x" * (64 * 2**20)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+
+
+def test_memory_that_processes_share_is_counted_once_before_it_is_too_much() -> None:
+    with subprocess.Popen([sys.executable, "-c", SHARING], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pids = [parent.pid, int(parent.stdout.readline())]
+        try:
+            twice = family.held_bytes(pids, lambda held: held)
+            once = family.held_bytes(pids, lambda held: held - 1)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+    assert twice > 128 * 2**20
+    # The negative control: what is held is counted, once.
+    assert 64 * 2**20 < once < twice - 48 * 2**20
 
 
 def test_what_cannot_be_paused_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

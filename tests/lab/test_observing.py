@@ -1,5 +1,7 @@
 """What is predicted of a whole run, from the part of it that was watched."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotlap.lab.whole_run import predict_whole_run
@@ -48,3 +50,9 @@ def test_less_than_an_epoch_says_that_it_does_not_know_what_comes_after_one() ->
     seen = predict_whole_run(trace(EPOCH // 2), EPOCH * EPOCHS, LATER_MS)
     assert "was not reached" in seen.covers
     assert predict_whole_run(trace(EPOCH // 2), None).seconds is None
+
+
+def test_two_loaders_that_begin_together_are_one_beginning() -> None:
+    both = trace(2 * EPOCH + 40)
+    both = replace(both, epoch_starts=sorted([*both.epoch_starts] * 2))
+    assert predict_whole_run(both, EPOCH * EPOCHS).seconds == pytest.approx(truth_s(), rel=0.05)

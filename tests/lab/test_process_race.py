@@ -11,7 +11,7 @@ import pytest
 from hotlap.attach.entry import Script
 from hotlap.errors import TrialError
 from hotlap.lab import process_race
-from hotlap.lab.arm import Arm
+from hotlap.lab.arm import Arm, start_all
 from hotlap.lab.process_race import Race, race
 from hotlap.lab.trial import Lab
 from hotlap.plan import Plan
@@ -235,3 +235,21 @@ def test_the_end_of_the_script_ends_the_race_and_throws_nobody_out(taken: list[s
     found = faked()
     assert set(found.arms) == set(NAMES) - {"b"}
     assert found.rounds == 40
+
+
+def test_what_is_ended_because_another_could_not_start_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[str, str]] = []
+    trial: Any = SimpleNamespace(end_with=lambda reason, why: told.append((reason, why)))
+    nothing: Any = None
+    arms = [Arm("plain", Plan(), nothing, trial=trial), Arm("broken", Plan(), nothing)]
+
+    def start(arm: Arm, *_: Any) -> None:
+        if arm.name == "broken":
+            raise TrialError("it broke", reason="crashed")
+
+    monkeypatch.setattr("hotlap.lab.arm._start", start)
+    with pytest.raises(TrialError, match="it broke"):
+        start_all(arms, ("plain",), None, print)
+    assert told == [("crashed", "was ended: another one could not be started")]

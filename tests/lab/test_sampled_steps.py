@@ -1,5 +1,6 @@
 """Each tensor is judged by itself, as finely as the format lets one see."""
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -93,6 +94,41 @@ def test_a_narrow_gradient_that_is_another_one_now_and_then_is_seen() -> None:
     honest = [row(CASES["honest"][0], gradient_slope=1 + 1e-5 * (k % 2)) for k in range(47)]
     assert check_mean_gradient(SampledSteps([honest[0], *honest])).state == "passed"
     other = {**honest[0], "gradient_error": 1.4}
+    assert check_mean_gradient(SampledSteps([other, *honest])).state == "failed"
+
+
+@pytest.mark.parametrize("plain", [2e-7, 0.4])
+def test_a_gradient_that_is_not_finite_once_is_a_change(plain: float) -> None:
+    odd = {"off": inf, "own": inf, "dot": 0.0, "lost": 1}
+    honest = row(CASES["honest"][0], plain_error=plain)
+    lost = {**honest, "tensors": {"small": {**CASES["honest"][0], **odd}}}
+    lost |= {"gradient_error": inf, "own_error": inf, "lost": 1}
+    found = check_gradient(SampledSteps([lost, *[honest] * 5]))
+    assert found.state == "failed" and "not finite where the plain run's is" in found.evidence
+    # In the layout of the plan the plain step is not finite either.
+    small = {**CASES["honest"][0], **odd, "own": 0.0, "plain": inf}
+    laid_out = {"own_error": 0.0, "plain_error": inf, "lost": 0, "tensors": {"small": small}}
+    assert check_gradient(SampledSteps([{**lost, "laid_out": laid_out}] * 6)).state != "failed"
+
+
+def test_a_script_whose_own_gradients_are_not_finite_fails_nothing() -> None:
+    odd = {"off": inf, "plain": inf, "own": inf, "lost": 0}
+    other = row({**CASES["honest"][0], **odd}, gradient_error=inf, plain_error=inf, lost=0)
+    assert check_gradient(SampledSteps([other] * 6)).state == "not_made"
+    same = row({**CASES["honest"][0], **odd, "own": 0.0}, own_error=0.0, gradient_error=inf)
+    tensors = {"small": same["tensors"]["small"]}
+    assert check_gradient(SampledSteps([{**same, "tensors": tensors}] * 6)).state == "passed"
+
+
+def test_a_narrow_gradient_that_is_not_finite_is_a_change_unless_the_scripts_is_neither() -> None:
+    honest = [row(CASES["honest"][0], gradient_slope=1 + 1e-5 * (k % 2)) for k in range(47)]
+    lost = {**honest[0], "gradient_error": inf, "lost": 2, "narrow_lost": 0}
+    found = check_mean_gradient(SampledSteps([lost, *honest]))
+    assert found.state == "failed" and "not finite" in found.evidence
+    own = {**lost, "narrow_lost": 2, "narrow_error": inf}
+    assert check_mean_gradient(SampledSteps([own, *honest])).state == "not_made"
+    # A gradient in another shape is infinitely far off as well.
+    other = {**honest[0], "gradient_error": inf, "narrow_error": 1e-3}
     assert check_mean_gradient(SampledSteps([other, *honest])).state == "failed"
 
 

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,7 @@ import pytest
 
 from hotlap.errors import ScratchError
 from hotlap.lab import family
-from hotlap.lab.copying import end_leftovers
+from hotlap.lab.copying import Source, end_leftovers, new_name
 from hotlap.lab.scratch import Protection, Scratch, probe
 from hotlap.trial.hub import Hub
 
@@ -488,7 +490,7 @@ CONTROLLER = """
 import os, sys
 from pathlib import Path
 from hotlap.lab import family
-from hotlap.lab.copying import end_leftovers
+from hotlap.lab.copying import Source, end_leftovers, new_name
 from hotlap.lab.scratch import Protection, Scratch
 protection = Protection("copy", (), "forced") if sys.argv[2] == "copy" else None
 with Scratch(Path(sys.argv[1]), protection=protection) as scratch:
@@ -624,6 +626,39 @@ def test_a_copy_is_gone_when_its_trial_has_ended(
         start(scratch, ["/bin/sleep", "64"])
         assert list(tmp_path.glob("hotlap-copy-*"))
     assert not list(tmp_path.glob("hotlap-copy-*"))
+
+
+def test_a_copy_of_a_folder_that_nobody_may_write_to_can_be_filled_and_removed(
+    tmp_path: Path,
+) -> None:
+    inner = tmp_path / "real" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+    for folder in (inner, inner.parent):
+        folder.chmod(0o555)
+    Source(str(inner.parent), frozenset(), frozenset()).copy(str(tmp_path / "copy"))
+    for folder in (inner, inner.parent):
+        folder.chmod(0o755)
+    copies = [tmp_path / "copy", tmp_path / "copy" / "inner"]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in copies] == [0o755] * 2
+    assert (copies[1] / "file").exists()
+
+
+def test_a_copy_of_another_machine_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine, ended = new_name(), subprocess.Popen(["/bin/true"])
+    ended.wait()
+    abandoned = mine.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    foreign = new_name().replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    monkeypatch.undo()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in (mine, abandoned, foreign):
+        (tmp_path / name).mkdir()
+    end_leftovers()
+    assert {each.name for each in tmp_path.iterdir()} == {mine, foreign}
 
 
 def test_a_folder_too_large_to_copy_is_refused_with_both_sizes(tree: Path) -> None:

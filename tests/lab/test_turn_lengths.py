@@ -37,6 +37,20 @@ def test_a_turn_fits_into_a_process_behind_its_warm_up(step_ms: float) -> None:
         assert 0 <= skipped_steps(turn) < turn, steps
 
 
+@pytest.mark.parametrize("age", [1, 17, 20, 400])
+def test_a_turn_fits_behind_the_steps_of_what_acts_late(age: int) -> None:
+    ages = []
+    for steps in range(LEAST_STEPS, 2 * age + 60):
+        warm_up = warm_up_lengths(steps, 5.0, age)
+        turn = turn_length(0.4, 10, steps, 5.0, warm_up)
+        # Else the script would be started again for ever.
+        assert sum(warm_up) + turn <= usable_steps(steps), steps
+        ages.append(warm_up == (age, WARM_UP[1]))
+    # Whoever has enough steps takes them.
+    assert ages == sorted(ages) and ages[-1] and not ages[0]
+    assert warm_up_lengths(None, 5.0, age) == (age, WARM_UP[1])
+
+
 def test_a_short_run_is_started_again_rather_than_timed_for_a_moment() -> None:
     warm_up = warm_up_lengths(60, 5.0)
     turn = turn_length(0.4, 10, 60, 5.0, warm_up)

@@ -149,6 +149,23 @@ def test_an_update_that_is_not_finite_hides_no_other() -> None:
     assert "the step size is different" in check_updates(plain, other).evidence
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_a_run_none_of_whose_updates_is_finite_is_judged(odd: float) -> None:
+    none = record()
+    for row in none["followed"]["updates"]:
+        row["sums"] = [[odd] * 7]
+    assert check_updates(none, none).state == "partial"
+    assert check_updates(none, record()).state == "partial"
+    found = check_updates(record(), none)
+    assert found.state == "failed" and "update 1 is not finite" in found.evidence
+
+
+def test_an_update_is_named_by_its_number_also_behind_one_that_is_not_finite() -> None:
+    plain, other = changed(sums=[[float("nan")] * 7]), changed(sums=[[float("nan")] * 7])
+    other["followed"]["updates"][20]["sums"] = [[0.0, 1e-6, 0.0, 1.0, 0.0, 1e-12, 1e-16]]
+    assert "update 21 is different" in check_updates(plain, other).evidence
+
+
 def test_gradients_that_the_optimizer_makes_itself_say_nothing_of_who_takes_part() -> None:
     none = record()
     for row in none["followed"]["updates"]:

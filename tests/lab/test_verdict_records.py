@@ -1,12 +1,13 @@
 """How much two records may differ: not at all, or by what stands in the verdict's constants."""
 
+from math import inf, nan
 from statistics import pstdev
 from typing import Any
 
 import pytest
 
-from hotlap.lab.run_checks import SeedLosses
-from hotlap.lab.verdict import judge, repeats_itself
+from hotlap.lab.run_checks import SeedLosses, check_losses, check_seeds
+from hotlap.lab.verdict import Verdict, judge, repeats_itself
 from hotlap.techniques import Numerics
 from tests.lab.records import STEPS, record
 
@@ -92,3 +93,48 @@ def test_seeds_may_be_worse_by_a_hundredth_of_the_first_loss(worse: float, state
     changed["loss_digests"][0] = -1
     found = states(changed, claimed=Numerics.PRECISION, seeds=SeedLosses(plain, other))
     assert found["seeds"] == state
+
+
+@pytest.mark.parametrize("odd", [nan, inf])
+def test_losses_that_are_not_finite_are_judged_by_the_plain_runs(odd: float) -> None:
+    plain, other = record(), record()
+    other["losses"][-1] = odd
+    assert check_losses(plain, other).state == "failed"
+    plain["losses"][-1] = odd
+    assert check_losses(plain, other).state == "not_made"
+    assert check_losses(plain, record()).state == "not_made"
+    # Where both are not finite at other steps, a finite one was lost.
+    other["losses"][-2] = odd
+    assert check_losses(plain, other).state == "failed"
+
+
+@pytest.mark.parametrize("odd", [nan, inf])
+def test_seeds_that_are_not_finite_are_judged_by_the_plain_runs(odd: float) -> None:
+    def seeds(*ends: float) -> list[list[float]]:
+        return [[*[1.0] * 31, end] for end in ends]
+
+    def state(plain: list[list[float]], other: list[list[float]]) -> str:
+        return check_seeds(SeedLosses(plain, other)).state
+
+    finite, none = seeds(1.0, 1.0, 1.0), seeds(1.0, odd, 1.0)
+    assert state(finite, finite) == "passed"
+    assert state(finite, none) == "failed"
+    assert state(none, none) == state(none, finite) == "not_made"
+
+
+def test_a_run_that_is_not_finite_from_the_first_step_on_gets_a_verdict() -> None:
+    def none(**changes: Any) -> dict[str, Any]:
+        made = record()
+        made["losses"] = [nan] * STEPS
+        for row in made["followed"]["updates"]:
+            row["sums"] = [[nan] * 7]
+        for average in made["averages"]:
+            average |= {key: [nan] * len(average[key]) for key in ("moved", "doubt", "rest")}
+        return made | changes
+
+    def judged(other: dict[str, Any]) -> Verdict:
+        return judge(none(), other, claimed=Numerics.EXACT, plain_repeats=None)
+
+    assert judged(none()).tier == "exact"
+    other = none(weights=[f"v{step}" for step in range(STEPS)])
+    assert judged(other).tier == "unproven"

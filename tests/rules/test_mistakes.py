@@ -85,7 +85,7 @@ def test_a_first_step_of_one_micro_batch() -> None:
     ("text", "words"),
     [
         ("e bbbsz bbbsz bbbsz b e zbbbsz", "are zeroed, or go into"),
-        ("bbbsz bbbsz bbbsz bb zbbbsz", "are zeroed; the usual step has 3"),
+        ("e bbbsz bbbsz bbbsz bb z e bbbsz", "are zeroed; the usual step has 3"),
         ("bbbsz bbbsz bbbsz bb", "are lost at the end of the script"),
     ],
 )
@@ -124,13 +124,30 @@ def test_micro_batches_that_all_have_a_step_are_no_mistake() -> None:
     # The observation has ended in the middle of a step.
     assert mistakes(loop("bbbsz bbbsz bbbsz bb")) == []
     # A scaler has left a step out.
-    assert mistakes(loop("bbbspz bbbspz bbbpz bbbspz")) == []
+    assert mistakes(loop("bbbspz bbbspz bbbpz e bbbspz")) == []
     # An optimizer that goes backward itself, as often as it needs.
     lbfgs = replace(ADAM, name="torch.optim.lbfgs.LBFGS")
     for text in ("s zbzbzb s zbzbzb s zbzbzb s", "bs bbbs bbbs bbbs"):
         given = loop(text, losses=(MEAN,), forwards=12)
         facts = replace(given.facts, optimizers=(lbfgs,))
         assert mistakes(replace(given, facts=facts)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Sharpness-aware: the first pass finds the weights at which the second one is made.
+        "bzbsz bzbsz bzbsz bzbsz",
+        # Attacks, whose passes find the input that is trained on; the first epoch has none.
+        "bzbsz bzbsz e bzbsz bzbsz",
+        "bbbzbsz bbbzbsz e bbbzbsz bbbzbsz",
+        "bsz bzbsz bzbsz bzbsz",
+        # Gradients of several tasks, each kept apart.
+        "zbzbzbs zbzbzbs e zbzbzbs zbzbzbs",
+    ],
+)
+def test_backward_passes_for_something_else_than_a_step_are_no_micro_batches(text: str) -> None:
+    assert mistakes(loop(text, ended="script", losses=(MEAN,), forwards=12)) == []
 
 
 def test_micro_batches_that_are_summed() -> None:
@@ -187,23 +204,52 @@ def test_a_schedule_that_comes_first() -> None:
     assert mistakes(loop("bpl bsp l")) == []
 
 
-def test_a_schedule_that_is_stepped_for_each_batch() -> None:
-    def with_schedule(schedule: ScheduleFacts, planned: int | None = 240) -> Trace:
-        given = loop("", schedules=(schedule,))
-        facts = replace(given.facts, steps_per_epoch=20, planned_steps=planned)
-        return replace(given, facts=facts, steps=[given.steps[0]] * 40)
+def with_schedule(schedule: ScheduleFacts, planned: int | None = 240, steps: int = 40) -> Trace:
+    """Return a run of epochs of 20 steps."""
+    given = loop("", schedules=(schedule,))
+    facts = replace(given.facts, steps_per_epoch=20, planned_steps=planned)
+    return replace(given, facts=facts, steps=[given.steps[0]] * steps)
 
+
+def test_a_schedule_that_is_stepped_for_each_batch() -> None:
     cosine = ScheduleFacts("CosineAnnealingLR", "train.py:41", 40, 12, 0.1, 0.05)
     assert "an epoch has 20 steps" in only(with_schedule(cosine), "schedule_per_batch").evidence
-    decay = ScheduleFacts("ExponentialLR", "train.py:41", 40, None, 0.1, 1e-9)
+    decay = ScheduleFacts("ExponentialLR", "train.py:41", 40, None, 0.1, 1e-9, vanished=15)
     assert only(with_schedule(decay), "schedule_per_batch").where == "train.py:41"
     for good in (
         replace(cosine, calls=2),
         replace(cosine, period=240),
-        replace(decay, last_rate=0.08),
+        replace(decay, last_rate=0.08, vanished=None),
     ):
         assert mistakes(with_schedule(good)) == []
     assert mistakes(with_schedule(cosine, planned=None)) == []
+
+
+def test_a_schedule_whose_period_is_in_steps_may_be_stepped_for_each_batch() -> None:
+    plan = ScheduleFacts("StepLR", "train.py:41", 40, 100, 0.1, 0.1)
+    # Of the 300 epochs none has 100 steps.
+    assert mistakes(with_schedule(plan, planned=6000)) == []
+    assert only(with_schedule(replace(plan, period=12), planned=6000), "schedule_per_batch")
+    # As `step(epoch + i / len(loader))` does.
+    restarts = ScheduleFacts("CosineAnnealingWarmRestarts", "train.py:41", 40, 10, 0.1, 0.08, 1)
+    assert mistakes(with_schedule(restarts)) == []
+    assert only(with_schedule(replace(restarts, advanced=40)), "schedule_per_batch")
+
+
+def test_a_rate_that_begins_or_ends_at_0_has_not_vanished() -> None:
+    warm_up = ScheduleFacts("LambdaLR", "train.py:41", 40, None, 0.0, 0.0005)
+    assert mistakes(with_schedule(warm_up)) == []
+    assert mistakes(with_schedule(replace(warm_up, calls=12), steps=12)) == []
+    # Down to 0 in all steps of the run.
+    whole = ScheduleFacts("LambdaLR", "train.py:41", 40, None, 0.1, 0.0, vanished=39)
+    assert mistakes(with_schedule(whole, planned=40)) == []
+    assert mistakes(with_schedule(replace(whole, vanished=None), planned=40)) == []
+    # Down to 0 in a number of steps that was meant to be one of epochs.
+    found = only(with_schedule(replace(whole, vanished=11)), "schedule_per_batch")
+    assert "from 0.1 to 0" in found.evidence
+    # The observation has ended within the first epoch.
+    short = ScheduleFacts("LambdaLR", "train.py:41", 12, None, 0.1, 1e-5)
+    assert only(with_schedule(short, steps=12), "schedule_per_batch")
 
 
 def test_modes() -> None:
@@ -265,9 +311,10 @@ def test_inputs_and_files() -> None:
 
 
 def test_what_was_learned_is_read_back() -> None:
-    given = loop("bs", losses=(MEAN,), scales=True, unsafe_loads=("a.py:1",))
+    given = loop("bs", losses=(MEAN,), scales=True, unsafe_loads=("a.py:1",), problems=("inputs",))
     again = Trace.from_json(json.loads(json.dumps(given.to_json())))
     assert again.learning.losses == given.learning.losses and again.learning.scales
+    assert again.learning.problems == ("inputs",)
 
 
 def test_every_mistake_has_a_page() -> None:

@@ -1,5 +1,7 @@
 """What a plan may say, what it claims, and what is reported of techniques that did not act."""
 
+import gc
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import Numerics, Proof, Refusal, Technique, check, numerics_of
 from hotlap.techniques.applying import Applied
 from tests.distributed.cases import BATCH, exact
+from tests.feed.heard import Heard
 
 HERE = "tests.techniques.test_applying"
 
@@ -127,3 +130,52 @@ def test_what_splits_nothing_is_refused_though_held_out_batches_go_through_it() 
     assert row["state"] == "refused" and "is the whole batch" in row["why"]
     (row,) = hotlap.train(task, Plan({"micro_batch": {"size": 8}}), device="cpu").techniques
     assert row["state"] == "applied"
+
+
+def over_lists(plan: PlanInProcess, *, is_held: bool) -> list[weakref.ref[Any]]:
+    """Train over three lists, one after another; return what the lists held."""
+    held = []
+    for number in range(3):
+        data = [torch.full((2,), float(number)) for _ in range(8)]
+        held.append(weakref.ref(data[0]))
+        loader = heard(data, plan)
+        for _ in range(3):
+            if not is_held:
+                # As in `for batch in DataLoader(...)`: only the iterator is left.
+                loader = heard(data, plan)
+            batches = iter(loader)
+            if not is_held:
+                del loader
+            assert len(list(batches)) == 2
+            assert len(plan.targets()) == 1
+            del batches
+    return held
+
+
+def heard(data: list[Any], plan: PlanInProcess) -> Heard:
+    loader = Heard(data, batch_size=4)  # type: ignore[arg-type]
+    loader.plan = plan
+    return loader
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_list_is_kept_no_longer_than_its_loaders(is_held: bool) -> None:
+    plan = PlanInProcess(Plan({"resident": {}}))
+    held = over_lists(plan, is_held=is_held)
+    gc.collect()
+    assert [ref() for ref in held] == [None, None, None]
+    assert plan.targets() == []
+    (row,) = plan.proofs()
+    assert row["state"] == ("applied" if is_held else "no_effect")
+    assert ("batches served" in row["why"]) is is_held
+
+
+def test_a_list_is_kept_as_long_as_one_of_its_loaders() -> None:
+    plan, data = PlanInProcess(Plan({"resident": {}})), [torch.ones(2) for _ in range(8)]
+    first, second = heard(data, plan), heard(data, plan)
+    for _ in range(2):
+        assert len(list(first)) == len(list(second)) == 2
+    (served,) = plan.targets()
+    del first
+    assert len(list(second)) == 2
+    assert plan.targets() == [served] and served[2].notes["resident"].served == 8

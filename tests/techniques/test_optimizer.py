@@ -117,7 +117,7 @@ def test_a_parameter_that_a_group_holds_twice_is_left_to_the_plain_loop() -> Non
     options = TECHNIQUE.options({"implementation": "foreach"})
     with pytest.raises(Refusal, match="holds a parameter twice"):
         TECHNIQUE.apply(OptimizerTarget(tied()[1]), options)
-    results = []
+    results: list[Any] = []
     for later in (False, True):
         layer, optimizer = tied()
         if later:
@@ -184,3 +184,72 @@ def test_what_a_closure_runs_is_not_taken_for_the_update() -> None:
         plan.step_ends()
     (row,) = plan.proofs()
     assert row["state"] == "no_effect", row
+
+
+def shared(overlap: bool) -> tuple[Any, Any]:
+    """Return two parameters in one memory, and an optimizer of both."""
+    memory = torch.linspace(-1, 1, 12)
+    ends = (8, 4) if overlap else (6, 6)
+    parts = [torch.nn.Parameter(memory[: ends[0]]), torch.nn.Parameter(memory[ends[1] :])]
+    return parts, torch.optim.SGD(parts, lr=0.1, weight_decay=0.3)
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_parameters_that_share_memory_are_left_to_the_plain_loop(overlap: bool) -> None:
+    options, results = TECHNIQUE.options({"implementation": "foreach"}), []
+    if overlap:
+        with pytest.raises(Refusal, match="or two that share memory"):
+            TECHNIQUE.apply(OptimizerTarget(shared(overlap)[1]), options)
+    for is_applied in (False, True):
+        parts, optimizer = shared(overlap)
+        if is_applied:
+            # They get there once the technique has been applied.
+            second = optimizer.param_groups[0]["params"].pop()
+            TECHNIQUE.apply(OptimizerTarget(optimizer), options)
+            optimizer.param_groups[0]["params"].append(second)
+            # Views of one memory that do not overlap are apart.
+            assert is_switched(optimizer) is not overlap
+        for _ in range(3):
+            for part in parts:
+                part.grad = part.detach().cos()
+            optimizer.step()
+        results.append([part.detach().clone() for part in parts])
+    assert all(map(torch.equal, *results))
+
+
+def is_switched(optimizer: Any) -> bool:
+    """Return whether the first group would step by `foreach`, as its last hook sees it."""
+    seen: list[Any] = []
+    hook = optimizer.register_step_post_hook(
+        lambda optimizer, *_: seen.append(optimizer.param_groups[0]["foreach"])
+    )
+    # The technique's own stands first and puts the group back: this one is to come before it.
+    hook.hooks_dict_ref().move_to_end(hook.id, last=False)
+    for group in optimizer.param_groups:
+        for part in group["params"]:
+            part.grad = None
+    optimizer.step()
+    hook.remove()
+    return seen == [True]
+
+
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
+def test_an_optimizer_that_is_made_again_in_place_is_switched_as_before(
+    implementation: str,
+) -> None:
+    plan = PlanInProcess(Plan({"optimizer": {"implementation": implementation}}))
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1)
+
+    def step() -> None:
+        weight.grad = torch.ones(3)
+        plan.step_begins(optimizer)
+        optimizer.step()
+        plan.step_ends()
+
+    step()
+    optimizer.__init__([weight], lr=0.01)
+    step()
+    step()
+    assert optimizer.param_groups[0][implementation] is None
+    assert [row["state"] for row in plan.proofs()] == ["applied"]

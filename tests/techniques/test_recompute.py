@@ -2,8 +2,10 @@
 
 import copy
 import io
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -11,6 +13,7 @@ from torch import nn
 
 import hotlap
 from benchmarks.peak import peak_bytes
+from hotlap import rng
 from hotlap.plan import Plan
 from hotlap.techniques import ModelTarget, Refusal, get
 from hotlap.techniques.recompute import blocks_of
@@ -125,6 +128,87 @@ def test_copies_and_pickles_of_a_model_run_their_own_blocks() -> None:
     loaded = torch.load(stream, weights_only=False).eval()
     x = torch.ones(1, 2, 32)
     assert torch.equal(loaded(x), model.eval()(x))
+
+
+class Drawing(nn.Module):
+    """A block that multiplies by what a generator other than torch's gives."""
+
+    def __init__(self, draw: Any) -> None:
+        super().__init__()
+        self.inner, self.draw = nn.Linear(32, 32), draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x) * self.draw()).tanh()
+
+
+def nothing() -> float:
+    return 0.5
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.random, nothing])
+def test_the_second_forward_draws_from_python_and_numpy_what_the_first_drew(draw: Any) -> None:
+    def gradients(is_applied: bool) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(Drawing(draw), Drawing(draw))
+        if is_applied:
+            TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))
+        rng.reseed(1)
+        loss = model(torch.ones(1, 2, 32)).sum()
+        # The script's own draws between the passes are not repeated.
+        between = random.random(), np.random.random()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        drawn = between, random.random(), np.random.random()
+        return [parameter.grad for parameter in model.parameters()], drawn
+
+    plain, again = gradients(False), gradients(True)
+    assert all(map(torch.equal, plain[0], again[0]))
+    assert plain[1] == again[1]
+
+
+class Late(Drawing):
+    """Draws from its second forward on."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.begins = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.inner(x) * (random.random() if self.begins else 1)).tanh()
+
+
+def test_draws_that_begin_later_are_drawn_again_too() -> None:
+    def gradients(is_applied: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model = nn.Sequential(Late(), Late())
+        if is_applied:
+            TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))
+        rng.reseed(1)
+        for begins in (False, True):
+            for block in model:
+                block.begins = begins
+            model(torch.ones(1, 2, 32)).sum().backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    assert all(map(torch.equal, gradients(False), gradients(True)))
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [torch.Generator(), random.Random(0), np.random.default_rng(0), [np.random.RandomState(0)]],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_block_with_a_generator_of_its_own_is_refused(generator: Any) -> None:
+    model = nn.Sequential(Block(4), Block(4))
+    model[1].drop.source = generator
+    with pytest.raises(Refusal, match=r"`1\.drop\.source` is a random generator of module '1'"):
+        TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))
+
+
+def test_the_global_generators_may_hang_on_a_block() -> None:
+    model = nn.Sequential(Block(4), Block(4))
+    model[0].source, model[1].draw = torch.default_generator, random.random
+    TECHNIQUE.apply(ModelTarget(model, []), TECHNIQUE.options({}))
 
 
 class Counting(nn.Module):

@@ -15,6 +15,7 @@ from hotlap import rng
 from hotlap.attach.entry import Script
 from hotlap.attach.runner import run
 from hotlap.errors import DIFFERS
+from hotlap.feed.sources.source import Source
 from hotlap.host.facts import Host
 from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, Refusal, get
@@ -88,6 +89,75 @@ def test_others_are_given_workers(loader: Any) -> None:
     state = torch.get_rng_state()
     TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
     assert loader.num_workers == 1 and torch.equal(torch.get_rng_state(), state)
+
+
+class Frames(Dataset):
+    """Samples whose channels were last: torch keeps that, but not in a worker process."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2, 4, 5, 3), float(index)).permute(0, 3, 1, 2)
+
+
+def test_batches_keep_their_strides() -> None:
+    with pytest.raises(Refusal, match="has other strides"):
+        TECHNIQUE.apply(FeedTarget(DataLoader(Frames(), 4)), OPTIONS)
+    # A function of the script's own makes the same in any process.
+    loader = DataLoader(Frames(), 4, collate_fn=torch.stack)
+    TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
+    strides = [batch.stride() for batch in DataLoader(Frames(), 4, collate_fn=torch.stack)]
+    assert [batch.stride() for batch in loader] == strides
+    assert [batch.stride() for batch in DataLoader(Frames(), 4, num_workers=1)] != strides
+
+
+class Reading(Dataset):
+    """Stands for a sum of many numbers, which threads round otherwise."""
+
+    def __init__(self, rounds: bool) -> None:
+        self.rounds = rounds
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        # A product, which needs the threads that torch computes with.
+        torch.ones(200, 200) @ torch.ones(200, 200)
+        return torch.ones(1) * (torch.get_num_threads() if self.rounds else index)
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    # They are there before a child is forked.
+    torch.ones(500, 500) @ torch.ones(500, 500)
+    torch.ones(200_000).sum()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_two_threads")
+def test_who_rounds_otherwise_in_one_thread_is_refused() -> None:
+    def engines() -> Any:
+        return FeedTarget(Source(Reading(True), 4), own_order=True)
+
+    for make in (lambda: FeedTarget(DataLoader(Reading(True), 4)), engines):
+        with pytest.raises(Refusal, match="is another one where torch computes it in one thread"):
+            TECHNIQUE.apply(make(), OPTIONS)
+    # In workers of its own it was computed in one thread before.
+    loader = DataLoader(Reading(True), 4, num_workers=2)
+    TECHNIQUE.apply(FeedTarget(loader), OPTIONS)
+    assert loader.num_workers == 1
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("own_order", [False, True])
+def test_who_is_the_same_in_one_thread_is_given_workers(own_order: bool) -> None:
+    loader: Any = Source(Reading(False), 4) if own_order else DataLoader(Reading(False), 4)
+    TECHNIQUE.apply(FeedTarget(loader, own_order=own_order), OPTIONS)
+    assert loader.num_workers == 1
 
 
 @pytest.mark.parametrize(("own", "wanted"), [(None, 4), (8, 8)])

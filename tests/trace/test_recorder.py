@@ -69,6 +69,14 @@ def test_whole_epochs_are_enough_once_a_step_of_the_next_was_seen() -> None:
     assert trace.setup_s >= 5
 
 
+def test_two_epochs_that_begin_at_one_step_are_one_beginning() -> None:
+    run = Run()
+    for _ in range(2):
+        run.epoch(3)
+    run.starts += [3, 0]
+    assert run.trace().epoch_starts == [0, 3]
+
+
 def test_an_epoch_that_has_begun_without_a_step_does_not_end_the_watch() -> None:
     # What comes between two epochs belongs to the first step of the later one.
     run = Run(epochs=1)

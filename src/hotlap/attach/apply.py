@@ -15,6 +15,7 @@ from hotlap.plan import Plan
 from hotlap.techniques import FeedTarget, ModelTarget, Numerics, OptimizerTarget, Technique
 from hotlap.techniques.applying import Applied, recorded_operators
 from hotlap.techniques.record import MakeIterator
+from hotlap.trace.facts import length_of
 from hotlap.trace.identity import IdentityTable
 
 
@@ -43,7 +44,7 @@ class PlanInProcess:
         self._tables: Any = None
         self.fill_ahead = fill_ahead
         # By data set, then by the function that makes its batches.
-        self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(_drop_all)
+        self._feeds: IdentityTable[dict[Any, FeedTarget]] = IdentityTable(self._drop_all)
         self._optimizers: IdentityTable[_Stepped] = IdentityTable()
         self._recorder: Any = None
         self._after_step: list[Callable[[], None]] = []
@@ -88,7 +89,7 @@ class PlanInProcess:
             target = FeedTarget(
                 loader,
                 fill_ahead=self.fill_ahead,
-                size=_size(loader.dataset),
+                size=length_of(loader.dataset) or 0,
                 tables=self._tables,
             )
             targets = self._feeds.get(loader.dataset)
@@ -100,6 +101,8 @@ class PlanInProcess:
         else:
             for give in target.later_loaders:
                 give(loader)
+        # Of a list nobody hears when it dies.
+        self._feeds.keep_for(loader.dataset, loader)
         return target.make_iterator
 
     def _feed_target(self, loader: Any) -> FeedTarget | None:
@@ -111,6 +114,7 @@ class PlanInProcess:
         target = self._feed_target(loader)
         if target is None:
             return
+        self._feeds.keep_for(loader.dataset, iterator)
         workers = getattr(iterator, "_workers", None)
         if workers:
             target.notes["worker_processes"] = len(workers)
@@ -229,6 +233,12 @@ class PlanInProcess:
         """Let `why` be the proof of a technique that is off, for what is prepared later as well."""
         self._switched_off[name] = why
 
+    def _drop_all(self, targets: dict[Any, FeedTarget]) -> None:
+        for target in targets.values():
+            for drop in target.dropped:
+                drop()
+            self._applied.drop(target)
+
     def _apply(self, seam: str, target: Any) -> None:
         self._applied.apply(seam, target)
         for name in self._switched_off:
@@ -257,17 +267,3 @@ def _code_of(function: Any) -> Any:
         function = function.func
     function = getattr(function, "__func__", function)
     return getattr(function, "__code__", None) or type(function)
-
-
-def _drop_all(targets: dict[Any, FeedTarget]) -> None:
-    for target in targets.values():
-        for drop in target.dropped:
-            drop()
-
-
-def _size(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except Exception:
-        # Whatever a data set raises whose length the script never asks for.
-        return 0

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.distributed import DistributedSampler
 
 from hotlap import compat
+from hotlap.attach import scaler_events
 from hotlap.attach.listener import State
 from hotlap.trace import event_kinds
 
@@ -32,11 +32,7 @@ second calls no other of them."""
 
 def patch() -> None:
     """Tell of what happens outside of the step itself, for rules about mistakes."""
-    _tell(GradScaler, "__init__", event_kinds.SCALER_MADE)
-    _tell(GradScaler, "unscale_", event_kinds.UNSCALE)
-    _tell_unscaling()
-    patch_scaling()
-    _tell(GradScaler, "update", event_kinds.SCALER_UPDATE)
+    scaler_events.patch()
     _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
     _tell(DistributedDataParallel, "__init__", event_kinds.WRAP)
     _tell(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
@@ -98,35 +94,6 @@ def _telling_of_pickles(load: Callable[..., Any]) -> Callable[..., Any]:
         return load(file, location, unpickler, *args, **kwargs)
 
     return tell_and_load
-
-
-def _tell_unscaling() -> None:
-    """Tell whose gradients a scaler has divided by its scale."""
-    original = GradScaler.unscale_
-
-    @functools.wraps(original)
-    def unscale_and_tell(self: Any, optimizer: Any) -> None:
-        original(self, optimizer)
-        listener = State.listener
-        if listener is not None and self.is_enabled():
-            listener.gradients_unscaled(optimizer, self)
-
-    GradScaler.unscale_ = unscale_and_tell
-
-
-def patch_scaling() -> None:
-    """Tell of the losses that a scaler has multiplied by its scale."""
-    original = GradScaler.scale
-
-    @functools.wraps(original)
-    def scale_and_tell(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
-        listener = State.listener
-        if listener is not None and self.is_enabled() and not torch.compiler.is_compiling():
-            listener.loss_scaled(scaled, outputs)
-        return scaled
-
-    GradScaler.scale = scale_and_tell
 
 
 def _tell_emptying(name: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as _dataloader
 
-from hotlap.attach import script_events
+from hotlap.attach import scaler_events, script_events
 from hotlap.attach.listener import Listener, State, go_inert
 
 _OURS = "_hotlap"
@@ -34,7 +34,7 @@ def install(listener: Listener) -> None:
     if listener.wants_events:
         script_events.patch()
     elif listener.wants_losses:
-        script_events.patch_scaling()
+        scaler_events.patch_scaling()
 
 
 def known_optimizers() -> list[Any]:
@@ -101,16 +101,14 @@ def _patch_optimizers() -> None:
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        listener = State.listener
-        if listener is not None:
-            State.optimizers.append(weakref.ref(self))
-            # One of hotlap's own is made as if within a step, see `hide_own_optimizer`.
-            if not State.step_depth:
-                listener.optimizer_made(self)
+        _register(self)
 
     def patching_step(self: Any) -> None:
         patch_step(self)
         _patch_step(type(self))
+        # One that was copied or loaded is made without `__init__`, which itself comes here too.
+        if hasattr(self, "param_groups"):
+            _register(self)
 
     def zeroing(self: Any, *args: Any, **kwargs: Any) -> None:
         listener = State.listener
@@ -126,6 +124,17 @@ def _patch_optimizers() -> None:
     torch.optim.Optimizer._patch_step_function = patching_step
     if State.listener is not None and State.listener.wants_phases:
         torch.optim.Optimizer.zero_grad = zeroing
+
+
+def _register(optimizer: Any) -> None:
+    """Note an optimizer of the script's, once."""
+    listener = State.listener
+    if listener is None or any(ref() is optimizer for ref in State.optimizers):
+        return
+    State.optimizers.append(weakref.ref(optimizer))
+    # One of hotlap's own is made as if within a step, see `hide_own_optimizer`.
+    if not State.step_depth:
+        listener.optimizer_made(optimizer)
 
 
 def _patch_step(kind: type) -> None:

@@ -36,6 +36,11 @@ _MOST_DIMENSIONS = 64
 _LARGEST = 1 << 62
 
 
+def can_hold(tensor: torch.Tensor) -> bool:
+    """True if the file of a checkpoint can hold such a tensor."""
+    return tensor.layout == torch.strided and str(tensor.dtype) in _DTYPES
+
+
 def shard_name(group: str, rank: int, world: int) -> str:
     """Return the name of a rank's file of a group."""
     return f"{group}-{rank + 1:05d}-of-{world:05d}.safetensors"

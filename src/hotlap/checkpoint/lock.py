@@ -95,7 +95,8 @@ class Lock:
         is_free = self._lock(descriptor)
         owner = self._read(descriptor)
         if is_free is False:
-            if owner is not None and owner.is_of_this_boot and not owner.lives:
+            # A process of another container is not seen from here, dead or alive.
+            if owner is not None and owner.is_visible and not owner.lives:
                 if time.monotonic() > until:
                     # What holds it is a child of the dead; a new file has a lock of its own.
                     with contextlib.suppress(FileNotFoundError):
@@ -127,12 +128,13 @@ class Lock:
             raise UsageError(self._taken_by(owner))
         # A machine that was started again has no process of before; a container of the same
         # machine would hold the kernel's lock.
-        same_host = owner.host == socket.gethostname()
-        if same_host or (owner.is_of_this_boot and is_free):
+        was_restarted = owner.host == socket.gethostname() and not owner.is_of_this_boot
+        if owner.is_visible or was_restarted or (owner.is_of_this_boot and is_free):
             return
         raise UsageError(
-            f"{self._taken_by(owner)} That run is on another machine, so whether it has ended "
-            f"cannot be checked from here. If it has ended, delete '{self.path}' and start again."
+            f"{self._taken_by(owner)} That run is on another machine or in another container, so "
+            "whether it has ended cannot be checked from here. If it has ended, delete "
+            f"'{self.path}' and start again."
         )
 
     def _taken_by(self, owner: Owner | None) -> str:

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import psutil
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_PIDS = Path("/proc/self/ns/pid")
 _LARGEST_PID = 1 << 31
 
 
@@ -25,6 +27,8 @@ class Owner:
     """Of the process, in hundredths of a second of the machine's own count."""
     since: str
     """The same for people."""
+    namespace: int = 0
+    """Of its number, as containers have one each; 0 where that is not told."""
 
     @classmethod
     def of_this_process(cls) -> "Owner":
@@ -33,13 +37,18 @@ class Owner:
         begun = time.strftime(
             "%Y-%m-%d %H:%M:%S", time.localtime(psutil.Process(pid).create_time())
         )
-        return cls(socket.gethostname(), boot(), pid, start_time_of(pid) or 0, begun)
+        start = start_time_of(pid) or 0
+        return cls(socket.gethostname(), boot(), pid, start, begun, pid_namespace())
 
     @classmethod
     def parse(cls, given: Any) -> "Owner | None":
         """Return the owner that `to_json` wrote, None if it is something else."""
-        kinds = {"host": str, "boot": str, "pid": int, "start": int, "since": str}
-        if not isinstance(given, dict) or given.keys() != kinds.keys():
+        kinds = {"host": str, "boot": str, "pid": int, "start": int, "since": str, "namespace": int}
+        if not isinstance(given, dict):
+            return None
+        # Older versions did not write it.
+        given = {"namespace": 0, **given}
+        if given.keys() != kinds.keys():
             return None
         if any(type(given[key]) is not kind for key, kind in kinds.items()):
             return None
@@ -56,6 +65,12 @@ class Owner:
         return self.host == socket.gethostname()
 
     @property
+    def is_visible(self) -> bool:
+        """True if this process would see it, if it lived: same host, processes numbered alike."""
+        is_here = self.is_of_this_boot and self.host == socket.gethostname()
+        return is_here and self.namespace in (0, pid_namespace())
+
+    @property
     def lives(self) -> bool:
         """True if a process of this host is still the one that this was."""
         return self.is_of_this_boot and is_alive(self.pid, self.start)
@@ -67,6 +82,16 @@ class Owner:
 def boot() -> str:
     """Return what tells this start of the machine from others, empty if it does not say."""
     return _BOOT.read_text().strip() if _BOOT.exists() else ""
+
+
+def pid_namespace() -> int:
+    """Return what tells one numbering of processes from others, 0 if the system does not say."""
+    return _PIDS.stat().st_ino if _PIDS.exists() else 0
+
+
+def place() -> str:
+    """Return eight digits that differ where processes do not see each other."""
+    return f"{zlib.crc32(f'{socket.gethostname()} {pid_namespace()}'.encode()):08x}"
 
 
 def start_time_of(pid: int) -> int | None:

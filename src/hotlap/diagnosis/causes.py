@@ -122,6 +122,7 @@ def diagnose(
     )
     try:
         trace, notes = _with_lines(subject, seen.trace)
+        notes = (*notes, *trace.learning.problems)
         if trace.facts.ranks > 1:
             notes = (*notes_on_ranks(trace, seen.paces), *notes)
             trace = with_other_ranks(trace, seen.paces)

@@ -141,8 +141,12 @@ def conclude(
         words = f"{_in_words(tried)}; identical runs differ by up to {floor:.1%}"
         if any(one.is_open for one in tried):
             suspects.append(suspect(nomination, f"{UNDECIDED}{words}", remedies))
-        elif any(one.ratio is not None for one in tried):
+        elif _is_cleared(nomination, remedies, bound):
             ruled_out.append(f"{nomination.rule} at {nomination.where}: {words}")
+        elif any(one.ratio is not None for one in remedies):
+            left = tuple(plan for plan in nomination.remedies if trials.of(plan) is None)
+            why = f"what was tried takes away a part of it at most: {words}"
+            suspects.append(suspect(replace(nomination, remedies=left), why))
         else:
             why = _in_words(remedies) or _why_untried(nomination)
             suspects.append(suspect(nomination, why, remedies))
@@ -154,6 +158,12 @@ def conclude(
         suspects=tuple(suspects),
         floor=trials.floor,
     )
+
+
+def _is_cleared(nomination: Nomination, remedies: Sequence[Tried], bound: Tried | None) -> bool:
+    """Return whether something was tried that takes all the time away, if there is any to take."""
+    whole = [one for one in remedies if not nomination.partial & set(one.plan.techniques)]
+    return any(one.ratio is not None for one in (*whole, bound) if one is not None)
 
 
 def _why_untried(nomination: Nomination) -> str:

@@ -32,7 +32,11 @@ class Stopped(Exception):
 
 
 def evaluate(
-    built: BuiltRun, *, batches: int | None = None, stop: Callable[[], bool] = lambda: False
+    built: BuiltRun,
+    *,
+    batches: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    is_trial: bool = False,
 ) -> dict[str, float]:
     """Return the loss and the task's metrics on the held-out samples, NaN where none counted.
 
@@ -43,13 +47,15 @@ def evaluate(
         built: what is trained.
         batches: only so many of the held-out samples; None for all.
         stop: asked before every batch.
+        is_trial: before the first step. What the loss then makes and keeps for good, in a cache
+            say, can be trained with.
 
     Raises:
         Stopped: `stop` said so.
         UsageError: the task's `evaluate` gave no mapping, or a measure no number.
     """
     try:
-        return _evaluate(built, batches, stop)
+        return _evaluate(built, batches, stop, is_trial=is_trial)
     except RuntimeError as error:
         if not any(words in str(error) for words in _TAKES_GRADIENTS):
             raise
@@ -62,6 +68,7 @@ def _evaluate(
     stop: Callable[[], bool],
     *,
     takes_gradients: bool = False,
+    is_trial: bool = False,
 ) -> dict[str, float]:
     if built.reduce.world > 1:
         _take_first_ranks_buffers(built)
@@ -69,7 +76,8 @@ def _evaluate(
     counts: dict[str, Any] = defaultdict(int)
     sharding: Any = built.sharding
     is_shared = bool(sharding) and sharding.shares_parameters
-    with evaluation_guard(built.model, takes_gradients=takes_gradients, is_shared=is_shared):
+    keeps = is_shared or is_trial
+    with evaluation_guard(built.model, takes_gradients=takes_gradients, makes_ordinary=keeps):
         given = _batches_together(built) if is_shared else _batches(built)
         for samples, batch in islice(given, batches):
             if stop():
@@ -93,12 +101,17 @@ def _evaluate(
     return {name: _mean(*pair) for name, pair in totals.items()}
 
 
+@torch.no_grad()
 def _take_first_ranks_buffers(built: BuiltRun) -> None:
     """Let all ranks have the buffers of the first one, and say which had others."""
     named = dict(built.model.named_buffers())
-    before = [buffer.clone() for buffer in named.values()]
-    built.reduce.copy_tensors(list(named.values()))
-    differ = [float(not torch.equal(a, b)) for a, b in zip(before, named.values(), strict=True)]
+    firsts = [buffer.clone(memory_format=torch.contiguous_format) for buffer in named.values()]
+    built.reduce.copy_tensors(firsts)
+    differ = [float(not torch.equal(a, b)) for a, b in zip(firsts, named.values(), strict=True)]
+    for buffer, first, is_other in zip(named.values(), firsts, differ, strict=True):
+        # What nobody has written to is not to count as written.
+        if is_other:
+            buffer.copy_(first)
     found = built.reduce.sum_numbers(differ)
     other = next((name for name, count in zip(named, found, strict=True) if count), None)
     if other is not None and built.reduce.rank == 0 and other not in _said:

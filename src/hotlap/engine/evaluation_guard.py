@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,25 +23,26 @@ def is_disturbed(model: Any) -> bool:
 
 
 def evaluation_guard(
-    model: Any, *, takes_gradients: bool = False, is_shared: bool = False
+    model: Any, *, takes_gradients: bool = False, makes_ordinary: bool = False
 ) -> "_EvaluationGuard":
     """Put the model into evaluation mode without gradients, and everything back afterwards.
 
     Args:
         model: whose modules may keep what they make, as tables of positions are kept.
         takes_gradients: what runs asks for gradients itself, which inference mode has none of.
-        is_shared: ranks share the model's parameters. What is gathered for the first time in
-            inference mode could not be trained later.
+        makes_ordinary: make ordinary tensors, not those of inference mode, which training cannot
+            take: what ranks that share the parameters gather for the first time, or what a loss
+            keeps in a cache.
     """
-    return _EvaluationGuard(model, takes_gradients, is_shared)
+    return _EvaluationGuard(model, takes_gradients, makes_ordinary)
 
 
 class _EvaluationGuard:
     """What is being put back may be interrupted: torch raises in any line if a worker dies."""
 
-    def __init__(self, model: Any, takes_gradients: bool, is_shared: bool) -> None:
+    def __init__(self, model: Any, takes_gradients: bool, makes_ordinary: bool) -> None:
         self._model = model
-        self._inner = _enter_evaluation(model, takes_gradients, is_shared)
+        self._inner = _enter_evaluation(model, takes_gradients, makes_ordinary)
 
     def __enter__(self) -> None:
         _disturbed.add(self._model)
@@ -54,9 +56,9 @@ class _EvaluationGuard:
 
 
 @contextmanager
-def _enter_evaluation(model: Any, takes_gradients: bool, is_shared: bool) -> Iterator[None]:
+def _enter_evaluation(model: Any, takes_gradients: bool, makes_ordinary: bool) -> Iterator[None]:
     with evaluation_mode(model):
-        if is_shared and not takes_gradients:
+        if makes_ordinary and not takes_gradients:
             with torch.no_grad():
                 yield
             return
@@ -142,12 +144,16 @@ def kept_random_states() -> Iterator[None]:
 
 @contextmanager
 def kept_buffers(model: Any) -> Iterator[None]:
-    """Put every buffer back, its contents too, and forget those that came new."""
+    """Put every buffer back, its contents too, and forget those that came new.
+
+    Those that nobody wrote to are left alone: a run saves, and keeps before each step, the buffers
+    whose version has changed.
+    """
     held = [
         (
             module._buffers,
             dict(module._buffers),
-            [_copy_buffer(b) for b in module._buffers.values()],
+            [_KeptBuffer.of(b) for b in module._buffers.values() if b is not None],
         )
         for module in model.modules()
         if module._buffers
@@ -158,15 +164,37 @@ def kept_buffers(model: Any) -> Iterator[None]:
     finally:
         for holder in without:
             holder.clear()
-        for holder, buffers, contents in held:
+        for holder, buffers, kept in held:
             holder.clear()
             holder.update(buffers)
-            with torch.no_grad():
-                for buffer, content in zip(buffers.values(), contents, strict=True):
-                    # Nobody can write to one that is expanded, this neither.
-                    if buffer is not None and content is not None and 0 not in buffer.stride():
-                        buffer.copy_(content)
+            for buffer in kept:
+                buffer.put_back()
 
 
-def _copy_buffer(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    return None if buffer is None else buffer.detach().clone()
+@dataclass(frozen=True)
+class _KeptBuffer:
+    """A buffer, and what was in it."""
+
+    buffer: torch.Tensor
+    version: int | None
+    content: torch.Tensor
+
+    @classmethod
+    def of(cls, buffer: torch.Tensor) -> "_KeptBuffer":
+        return cls(buffer, _version_of(buffer), buffer.detach().clone())
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        # Nobody can write to one that is expanded, this neither.
+        is_plain = self.buffer.layout == torch.strided
+        if is_plain and 0 in self.buffer.stride():
+            return
+        is_written = _version_of(self.buffer) != self.version
+        # What is written through `.data` does not count as a version.
+        if is_written or (is_plain and not torch.equal(self.buffer, self.content)):
+            self.buffer.copy_(self.content)
+
+
+def _version_of(buffer: torch.Tensor) -> int | None:
+    # Those of inference mode count none.
+    return None if buffer.is_inference() else buffer._version

@@ -115,7 +115,7 @@ def _share(step: Step, source: LengthSource, device: str, short: int, long: int)
     losses = []
     for wanted in ([short], [long], [short, long]):
         batch = to_device(source.batch_of(torch.tensor(wanted)), device)
-        with evaluation_guard(step.model):
+        with evaluation_guard(step.model, makes_ordinary=True):
             value, again = step.passes.measure(batch), step.passes.measure(batch)
         if value is None or value != again:
             return None

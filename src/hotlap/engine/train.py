@@ -317,13 +317,15 @@ class _Run:
             )
             pauses = step.number == self.until
             measures = step.ends_epoch or is_last or pauses
-            is_measured = measures and self._end_epoch(step)
+            # What ends here, or is paused here, is not begun again for its measures alone.
+            is_end = pauses or (is_last and self.until is not None)
+            stop = _never if is_end else self.stop_measuring
+            is_measured = measures and self._end_epoch(step, stop)
             is_whole = is_measured or not measures
             is_stopped = not is_whole or (not is_last and (pauses or self.stop()))
-            if saver is not None and (
-                is_stopped or saver.is_due(step.after, ends_epoch=step.ends_epoch, is_last=is_last)
-            ):
-                must, clock = is_last or is_stopped, self.clock.to_json()
+            must = is_last or is_stopped
+            if saver is not None and (must or saver.is_due(built, step.after, step.ends_epoch)):
+                clock = self.clock.to_json()
                 self.recording.before_save()
                 if saver.save(built, step.after, clock, must=must) and is_measured:
                     self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
@@ -336,11 +338,9 @@ class _Run:
         left = sys.maxsize if self.saver is None else self.saver.steps_left(number)
         return left if self.until is None else min(left, self.until - number)
 
-    def _end_epoch(self, step: StepDone) -> bool:
+    def _end_epoch(self, step: StepDone, stop: Callable[[], bool]) -> bool:
         """Measure and report an epoch; return False if the run was stopped before."""
         try:
-            # What is paused at a step is not begun again for its measures alone.
-            stop = _never if step.number == self.until else self.stop_measuring
             done = measure_epoch(self.built, step, self.clock, self.saver, stop)
         except Stopped:
             done = None
@@ -386,7 +386,7 @@ class _Run:
 def _try_measures(built: BuiltRun) -> None:
     """Measure one held-out batch: a mistake shows before the first step, not after an epoch."""
     try:
-        evaluate(built, batches=1)
+        evaluate(built, batches=1, is_trial=True)
     except (IndexError, RuntimeError) as error:
         raise_explained(error)
         raise

@@ -136,6 +136,10 @@ def compute_loss(
     flat = hidden.reshape(-1, hidden.shape[-1])
     setting.seen.losses += 1
     setting.seen.rows = len(flat)
+    if not torch.is_grad_enabled():
+        # A function is told what requires gradients, also where none are taken.
+        flat, weight = flat.detach(), weight.detach()
+        bias = None if bias is None else bias.detach()
     loss = _Chunked.apply(flat, weight, bias, targets.reshape(-1), class_weights, setting)
     return loss.view(targets.shape) if setting.reduction == "none" else loss  # pyright: ignore[reportOptionalMemberAccess]
 

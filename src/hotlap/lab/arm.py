@@ -87,7 +87,7 @@ def start_all(
     except BaseException:
         for arm in arms:
             if arm.trial is not None:
-                arm.trial.end_with("was ended: another one could not be started", "crashed")
+                arm.trial.end_with("crashed", "was ended: another one could not be started")
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,6 +1,7 @@
 """Checks of a verdict: buffers, averaged copies of the model (EMA), forwards in evaluation."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -37,9 +38,9 @@ def check_buffers(sampled: SampledSteps, *, is_narrow: bool) -> Check:
         limit = NARROW_LIMIT if is_narrow else max(BUFFER_LIMIT, GRADIENT_FACTOR * plain)
         found = median(errors)
         worst = max(worst, found)
-        if plain > _NOISY:
+        if not plain <= _NOISY:
             untold.append(name)
-        elif found > limit or max(errors) > max(limit, _ONCE):
+        elif not (found <= limit and max(errors) <= max(limit, _ONCE)):
             wrong.append(name)
     words = f"{len(names)} buffers, error at most {worst:.1e} of their change in {len(rows)} steps"
     if wrong:
@@ -88,18 +89,23 @@ def _starts_and_lengths(copies: Sequence[Mapping[str, Any]]) -> list[tuple[int, 
 
 def _is_far(copy: Mapping[str, Any], plain: Mapping[str, Any], at: int) -> bool:
     """True if a movement is another one altogether: one that was left out, for one."""
+    if not isfinite(copy["rest"][at]):
+        return True
     theirs = plain["moved"][at]
     doubt = _DOUBTS * (copy["doubt"][at] + plain["doubt"][at])
-    return abs(copy["moved"][at] - theirs) > 0.5 * abs(theirs) + doubt
+    return not abs(copy["moved"][at] - theirs) <= 0.5 * abs(theirs) + doubt
 
 
 def _updates_that_differ(copy: Mapping[str, Any], plain: Mapping[str, Any]) -> list[int]:
     found = []
     for at, (ours, theirs) in enumerate(zip(copy["moved"], plain["moved"], strict=False)):
+        if not all(map(isfinite, (theirs, plain["doubt"][at], plain["rest"][at]))):
+            # The plain run's own weights are no numbers there.
+            continue
         doubt = _DOUBTS * (copy["doubt"][at] + plain["doubt"][at])
         limit = AVERAGE_LIMIT * abs(theirs) + doubt
-        strayed = copy["rest"][at] > plain["rest"][at] + AVERAGE_LIMIT + doubt
-        if abs(ours - theirs) > limit or strayed:
+        strayed = not copy["rest"][at] <= plain["rest"][at] + AVERAGE_LIMIT + doubt
+        if not abs(ours - theirs) <= limit or strayed:
             found.append(at)
     return found
 
@@ -165,9 +171,9 @@ def check_outputs(sampled: SampledSteps, *, is_narrow: bool) -> Check:
         f"{len(rows)} forwards repeated with the same weights: error at most {error:.1e} of the "
         f"output, the plain run's own {plain_error:.1e}"
     )
-    if plain_error > _NOISY:
+    if not plain_error <= _NOISY:
         return Check("evaluation", "not_made", words)
-    wrong = any(row["error"] > _limit(row, is_narrow) for row in rows)
+    wrong = any(not row["error"] <= _limit(row, is_narrow) for row in rows)
     return Check("evaluation", "failed" if wrong else "passed", words)
 
 

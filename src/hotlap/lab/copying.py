@@ -2,9 +2,13 @@
 
 import contextlib
 import glob
+import hashlib
 import os
+import secrets
 import shutil
 import signal
+import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +17,20 @@ from pathlib import Path
 from hotlap.lab.folders import is_within
 
 COPY_PREFIX = "hotlap-copy-"
+
+
+def new_name() -> str:
+    """Return a name for a copied folder, which says which process of which machine it belongs to.
+
+    Several machines or containers may share the temporary folder.
+    """
+    return f"{COPY_PREFIX}{os.getpid()}-{_place()}-{secrets.token_hex(4)}"
+
+
+def _place() -> str:
+    """Return what stands for this machine, and for the process IDs that it is one of."""
+    place = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+    return hashlib.blake2b(place.encode(), digest_size=6).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,8 @@ class Source:
                         folders.append((entry.path, path))
                 elif entry.is_file():
                     shutil.copy2(entry, path)
-            shutil.copymode(folder, to)
+            # What cannot be written to could neither be filled nor removed.
+            os.chmod(to, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
 
     def translate_argument(self, part: str, names: Sequence[str], target: str) -> str:
         """Translate an argument, `PATH` or `--option=PATH`, if its path is one that is copied."""
@@ -108,5 +127,7 @@ def _copy_of(pid: str, prefix: str) -> str | None:
 
 
 def _is_abandoned(copy: str) -> bool:
-    pid = os.path.basename(copy).removeprefix(COPY_PREFIX).partition("-")[0]
-    return pid.isdecimal() and not os.path.exists(f"/proc/{pid}")
+    """True if it belongs to a process of this machine, and of this container, that has ended."""
+    pid, _, rest = os.path.basename(copy).removeprefix(COPY_PREFIX).partition("-")
+    is_ours = pid.isdecimal() and rest.partition("-")[0] == _place()
+    return is_ours and not os.path.exists(f"/proc/{pid}")

@@ -8,9 +8,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -66,13 +67,35 @@ def pids(launcher: int) -> list[int]:
         return []
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Return the resident memory of some processes together, in bytes."""
+def held_bytes(pids: Sequence[int], limit_of: Callable[[int], int]) -> int:
+    """Return the memory that some processes hold together, in bytes.
+
+    What they share, as after a fork, is counted once for each of them in the resident memory, and
+    once in all only where that would be too much: to find out takes long.
+
+    Args:
+        pids: of the processes.
+        limit_of: returns the bytes that may be held, of those that are.
+    """
+    held = _sum_over(pids, lambda process: process.memory_info().rss)
+    return held if held <= limit_of(held) else _sum_over(pids, _own_share)
+
+
+def _sum_over(pids: Sequence[int], bytes_of: Callable[[psutil.Process], int]) -> int:
     total = 0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += psutil.Process(pid).memory_info().rss
+            total += bytes_of(psutil.Process(pid))
     return total
+
+
+def _own_share(process: psutil.Process) -> int:
+    """Return a process's memory, each page divided by the processes that share it, if known."""
+    try:
+        found: Any = process.memory_full_info()
+    except psutil.AccessDenied:
+        found = process.memory_info()
+    return getattr(found, "pss", found.rss)
 
 
 def stop(launcher: int, *, keeper_too: bool) -> None:

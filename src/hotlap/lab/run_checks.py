@@ -8,6 +8,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Any
 
 from hotlap.lab.check import Check
+from hotlap.trial.protocol import UNREAD
 
 LOSS_SIGMAS = 4.0
 SEEDS_MARGIN = 0.01
@@ -57,6 +58,10 @@ def check_batches(plain: Record, other: Record, plain_repeats: str | None) -> Ch
             return Check("batches", "failed", words)
     if not plain["batches"] and not plain["inputs"]:
         return Check("batches", "not_made", "no batch was recorded")
+    unread = [each for each in (*plain["batches"], *plain["inputs"]) if each.startswith(UNREAD)]
+    if unread:
+        words = f"{len(unread)} batches or model inputs could not be read"
+        return Check("batches", "not_made", f"{words} ({unread[0].removeprefix(UNREAD)})")
     return Check("batches", "passed", f"{len(plain['batches'])} batches have equal digests")
 
 
@@ -131,8 +136,9 @@ def check_losses(plain: Record, other: Record) -> Check:
         return Check("losses", "not_made", f"only {count} losses were recorded")
     half = slice(count // 2, count)
     ours, theirs = other["losses"][half], plain["losses"][half]
-    if not all(abs(value) < float("inf") for value in ours):
-        return Check("losses", "failed", "a loss is not finite")
+    ended = _end_of_finite([theirs], [ours])
+    if ended is not None:
+        return Check("losses", *ended)
     noise = pstdev(theirs) / len(theirs) ** 0.5
     shift = fmean(ours) - fmean(theirs)
     words = f"mean of the second half off by {shift:+.1e}, noise of that mean {noise:.1e}"
@@ -150,8 +156,9 @@ def check_seeds(seeds: SeedLosses | None) -> Check:
         least = f"at least {LEAST_SEEDS} of {2 * _START} are needed"
         words = f"{count} seeds of {min(lengths)} steps; {least}"
         return Check("seeds", "not_made", words)
-    if any(not isfinite(loss) for row in seeds.other for loss in row):
-        return Check("seeds", "failed", "a loss is not finite")
+    ended = _end_of_finite(seeds.plain, seeds.other)
+    if ended is not None:
+        return Check("seeds", *ended)
     margin = SEEDS_MARGIN * abs(fmean(fmean(row[:_START]) for row in seeds.plain))
     worse = [
         _mean_of_second_half(other) - _mean_of_second_half(plain)
@@ -168,6 +175,18 @@ def check_seeds(seeds: SeedLosses | None) -> Check:
     if mean + doubt > margin:
         return Check("seeds", "not_made", f"{words}: too few seeds to decide")
     return Check("seeds", "passed", words)
+
+
+def _end_of_finite(
+    plain: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
+) -> tuple[str, str] | None:
+    """Return state and words of a check of losses that are not all finite, None if they are."""
+    pairs = [pair for rows in zip(plain, other, strict=True) for pair in zip(*rows, strict=False)]
+    if any(isfinite(theirs) and not isfinite(ours) for theirs, ours in pairs):
+        return "failed", "a loss is not finite, that of the plain run is"
+    if all(isfinite(loss) for row in (*plain, *other) for loss in row):
+        return None
+    return "not_made", "a loss of the plain run is not finite"
 
 
 def _mean_of_second_half(losses: Sequence[float]) -> float:

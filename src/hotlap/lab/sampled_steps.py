@@ -6,7 +6,7 @@ Between what honest rounding may be and what is surely something else lies what 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -92,6 +92,8 @@ def check_gradient(sampled: SampledSteps) -> Check:
         f"relative error {median(errors):.1e} against {sampled.words}, "
         f"slope off by {max(slopes):.1e}"
     )
+    if any(map(_is_lost, rows)):
+        return Check("gradient", "failed", f"{words}; {_LOST}")
     found = {
         "": _worst_state(
             [_state([_measure_whole(row) for row in its]) for its in _by_optimizer(rows)]
@@ -108,6 +110,21 @@ def check_gradient(sampled: SampledSteps) -> Check:
         if state in found.values():
             return Check("gradient", state, words)
     return Check("gradient", "passed", words)
+
+
+_LOST = "not finite where the plain run's is"
+
+
+def _is_lost(row: Row) -> bool:
+    """True if a gradient is not finite where its repetition in the script's own format is."""
+    of_plain = min(row.get("lost", 0), row.get(LAID_OUT, {}).get("lost", inf))
+    return of_plain > 0 and not row.get("narrow_lost")
+
+
+def _is_unknown(row: Row) -> bool:
+    """True if a gradient is not finite, nor is its repetition in the narrow format."""
+    of_plain = bool(row.get("narrow_lost")) or not isfinite(row.get("narrow_error") or 0.0)
+    return of_plain and not isfinite(row["gradient_error"])
 
 
 _WHY = {
@@ -215,12 +232,14 @@ def _ratios(m: _Measured) -> tuple[float, float]:
     if m.own <= GRADIENT_FLOOR:
         # It is what the plain script computes, however that is rounded.
         return 0.0, 0.0
+    if not isfinite(m.rounding):
+        return inf, 0.0
     floor = GRADIENT_FLOOR * m.size
     if m.size <= m.zero:
         floor = max(floor, _FLOAT32_ROUNDING * m.whole)
     most = max(floor, m.rounding)
-    if m.plain > m.noisy * m.size:
-        if m.plain > _NEGLIGIBLE * m.whole:
+    if not m.plain <= m.noisy * m.size:
+        if not m.plain <= _NEGLIGIBLE * m.whole:
             # Noise that the repetition draws otherwise, or a count that it begins again.
             return inf, 0.0
         return _share(m.off, most), _share(m.off, most)
@@ -259,6 +278,11 @@ def check_mean_gradient(sampled: SampledSteps) -> Check:
     if len(slopes) < LEAST_SLOPES:
         words = f"{len(slopes)} steps could be sampled, at least {LEAST_SLOPES} are needed"
         return Check("gradient", "not_made", words)
+    if any(map(_is_lost, rows)):
+        return Check("gradient", "failed", f"gradients are {_LOST}, against {sampled.words}")
+    if any(map(_is_unknown, rows)) or not all(map(isfinite, slopes)):
+        words = f"the plain run's gradients are not finite either, against {sampled.words}"
+        return Check("gradient", "not_made", words)
     bias, doubt = fmean(slopes) - 1, 2 * stdev(slopes) / len(slopes) ** 0.5
     words = (
         f"mean slope {1 + bias:.5f} +- {doubt:.1e} against {sampled.words}, "
@@ -286,7 +310,7 @@ def narrow_limit(rows: Sequence[Row]) -> float:
 
 def _is_biased(rows: Sequence[Row], name: str) -> bool:
     measured = [_of_tensor(row, name) for row in rows if name in _tensors(row)]
-    slopes = [m.slope for m in measured if m.size > m.zero]
+    slopes = [m.slope for m in measured if m.size > m.zero and isfinite(m.slope)]
     if len(slopes) < LEAST_SLOPES:
         return False
     return abs(fmean(slopes) - 1) > TENSOR_SLOPE_MARGIN + 4 * stdev(slopes) / sqrt(len(slopes))
@@ -302,7 +326,7 @@ def check_update(sampled: SampledSteps) -> Check:
     wrong = []
     for name in dict.fromkeys(name for row in rows for name in row.get("updates", ())):
         of_tensor = [row["updates"][name] for row in rows if name in row.get("updates", ())]
-        if median(of_tensor) > UPDATE_LIMIT or max(of_tensor) > UPDATE_ONCE:
+        if not (median(of_tensor) <= UPDATE_LIMIT and max(of_tensor) <= UPDATE_ONCE):
             wrong.append(name)
     if wrong:
         return Check(
@@ -346,4 +370,6 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def _share(part: float, whole: float) -> float:
-    return part / whole if whole else (0.0 if part == 0 else inf)
+    if part == 0:
+        return 0.0
+    return part / whole if 0 < whole < inf else inf

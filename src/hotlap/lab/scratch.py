@@ -2,7 +2,6 @@
 
 import glob
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from hotlap.errors import ScratchError
-from hotlap.lab.copying import COPY_PREFIX, Source, end_leftovers
+from hotlap.lab.copying import Source, end_leftovers, new_name
 from hotlap.lab.folders import mount_points, own_folders
 from hotlap.lab.launch import Launch
 
@@ -186,8 +185,7 @@ class Scratch:
                 f"({self.protection.reason}). Expected: at most {self.copy_limit_bytes / 2**20:.1f}"
                 " MiB to copy. Start hotlap in a folder that holds the script and little else."
             )
-        name = f"{COPY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        copy = os.path.join(os.path.realpath(tempfile.gettempdir()), name)
+        copy = os.path.join(os.path.realpath(tempfile.gettempdir()), new_name())
         view = os.path.join(copy, "view")
         env, temporary = options["env"], os.path.join(copy, "tmp")
         home = env.get("HOME", os.path.expanduser("~"))

@@ -152,7 +152,7 @@ class Lab:
             for trial in list(self.trials):
                 if trial.is_alive and self.listens is None:
                     self.listens = listening.find_listening_address(trial.pids())
-                held = trial.resident_bytes() if trial.is_alive else 0
+                held = trial.held_bytes(self._memory_limit) if trial.is_alive else 0
                 limit = self._memory_limit(held)
                 if held > limit:
                     trial.end_with(
@@ -326,9 +326,9 @@ class Trial:
         """Return the process IDs of the trial, its launcher's first; none if it has ended."""
         return family.pids(self._process.pid)
 
-    def resident_bytes(self) -> int:
-        """Return the resident memory of all its processes, in bytes."""
-        return family.resident_bytes(self.pids())
+    def held_bytes(self, limit_of: Callable[[int], int]) -> int:
+        """Return the memory that all its processes hold, see `family.held_bytes`."""
+        return family.held_bytes(self.pids(), limit_of)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -51,10 +51,12 @@ def warm_up_lengths(
         planned_steps: steps of the whole run, if known.
         step_ms: what a plain step takes, if known.
         age: steps that a process shall have taken before its first turn that counts, where the run
-            is at least twice as long.
+            is at least twice as long, and has steps left for a turn.
     """
-    if age and (planned_steps is None or planned_steps >= 2 * age):
-        return (age, WARM_UP[1])
+    late = (age, WARM_UP[1])
+    least = max(2 * age, sum(late) + LEAST_STEPS + 1)
+    if age and (planned_steps is None or planned_steps >= least):
+        return late
     lengths = list(WARM_UP)
     if step_ms is not None:
         longest = max(1, round(_WARM_UP_S * 1000 / step_ms))

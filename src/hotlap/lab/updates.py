@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from hotlap.lab.check import Check
@@ -43,7 +43,8 @@ class UpdateEstimate:
     """What updates look like beside those that their gradients and state should have led to."""
 
     worst: float
-    """Largest error of one update, beyond its rounding, as a share of it."""
+    """Largest error of one update, beyond its rounding, as a share of it; infinite where no update
+    is finite."""
     worst_at: int
     """Which update that was, from 1."""
     rate: float
@@ -71,9 +72,12 @@ def estimate_updates(followed: Mapping[str, Any]) -> UpdateEstimate | None:
     if not rows or len(rows) < len(followed["updates"]):
         return None
     # What is not finite is judged by itself, see `check_updates`.
-    rows = [row for row in rows if _is_finite(row)]
+    finite = [(number, row) for number, row in enumerate(rows, 1) if _is_finite(row)]
+    if not finite:
+        return UpdateEstimate(inf, 1, 0.0, 0.0, 0.0, "")
+    rows = [row for _, row in finite]
     worst, worst_at, state, state_at = 0.0, 0, 0.0, ""
-    for number, row in enumerate(rows, 1):
+    for number, row in finite:
         size = sum(group[1] for group in row["sums"])
         off = sum(group[5] for group in row["sums"])
         rounding = sum(group[6] for group in row["sums"])
@@ -275,5 +279,5 @@ def unrepeated_generators(first: Record, second: Record) -> list[str]:
 
 def _share(part: float, whole: float) -> float:
     if not isfinite(part):
-        return float("inf")
-    return part / whole if whole else (0.0 if part == 0 else float("inf"))
+        return inf
+    return part / whole if whole else (0.0 if part == 0 else inf)

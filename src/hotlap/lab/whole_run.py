@@ -54,7 +54,7 @@ def predict_whole_run(
     begun = trace.setup_s + totals[0]
     if trace.ended == "script":
         return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was measured")
-    starts = [start for start in trace.epoch_starts if start < len(totals)]
+    starts = sorted({start for start in trace.epoch_starts if start < len(totals)})
     # The record of an epoch's first step holds the evaluation of the epoch before it.
     periods = [sum(totals[a + 1 : b + 1]) for a, b in itertools.pairwise(starts)]
     if not periods:

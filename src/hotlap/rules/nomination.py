@@ -27,6 +27,9 @@ class Nomination:
     """Share of the step that the bound must take away to be a finding, where no remedy works."""
     by_hand: str = ""
     """What a user could do where no technique helps."""
+    partial: frozenset[str] = frozenset()
+    """Remedies that take away a part of the time at most: where they gain nothing, it may still be
+    lost."""
     sampled_ms: tuple[float, float, float] | None = None
     """Per step, and the ends of its interval, where the time was sampled that the lines to edit
     take: that is evidence by itself, of medium confidence at most."""

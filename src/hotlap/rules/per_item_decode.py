@@ -61,6 +61,7 @@ def nominate(trace: Trace) -> list[Nomination]:
                 f"what happens in the data set below {where} for each sample has to become cheaper:"
                 " do it once before training, for a whole batch at a time, or on the device"
             ),
+            partial=frozenset({"workers"}),
         )
     ]
 

@@ -71,6 +71,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             advice=advice,
             at_most_ms=waits,
             by_hand=f"{by_hand}; or less work for each sample",
+            partial=frozenset({"workers"}),
         )
     ]
 

@@ -65,6 +65,7 @@ def nominate(trace: Trace) -> list[Nomination]:
             if optimizer.sparse
             else f"{kind} has no faster implementation here: use a cheaper optimizer, or larger "
             "batches and fewer steps",
+            partial=frozenset({"optimizer"}),
         )
     ]
 

@@ -24,7 +24,9 @@ class Task:
     """
 
     model: Callable[[], Any]
-    """Makes the model. It is called once the random generators have been seeded."""
+    """Makes the model. It is called once the random generators have been seeded. The model is then
+    put into training mode, as `model.train()` does. A module that must stay in evaluation mode,
+    such as a frozen batch norm, says so with a `train` method of its own."""
     loss: Callable[[Any, Any], Any]
     """`loss(model, batch)`: a mean over the batch's items, or (sum, count) where that is not what
     is meant: ignored targets, class weights, tokens of padded sequences."""

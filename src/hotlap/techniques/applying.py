@@ -35,6 +35,10 @@ class Applied:
         self.chosen = techniques_of(plan, extra)
         self._targets: dict[str, list[Any]] = {technique.name: [] for technique, _ in self.chosen}
         self._refused: dict[str, list[str]] = {technique.name: [] for technique, _ in self.chosen}
+        self._dropped: dict[str, dict[tuple[str, bool], tuple[int, Proof]]] = {
+            technique.name: {} for technique, _ in self.chosen
+        }
+        """Sizes and proofs of targets that are gone: of each state, the largest target's."""
 
     def wants(self, seam: str) -> bool:
         """True if a technique of the plan acts at that seam."""
@@ -96,6 +100,19 @@ class Applied:
             for target in self._targets[technique.name]
         ]
 
+    def drop(self, target: Any) -> None:
+        """Keep no more of a target than its proofs: what it was applied to has gone."""
+        for technique, options in self.chosen:
+            targets = self._targets[technique.name]
+            left = [each for each in targets if each is not target]
+            if len(left) == len(targets):
+                continue
+            self._targets[technique.name] = left
+            proof, kept = technique.proof(target, options), self._dropped[technique.name]
+            kind = proof.state, DIFFERS in proof.why
+            if kind not in kept or kept[kind][0] < _size_of(target):
+                kept[kind] = _size_of(target), proof
+
     def proofs(self) -> list[dict[str, str]]:
         """Return {name, state, why} of every technique of the plan."""
         rows = []
@@ -106,12 +123,12 @@ class Applied:
         return rows
 
     def _proof(self, technique: Technique, options: Any) -> Proof:
-        targets = sorted(
-            self._targets[technique.name],
-            key=lambda target: target.size if isinstance(target, FeedTarget) else 0,
-            reverse=True,
-        )
-        found = [technique.proof(target, options) for target in targets]
+        sized = [
+            (_size_of(target), technique.proof(target, options))
+            for target in self._targets[technique.name]
+        ]
+        sized += self._dropped[technique.name].values()
+        found = [proof for _, proof in sorted(sized, key=lambda each: each[0], reverse=True)]
         found += [Proof("refused", reason) for reason in self._refused[technique.name]]
         if not found:
             why = f"the run had no {technique.seam_of(options)} to apply it to"
@@ -121,6 +138,10 @@ class Applied:
         others = [proof for proof in found if proof is not main and proof.state != main.state]
         also = "".join(f"; elsewhere in the script: {proof.state}, {proof.why}" for proof in others)
         return Proof(main.state, main.why + also, main.on_ranks)
+
+
+def _size_of(target: Any) -> int:
+    return target.size if isinstance(target, FeedTarget) else 0
 
 
 class Switched:

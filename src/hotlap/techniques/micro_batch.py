@@ -55,11 +55,15 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             "micro_batch cannot split the steps of a script. Use `hotlap train` with a recipe, or "
             "use a plan without micro_batch."
         )
+    from hotlap.feed.sources.source import share
+
     source = target.loader
+    # A rank reads only its own samples of a step.
+    mine = share(source.batch, source.world)
     if target.is_held_out and options.size != source.batch:
         # Its batches may be smaller than a step.
         source.micro = min(options.size, source.micro)
-        target.notes["micro_batch"] = -(-source.batch // source.micro)
+        target.notes["micro_batch"] = -(-mine // source.micro)
         return target
     if options.size > source.batch:
         raise PlanError(
@@ -67,14 +71,14 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
             f"size {source.batch}. Set a size below {source.batch}, or use a plan without "
             "micro_batch."
         )
-    if options.size == source.batch == source.micro:
+    if options.size >= mine == source.micro:
+        whole = "batch" if source.world == 1 else f"share of a rank ({mine} samples)"
         raise Refusal(
-            f"size={options.size} in the plan's [techniques.micro_batch] is the whole batch, so "
-            f"nothing would be split. Set a size below {source.batch}, or use a plan without "
-            "micro_batch."
+            f"size={options.size} in the plan's [techniques.micro_batch] is the whole {whole}, so "
+            f"nothing would be split. Set a size below {mine}, or use a plan without micro_batch."
         )
-    source.micro = options.size
-    target.notes["micro_batch"] = -(-source.batch // options.size)
+    source.micro = min(options.size, mine)
+    target.notes["micro_batch"] = -(-mine // source.micro)
     return target
 
 

@@ -11,6 +11,7 @@ Measured       benchmarks/results/2026-11-21_lecture_amd-epyc-2-cores.md
 Source         torch.optim documentation; pytorch/pytorch PR 123074 (fused Adam on the CPU).
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -88,8 +89,9 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
             raise Refusal(reason)
         if _has_twice(group["params"]):
             raise Refusal(
-                f"parameter group {number} holds a parameter twice, and {options.implementation} "
-                "updates all parameters of a group at the same time. Pass each parameter once."
+                f"parameter group {number} holds a parameter twice, or two that share memory, and "
+                f"{options.implementation} updates all parameters of a group at the same time. "
+                "Pass each parameter once."
             )
         for p in group["params"]:
             if p.dtype not in (torch.float32, torch.float64) or p.layout != torch.strided:
@@ -100,8 +102,6 @@ def apply(target: OptimizerTarget, options: Options) -> OptimizerTarget:
                 )
     if options.implementation == "fused":
         _place_step_counters(optimizer)
-        # A state that is loaded later brings its own.
-        optimizer.register_load_state_dict_post_hook(_after_load)
     switch = target.notes["optimizer"] = _Switch(options.implementation, target.operators)
     switch.join(optimizer)
     target.implementation = options.implementation
@@ -146,7 +146,27 @@ def _kind(parameter: Any) -> str:
 
 
 def _has_twice(parameters: list[Any]) -> bool:
-    return len({id(parameter) for parameter in parameters}) < len(parameters)
+    """True if a parameter is there twice, or two of them overlap in memory."""
+    if len({id(parameter) for parameter in parameters}) < len(parameters):
+        return True
+    spans = sorted(span for span in map(_span_of, parameters) if span is not None)
+    return any(begin < end for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+def _span_of(parameter: Any) -> tuple[int, int] | None:
+    """Return where a dense parameter's memory begins and ends, None if it has none of its own.
+
+    Views of one memory that do not overlap, as cuDNN makes of an LSTM's weights, are apart.
+    """
+    import torch
+
+    is_dense = type(parameter) is torch.nn.Parameter and parameter.layout == torch.strided
+    if not is_dense or parameter.numel() == 0 or parameter.data_ptr() == 0:
+        return None
+    steps = zip(parameter.stride(), parameter.shape, strict=True)
+    last = sum(stride * (size - 1) for stride, size in steps)
+    begin = parameter.data_ptr()
+    return begin, begin + (last + 1) * parameter.element_size()
 
 
 class _Switch:
@@ -168,7 +188,7 @@ class _Switch:
         self._on: list[dict[str, Any]] = []
         self._handles: tuple[Any, Any] | None = None
         self._lengths: dict[int, int] = {}
-        """Of lists of parameters that hold each of them once."""
+        """Of lists of parameters that hold each of them once, in memory of its own."""
 
     def _has_once(self, parameters: list[Any]) -> bool:
         """Return whether no parameter is there twice; looked at again where one was added."""
@@ -184,15 +204,22 @@ class _Switch:
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(lambda optimizer, *_: self.restore_groups(optimizer)),
         )
+        if self.implementation == "fused":
+            # A state that is loaded later brings its own counters.
+            optimizer.register_load_state_dict_post_hook(_after_load)
         self.place(optimizer)
 
     def place(self, optimizer: Any) -> None:
         """Stand last before the step and first after it: other hooks see the script's optimizer."""
-        del optimizer
         assert self._handles is not None
         before, after = self._handles
-        before.hooks_dict_ref().move_to_end(before.id)
-        after.hooks_dict_ref().move_to_end(after.id, last=False)
+        hooks = before.hooks_dict_ref(), after.hooks_dict_ref()
+        if None in hooks:
+            # The script has called `optimizer.__init__` again, which makes new ones.
+            self.join(optimizer)
+            return
+        hooks[0].move_to_end(before.id)
+        hooks[1].move_to_end(after.id, last=False)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if not self._is_placed:

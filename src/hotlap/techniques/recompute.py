@@ -12,15 +12,18 @@ When it hurts  speed: whole blocks cost one more forward, `selective` less. Wher
                of both. Beliefs to correct: it saves nothing of weights, gradients and optimizer
                state; `empty_cache` is no other way, it frees nothing that is alive; and a
                backward holds one block's activations at once, so one large block gains nothing.
-Numerics       exact: the same operations on the same numbers, dropout's random state included
-               (compiled: rounding, as `compile` says). Batch norm is refused: its running
-               statistics would be updated twice.
+Numerics       exact: the same operations on the same numbers, the states of torch's, Python's and
+               NumPy's random generators included (compiled: rounding, as `compile` says). Batch
+               norm is refused: its running statistics would be updated twice; and so is a block
+               with a random generator of its own.
 Measured       not yet on a GPU; `python -m benchmarks memory` prints peak and time
 Source         Chen et al. 2016, arXiv 1604.06174; Korthikanti et al. 2022, arXiv 2205.05198
                (selective); torch.utils.checkpoint documentation.
 """
 
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -101,6 +104,14 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
                     "would be updated twice. Expected: repeated modules without batch norm. Use "
                     "another normalization, or use a plan without recompute."
                 )
+        generator = _generator_in(name, block)
+        if generator is not None:
+            raise Refusal(
+                f"`{generator}` is a random generator of module '{name}', which a second forward "
+                "would draw other numbers from. Expected: modules that draw from the global "
+                "generators of torch, Python or NumPy. Draw from one of these, or use a plan "
+                "without recompute."
+            )
         if "forward" in vars(block):
             raise Refusal(
                 f"the `forward` of module '{name}' was replaced on the instance, so recompute "
@@ -108,12 +119,34 @@ def apply(target: ModelTarget, options: Options) -> ModelTarget:
                 "plan without recompute."
             )
     seen = _Seen(len(chosen), len(found))
+    seen.drawing |= {name for name, block in chosen.items() if _names_random(block)}
     for name, block in chosen.items():
         # A bound method, so that a copied model's block calls the copy, and a pickled one its own.
         block.forward = types.MethodType(_forward(name, options.mode, seen), block)
         target.ended.append(own_forward_again(block))
     target.notes["recompute"] = seen
     return target
+
+
+def _generator_in(name: str, block: Any) -> str | None:
+    """Return the path of a random generator that a block holds, None if it holds none."""
+    from hotlap.nested import leaves
+    from hotlap.rng import is_own_generator
+
+    for path, inner in block.named_modules(prefix=name):
+        for attribute, value in vars(inner).items():
+            if any(map(is_own_generator, leaves(value))):
+                return f"{path}.{attribute}"
+    return None
+
+
+def _names_random(block: Any) -> bool:
+    """True if a block's own code names anything random, though it may not draw from the start."""
+    from hotlap.feed.purity.own_code import methods_reached, names_in
+
+    kinds = {type(inner) for inner in block.modules()}
+    methods = [method for kind in kinds for method in methods_reached(kind).values()]
+    return any("rand" in word for method in methods for word in names_in(method.__code__))
 
 
 class _Seen:
@@ -127,6 +160,8 @@ class _Seen:
         """Forwards that a backward asked for."""
         self.traced: set[str] = set()
         """Blocks that went into a compiled graph."""
+        self.drawing: set[str] = set()
+        """Blocks that draw from Python's or NumPy's generator, or may."""
         self.plain: dict[str, str] = {}
         """Block -> why it runs as it did."""
 
@@ -152,13 +187,19 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
             return own(self, *args, **kwargs)
         first = name not in seen.first
         seen.first[name] = seen.first.get(name, 0) + 1
-        runs: list[None] = []
+        runs: list[_HostDraws] = []
 
         def count_and_run(*args: Any, **kwargs: Any) -> Any:
-            if runs:
-                seen.again[name] = seen.again.get(name, 0) + 1
-            runs.append(None)
-            return own(self, *args, **kwargs)
+            if not runs:
+                runs.append(draws := _HostDraws())
+                # To look takes 30 us or more, for each block in each step.
+                if not first and name not in seen.drawing:
+                    return own(self, *args, **kwargs)
+                with draws.noted(name, seen):
+                    return own(self, *args, **kwargs)
+            seen.again[name] = seen.again.get(name, 0) + 1
+            with runs[0].repeated():
+                return own(self, *args, **kwargs)
 
         run = partial(checkpoint, count_and_run, use_reentrant=False, **contexts)
         return (
@@ -170,11 +211,48 @@ def _forward(name: str, mode: str, seen: _Seen) -> Any:
     return forward
 
 
+class _HostDraws:
+    """What one forward draws from Python's and NumPy's generators; torch's it restores itself."""
+
+    def __init__(self) -> None:
+        self._begins: Any = None
+        """The states that it begins with, None unless it draws: they take 27 kB."""
+
+    @contextmanager
+    def noted(self, name: str, seen: _Seen) -> Iterator[None]:
+        """Run the forward of a block for the first time."""
+        from hotlap import rng
+
+        before = rng.host_random_states()
+        yield
+        if rng.host_generator_that_advanced(before) is not None:
+            self._begins = before
+            seen.drawing.add(name)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Run it again, with the same draws; what others have drawn since stays drawn."""
+        from hotlap import rng
+
+        if self._begins is None:
+            yield
+            return
+        outer = rng.host_random_states()
+        rng.restore_host(self._begins)
+        try:
+            # torch leaves it by an exception, once it has all that it needs.
+            yield
+        finally:
+            rng.restore_host(outer)
+
+
 def _run_first_time(
     block: Any, run: Any, own: Any, name: str, seen: _Seen, args: Any, kwargs: Any
 ) -> Any:
     """Run a block for the first time; from then on plainly, if its forward changes a buffer."""
     import torch
+
+    from hotlap import rng
 
     buffers = dict(block.named_buffers())
     if not buffers:
@@ -182,7 +260,7 @@ def _run_first_time(
     before = {key: (value.clone(), value._version) for key, value in buffers.items()}
     devices = {value.device for value in buffers.values() if value.device.type != "cpu"}
     # The run that a finding makes worthless must not have drawn random numbers.
-    state = torch.get_rng_state()
+    state = rng.global_random_states()
     states = [torch.get_device_module(d).get_rng_state(d) for d in devices]
     output = run(*args, **kwargs)
     changed = [key for key, value in block.named_buffers() if value is not buffers.get(key)]
@@ -197,7 +275,7 @@ def _run_first_time(
                 value.copy_(before[key][0])
             owner, _, attribute = key.rpartition(".")
             setattr(block.get_submodule(owner), attribute, value)
-    torch.set_rng_state(state)
+    rng.restore(state)
     for device, saved in zip(devices, states, strict=True):
         torch.get_device_module(device).set_rng_state(saved, device)
     return own(block, *args, **kwargs)

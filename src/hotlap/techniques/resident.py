@@ -9,9 +9,9 @@ What it does   keeps each sample as the first epoch reads it; later epochs gathe
                plain run. Behind worker processes, those of the second epoch send what they compute;
                from the third one on batches are made without them, with the draws that each worker
                would have made, unless an epoch takes longer so. In the engine that memory is a
-               GPU's, if the model is there and the samples fit: then only an epoch's order goes
-               over the bus. In the host's memory, the ranks of one machine fill one copy together,
-               if their data sets give the same samples.
+               GPU's, if the model is there, the samples fit and the task has no transforms: then
+               only an epoch's order goes over the bus. In the host's memory, the ranks of one
+               machine fill one copy together, if their data sets give the same samples.
 When it helps  decoding or per-item Python costs more than the model, and the data set fits.
 When it hurts  one epoch only (no gain, a little memory), or a data set near the size of memory;
                on a GPU, where the model needs that memory itself.
@@ -52,7 +52,7 @@ class Options:
     there is another limit, whatever is said here."""
     where: Literal["auto", "host", "device"] = "auto"
     """`device`: a GPU's memory, up to a quarter of it, and half of what is free of it; `auto`: that
-    if the samples fit, else the host's."""
+    if the samples fit and the task has no transform, else the host's."""
 
     def __post_init__(self) -> None:
         if self.max_mib < 1:
@@ -194,7 +194,18 @@ def _place(target: FeedTarget, options: Options) -> Any:
     from hotlap.feed.memory.place import DevicePlace, HostPlace
 
     device = target.device
-    if device is not None and device.has_own_memory and options.where != "host":
+    if device is not None and not device.has_own_memory:
+        device = None
+    stages = getattr(target.loader, "stages", None)
+    if device is not None and stages is not None and not stages.is_empty:
+        if options.where == "device":
+            raise Refusal(
+                "where='device', but the task has a `transform` or `batch_transform`, which gets "
+                "samples in the host's memory. Set where='host' in the plan's "
+                "[techniques.resident]."
+            )
+        return HostPlace(target.tables)
+    if device is not None and options.where != "host":
         otherwise = HostPlace(target.tables) if options.where == "auto" else None
         return DevicePlace(device, otherwise)
     if options.where == "device":

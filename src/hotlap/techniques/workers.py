@@ -11,7 +11,8 @@ When it hurts  every core already computes; tiny epochs (starting workers costs 
                gives all of it. In the engine each reads all of it and keeps its own batches, so
                only transforms and collation are shared out; a stream that is slow to read gains
                one process's work, however many workers.
-Numerics       exact for a data set that draws no random numbers: the sampler stays in the parent,
+Numerics       exact for a data set that draws no random numbers, if its first sample is the same in
+               one thread of torch, in which a worker computes: the sampler stays in the parent,
                and so do its draws. A data set that draws is refused (its draws would move into the
                workers, or to other workers: with the number that the script has set, it may draw),
                and so is a sampler that draws between batches. Not seen is what draws
@@ -74,7 +75,7 @@ def _on_stream(name: str) -> str:
 
 def apply(target: FeedTarget, options: Options) -> FeedTarget:
     from hotlap.feed.memory.parcel import Ear, Parcels
-    from hotlap.feed.purity.in_workers import why_not_in_workers
+    from hotlap.feed.purity.in_workers import why_not_in_one_thread, why_not_in_workers
     from hotlap.feed.purity.reach import Reach
     from hotlap.feed.readers.standing_workers import StandingWorkers, why_not_standing
 
@@ -85,6 +86,8 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
     if own != options.count:
         data = loader.dataset
         problem = _sharing_problem(data) if is_iterable else Reach(data).problem
+        if problem is None and target.own_order and own == 0 and not is_iterable:
+            problem = why_not_in_one_thread(data)
         if problem is not None:
             raise Refusal(problem)
     if not target.own_order:

@@ -27,14 +27,23 @@ class WatchedLoader:
         """Batches before the newest epoch."""
 
     def begin(self, steps: int, loader: Any) -> None:
-        """An iterator of a loader over this data set was made, after so many steps."""
+        """An iterator of a loader over this data set was made, after so many steps.
+
+        A pass in which no step was taken, to look at the data or to evaluate on them, is no epoch:
+        the next one takes its place.
+        """
+        if self.starts[-1:] == [steps]:
+            del self.starts[-1], self.orders[-1]
+            self.batches = self.batches_before
+            if not self.training:
+                self.where, self.function = "", None
         self.starts.append(steps)
         self.orders.append(_order_of(loader))
         self.batches_before = self.batches
 
     def batches_left(self) -> int | None:
         """Return the batches that are left in the epoch, None if the loader has no length."""
-        length = _length(self.loader)
+        length = length_of(self.loader)
         return None if length is None else length - (self.batches - self.batches_before)
 
 
@@ -75,7 +84,7 @@ def count_steps_per_epoch(training: list[WatchedLoader], steps: int) -> int | No
     known = training[0]
     if len(known.starts) > 1:
         return known.starts[-1] - known.starts[-2]
-    length = _length(known.loader)
+    length = length_of(known.loader)
     if length is None or known.batches == 0 or steps == 0:
         return None
     # Gradient accumulation takes several batches a step.
@@ -129,10 +138,12 @@ def plan_by_rounds(rounds: Rounds, loops: list[frames.Loop]) -> tuple[int, str] 
     return outer.total * rounds.steps, each
 
 
-def _length(loader: Any) -> int | None:
+def length_of(data: Any) -> int | None:
+    """Return the length of a data set or a loader, None if it has none."""
     try:
-        return len(loader)
-    except TypeError:
+        return len(data)
+    except Exception:
+        # Whatever a data set raises whose length the script never asks for.
         return None
 
 
@@ -147,7 +158,7 @@ def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:
         inner = inner.dataset
     return LoaderFacts(
         dataset=f"{type(dataset).__module__}.{type(dataset).__qualname__}",
-        length=len(dataset) if hasattr(dataset, "__len__") else None,
+        length=length_of(dataset),
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
         map_style=not isinstance(dataset, IterableDataset),
@@ -155,7 +166,7 @@ def loader_facts(known: WatchedLoader, steps: int) -> LoaderFacts:
         training=known.training,
         where=known.where,
         getitem=getitem_of(type(inner)),
-        batches=_length(loader),
+        batches=length_of(loader),
         collates_samples=loader.collate_fn is not default_collate,
         orders=tuple(order for start, end, order in passes if end > start and order is not None),
     )

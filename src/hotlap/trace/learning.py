@@ -51,6 +51,11 @@ class ScheduleFacts:
     """Calls after which it changes the rate for the first time, or ends; None if not known."""
     first_rate: float
     last_rate: float
+    advanced: int | None = None
+    """Whole steps of its own that it went: `step(epoch + part)` goes a part of one. None if it does
+    not say."""
+    vanished: int | None = None
+    """Calls after which the rate was below a thousandth of the first one, None if it never was."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ class Learning:
     scalers: Sequence[ScalerFacts] = ()
     batch_sizes: Sequence[BatchSizeFacts] = ()
     """In the order of their first steps."""
+    problems: Sequence[str] = ()
+    """What could not be looked at, and why."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Learning":
@@ -171,5 +178,6 @@ class Learning:
         given = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         for name, kind in kinds.items():
             given[name] = tuple(kind(**row) for row in given.get(name, ()))
-        given["unsafe_loads"] = tuple(given.get("unsafe_loads", ()))
+        for name in ("unsafe_loads", "problems"):
+            given[name] = tuple(given.get(name, ()))
         return cls(**given)

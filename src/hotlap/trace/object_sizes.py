@@ -19,6 +19,7 @@ import numpy
 import torch
 
 from hotlap import compat
+from hotlap.trace.saved_tensors import read_saved
 
 _MOST_OBJECTS = 100_000
 _MOST_NODES = 200_000
@@ -85,12 +86,10 @@ def _saved_by(node: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     for name in _names_of_saved[kind]:
         try:
-            saved = getattr(node, name)
+            found += read_saved(node, name)
         except RuntimeError:
             # A backward has been through it, and freed what it saved.
             continue
-        parts = saved if isinstance(saved, list | tuple) else [saved]
-        found += [part for part in parts if isinstance(part, torch.Tensor)]
     return found
 
 

@@ -231,12 +231,12 @@ class Recorder:
         Args:
             facts: what the run has shown of its task.
             anchor: how steps were recognised.
-            epochs: see `check_limits`.
+            epochs: see `check_limits`, of the loader whose epochs are the run's.
         """
         taken = len(self._rows)
         return Trace(
             steps=[tuple(ns / 1e6 for ns in row) for row in self._rows],
-            epoch_starts=sorted(start for starts in epochs for start in starts if start < taken),
+            epoch_starts=sorted({start for starts in epochs for start in starts if start < taken}),
             facts=facts,
             anchor=anchor,
             setup_s=self.setup_s,

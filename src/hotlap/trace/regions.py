@@ -83,7 +83,7 @@ class ModuleRegions:
             if several and any(type(_unwrapped(r)).__name__ == title for r in roots[:number]):
                 title = f"{title}_{number}"
             for name, module in _walk(_unwrapped(root), ""):
-                if _is_compiled(module):
+                if is_compiled(module):
                     self.left_out += sum(1 for _ in module.modules())
                 else:
                     prefix = f"{title}." if several else ""
@@ -157,7 +157,8 @@ def _unwrapped(root: torch.nn.Module) -> torch.nn.Module:
     return root
 
 
-def _is_compiled(module: torch.nn.Module) -> bool:
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Return whether a module is compiled or scripted as a whole."""
     is_wrapped = type(module).__name__ == "OptimizedModule"
     is_scripted = isinstance(module, torch.jit.ScriptModule)
     return is_wrapped or is_scripted or getattr(module, "_compiled_call_impl", None) is not None
@@ -172,6 +173,6 @@ def _walk(
         return
     seen.add(id(module))
     yield name, module
-    if not _is_compiled(module):
+    if not is_compiled(module):
         for child, value in module.named_children():
             yield from _walk(value, f"{name}.{child}" if name else child, seen)

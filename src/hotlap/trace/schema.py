@@ -67,7 +67,7 @@ class Event:
     step: int
     """Steps done before it."""
     kind: str
-    """A name of `hotlap.trace.events`."""
+    """A name of `hotlap.trace.event_kinds`."""
     where: str
     """`file:line` of the user's that asked for it, empty if there is none."""
 

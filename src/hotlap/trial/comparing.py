@@ -1,10 +1,12 @@
 """Errors of a captured step against its repetition: gradients, updates, buffers.
 
-A gradient or an update that is missing counts as zero, on either side.
+A gradient or an update that is missing counts as zero, on either side. Elements that are equal, or
+no number on both sides, are off by 0, however large they are; all others that are not finite are
+infinitely far off. Lengths are those of the finite elements.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -25,10 +27,11 @@ def compare_gradients(
 
     Returns:
         `tensors`, of each name {`size`, `off`, `plain`, `own`,
-        `own_size`, `dot`, `count`}: the length of the
+        `own_size`, `dot`, `count`, `lost`}: the length of the
         exact gradient, of the captured one's difference from it, of the plain one's; of captured
-        minus plain; captured times exact; elements. And `gradient_error`, `gradient_slope`,
-        `plain_error`, `own_error` and `count` of them all.
+        minus plain; captured times exact; elements; and those that are finite only when repeated.
+        And `gradient_error`, `gradient_slope`, `plain_error`, `own_error`, `count` and `lost` of
+        them all.
     """
     rows = {}
     for name in _names(captured, exact, plain or {}):
@@ -52,14 +55,31 @@ def _fill_missing(*tensors: torch.Tensor | None) -> list[torch.Tensor] | None:
     if like is None:
         return None
     return [
-        torch.zeros(like.numel(), dtype=torch.float64) if tensor is None else _vector(tensor)
-        for tensor in tensors
+        torch.zeros_like(_vector(like)) if tensor is None else _vector(tensor) for tensor in tensors
     ]
 
 
 def _vector(tensor: torch.Tensor) -> torch.Tensor:
-    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
-    return dense.cpu().double().flatten()
+    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
+    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+    return real.cpu().double().flatten()
+
+
+def _length_of(vector: torch.Tensor) -> float:
+    """Return the length of its finite elements."""
+    return float(torch.nan_to_num(vector, nan=0.0, posinf=0.0, neginf=0.0).norm())
+
+
+def _distance(left: torch.Tensor, right: torch.Tensor) -> float:
+    is_same = (left == right) | (left.isnan() & right.isnan())
+    off = float(torch.where(is_same, 0.0, left - right).norm())
+    return off if isfinite(off) else inf
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Return the scalar product of what is finite in both."""
+    known = left.isfinite() & right.isfinite()
+    return float(torch.where(known, left, 0.0) @ torch.where(known, right, 0.0))
 
 
 def _row(
@@ -67,14 +87,16 @@ def _row(
 ) -> dict[str, Any]:
     # Of another shape it is another parameter's: nothing of it is right.
     fits = captured.numel() == exact.numel()
+    repeated = plain if has_plain else exact
     return {
-        "size": float(exact.norm()),
-        "off": float((captured - exact).norm()) if fits else inf,
-        "plain": float((plain - exact).norm()) if has_plain else None,
-        "own": (float((captured - plain).norm()) if fits else inf) if has_plain else None,
-        "own_size": float(plain.norm()),
-        "dot": float(captured @ exact) if fits else 0.0,
+        "size": _length_of(exact),
+        "off": _distance(captured, exact) if fits else inf,
+        "plain": _distance(plain, exact) if has_plain else None,
+        "own": (_distance(captured, plain) if fits else inf) if has_plain else None,
+        "own_size": _length_of(plain),
+        "dot": _product(captured, exact) if fits else 0.0,
         "count": exact.numel(),
+        "lost": int((repeated.isfinite() & ~captured.isfinite()).sum()) if fits else 0,
     }
 
 
@@ -84,6 +106,7 @@ def _summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "gradient_error": _share(_length(row["off"] for row in rows), size),
         "gradient_slope": sum(row["dot"] for row in rows) / size**2 if size else 1.0,
         "count": sum(row["count"] for row in rows),
+        "lost": sum(row["lost"] for row in rows),
     }
     if rows[0]["plain"] is not None:
         own_size = _length(row["own_size"] for row in rows)
@@ -115,13 +138,19 @@ def compare_updates(
             size.append(0.0)
             updates[name] = inf
             continue
-        wide = _vector(value) - _vector(old)
-        difference = float((_vector(new) - _vector(old) - wide).norm())
-        rounding = torch.finfo(new.dtype).eps / 2 * float(_vector(new).norm())
+        start, end, wide = _vector(old), _vector(new), _as_held(_vector(value), new.dtype)
+        difference = _distance(end - start, wide - start)
+        rounding = torch.finfo(new.dtype).eps / 2 * _length_of(end)
         off.append(max(0.0, difference - rounding))
-        size.append(float(wide.norm()))
+        size.append(_length_of(wide - start))
         updates[name] = _share(off[-1], size[-1])
     return {"update_error": _share(_length(off), _length(size)), "updates": updates}
+
+
+def _as_held(wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return weights that are infinite where they are too large for their format."""
+    held = wide.to(dtype.to_real()).double()
+    return torch.where(held.isfinite(), wide, held)
 
 
 def compare_outputs(
@@ -135,13 +164,9 @@ def compare_outputs(
     """
     if [t.shape for t in captured] != [t.shape for t in exact]:
         return {"error": inf, "plain_error": 0.0}
-    size = _length(float(_vector(t).norm()) for t in exact)
-    off = _length(
-        float((_vector(a) - _vector(b)).norm()) for a, b in zip(captured, exact, strict=True)
-    )
-    own = _length(
-        float((_vector(a) - _vector(b)).norm()) for a, b in zip(plain, exact, strict=True)
-    )
+    size = _length(map(_norm, exact))
+    off = _length(_distance(_vector(a), _vector(b)) for a, b in zip(captured, exact, strict=True))
+    own = _length(_distance(_vector(a), _vector(b)) for a, b in zip(plain, exact, strict=True))
     return {"error": _share(off, size), "plain_error": _share(own, size)}
 
 
@@ -165,16 +190,16 @@ def compare_buffers(
         old, wide, own = before.get(name), exact.get(name), plain.get(name)
         if value is None or old is None or wide is None or own is None:
             continue
-        if not value.is_floating_point():
+        if not value.is_floating_point() and not value.is_complex():
             found[name] = {
                 "error": _unequal_share(value, wide),
                 "plain_error": _unequal_share(own, wide),
             }
             continue
-        size = float((_vector(wide) - _vector(old)).norm())
+        size = _length_of(_vector(wide) - _vector(old))
         rounding = torch.finfo(value.dtype).eps * (_norm(value) + _norm(old))
         errors = [
-            _share(max(0.0, float((_vector(each) - _vector(wide)).norm()) - rounding), size)
+            _share(max(0.0, _distance(_vector(each), _vector(wide)) - rounding), size)
             for each in (value, own)
         ]
         found[name] = {"error": errors[0], "plain_error": errors[1]}
@@ -186,11 +211,13 @@ def _unequal_share(left: torch.Tensor, right: torch.Tensor) -> float:
 
 
 def _norm(tensor: torch.Tensor) -> float:
-    return float(_vector(tensor).norm())
+    return _length_of(_vector(tensor))
 
 
 def _share(off: float, size: float) -> float:
-    return off / size if size else (0.0 if off == 0 else inf)
+    if off == 0:
+        return 0.0
+    return off / size if 0 < size < inf else inf
 
 
 def _length(parts: Iterable[float]) -> float:

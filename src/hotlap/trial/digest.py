@@ -1,4 +1,4 @@
-"""Fast digests of tensors: equal bits give equal digests, others collide once in 2^60."""
+"""Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,12 @@ import numpy
 import torch
 
 from hotlap.distributed.shares import local_of
+from hotlap.trial.protocol import UNREAD
 
 _SEED = 20240229
+_OF_HIGH_HALF = 0x1E3779B97F4A7C16
+"""What the high half of a word counts besides. Even, but no multiple of 4: then, whichever of its
+halves change their top bits, the change of a word is divisible by 2^32 at the most."""
 
 
 @lru_cache(maxsize=64)
@@ -26,8 +30,10 @@ def _multipliers(words: int, device: str) -> torch.Tensor:
 def of_tensor(tensor: torch.Tensor) -> int:
     """Return a 64-bit digest of a tensor's bits, in logical order, its shape and dtype included.
 
-    A wrapping sum of the 64-bit words, each times a random odd number: any device can do it, and
-    25,000 words take some ten microseconds.
+    A wrapping sum of the 64-bit words, each times a random odd number: any device can do it. Of a
+    product the top bits of a word reach the top bits only, where an even number of them would
+    cancel, as the signs of numbers do: so the high half is added to each word first, times a number
+    of its own.
     """
     return of_tensors([tensor])[0]
 
@@ -54,8 +60,12 @@ def of_tensors(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     data = local_of(tensor.detach())
-    if data.is_sparse or data.is_quantized:
-        data = data.dequantize() if data.is_quantized else data.to_dense()
+    if data.is_quantized:
+        data = data.dequantize()
+    if data.layout != torch.strided:
+        data = data.to_dense()
+    # What is conjugated or negated only when it is read has other bytes than it shows.
+    data = data.resolve_conj().resolve_neg()
     return data.contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -65,7 +75,11 @@ def _sum_of(raw: torch.Tensor, words: int) -> torch.Tensor:
     if head.storage_offset() % 8:
         head = head.clone()
     numbers = head.view(torch.int64)
-    return (numbers * _multipliers(words, str(raw.device))).sum().reshape(1) if words else numbers
+    if not words:
+        return numbers
+    high = numbers >> 32
+    mixed = torch.add(numbers, high, alpha=_OF_HIGH_HALF, out=high)
+    return mixed.mul_(_multipliers(words, str(raw.device))).sum().reshape(1)
 
 
 def _read(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> list[list[int]]:
@@ -88,8 +102,18 @@ def of_nested(value: Any) -> str:
     return state.hexdigest()
 
 
+def of_readable(value: Any) -> str:
+    """Return `of_nested`, or what is raised where a value cannot be read: a script may go on."""
+    try:
+        return of_nested(value)
+    except Exception as error:
+        # It is the same in each run.
+        return f"{UNREAD}{type(error).__name__}"
+
+
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Give the tensors in the order in which `_update` comes to them."""
+    value = _opened(value)
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -103,7 +127,18 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(getattr(value, item.name))
 
 
+def _opened(value: Any) -> Any:
+    """Return a list for what has no bytes of its own: nested tensors, arrays of objects."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return list(value.unbind())
+    if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+        # Its bytes are addresses, which differ in each run.
+        return value.tolist()
+    return value
+
+
 def _update(state: Any, value: Any, digests: Iterator[int]) -> None:
+    value = _opened(value)
     if isinstance(value, torch.Tensor):
         state.update(next(digests).to_bytes(8, "little"))
     elif isinstance(value, Mapping):

@@ -24,6 +24,9 @@ EXIT_CUT = 96
 EXIT_FAILED = 97
 """Exit code of a trial in which hotlap itself failed; the reason went over the channel."""
 
+UNREAD = "unread: "
+"""Begins what stands for the digest of a value that could not be read."""
+
 Role = Literal[
     "run",
     "observe",

@@ -55,8 +55,8 @@ class BatchSizes:
         """Note that all samples since the step before are those of this step."""
         if self._optimizer is None:
             self._optimizer = optimizer
-        rate = optimizer.param_groups[0]["lr"]
-        # A tensor on a device would have to be waited for.
+        # Some optimizers have none; a tensor on a device would have to be waited for.
+        rate = optimizer.param_groups[0].get("lr")
         if optimizer is not self._optimizer or not isinstance(rate, float | int):
             self._is_known = False
         if not self._is_known or not self._waiting:

@@ -7,19 +7,30 @@ from typing import Any
 
 import torch
 
+from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.listener import mute_listener
 from hotlap.distributed.shares import is_share
 from hotlap.trace import frames
 from hotlap.trace.learning import InputFacts
+from hotlap.trace.regions import is_compiled
 
 _STEPS = 12
 """Steps whose gradients are measured."""
+INPUTS = "inputs"
+"""The name of this watcher."""
 
 
 class Inputs:
-    """Looks at the first batch of each trained model, where its first layer gets it."""
+    """Looks at the first batch of each trained model, where its first layer gets it.
 
-    def __init__(self) -> None:
+    Args:
+        safely: calls what looks at a batch: that is within a forward of the script's.
+    """
+
+    def __init__(self, safely: SafeCalls) -> None:
+        self._safely = safely
+        self._handles: list[Any] = []
+        """Hooks that were not called so far."""
         self._found: list[InputFacts] = []
         self._norms: list[float] = []
         self.is_open = True
@@ -27,23 +38,29 @@ class Inputs:
 
     def follow(self, root: Any) -> None:
         """Look at what the first layer of a model gets in its next forward."""
-        # A hook would be compiled with the model.
-        if hasattr(root, "_orig_mod"):
+        modules = list(root.modules())
+        # A hook would be compiled with a part of the model, and a scripted one takes none. That
+        # part may be the one with the first layer.
+        if any(map(is_compiled, modules)):
             return
         handles: list[Any] = []
-        for module in root.modules():
-            if _multiplies(module):
-                handles.append(module.register_forward_pre_hook(self._looking(handles)))
+        for module in filter(_multiplies, modules):
+            handles.append(module.register_forward_pre_hook(self._looking(handles)))
+        self._handles += handles
 
     def step_begins(self, optimizer: Any) -> None:
         """An optimizer is about to use its gradients."""
+        # What is called in a compiled function alone is called without its hooks.
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         if not self._found:
             return
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         gradients = [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
         if not gradients:
             return
-        if gradients[0].device.type != "cpu" or any(map(is_share, gradients)):
+        if any(each.device.type != "cpu" or is_share(each) for each in gradients):
             # On another device the number would have to be waited for; of shares the norm would be
             # a collective, which the other ranks do not call.
             self.is_open = False
@@ -64,22 +81,28 @@ class Inputs:
 
     def _looking(self, handles: list[Any]) -> Callable[..., None]:
         def look(module: Any, inputs: tuple[Any, ...]) -> None:
+            if torch.compiler.is_compiling():
+                return
             # The first layer that is called is the first one; of the others nothing is asked.
             for handle in handles:
                 handle.remove()
-            if not inputs or not isinstance(inputs[0], torch.Tensor):
-                return
-            given = inputs[0]
-            if given.is_floating_point() and given.numel() > 1:
-                with mute_listener(), torch.no_grad():
-                    given = given.float()
-                    mean, std, most = given.mean(), given.std(), given.abs().max()
-                where = frames.location_of(frames.caller())
-                layer = type(module).__name__
-                found = InputFacts(where, layer, float(mean), float(std), float(most))
-                self._found.append(found)
+            self._safely.call(INPUTS, self._look, module, inputs)
 
         return look
+
+    def _look(self, module: Any, inputs: tuple[Any, ...]) -> None:
+        if not inputs or not isinstance(inputs[0], torch.Tensor):
+            return
+        given = inputs[0]
+        # Sparse and nested tensors have no such numbers.
+        is_dense = given.layout is torch.strided and not given.is_nested
+        if is_dense and given.is_floating_point() and given.numel() > 1:
+            with mute_listener(), torch.no_grad():
+                given = given.float()
+                mean, std, most = given.mean(), given.std(), given.abs().max()
+            where = frames.location_of(frames.caller())
+            layer = type(module).__name__
+            self._found.append(InputFacts(where, layer, float(mean), float(std), float(most)))
 
 
 def _multiplies(module: Any) -> bool:

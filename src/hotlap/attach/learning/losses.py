@@ -9,6 +9,7 @@ import torch
 
 from hotlap.trace import frames
 from hotlap.trace.learning import LossFacts
+from hotlap.trace.saved_tensors import read_saved
 
 _LOOKS = 4
 """Losses of one line whose graph is looked at: the line makes the same again and again."""
@@ -49,6 +50,11 @@ class _Line:
     replaced: int = 0
     replaced_of: int = 0
     not_scaled: int = 0
+    evaluated: int = 0
+    """In evaluation mode, whether or not a step has used their gradients."""
+    waiting: int = 0
+    """Of these, how many have sent gradients that neither a step nor a zeroing has come upon."""
+    waiting_after_training: int = 0
     in_evaluation_mode: int = 0
     after_training: int = 0
 
@@ -57,6 +63,8 @@ class Losses:
     """Counts losses by the line that sends them backward."""
 
     def __init__(self) -> None:
+        self.has_waiting = False
+        """True if `step_begins` or `gradients_zeroed` would do anything."""
         self._lines: dict[str, _Line] = {}
         self._places: dict[tuple[int, int], tuple[_Line, Any]] = {}
         """Code, which is kept, and instruction -> what is known of their line."""
@@ -85,9 +93,24 @@ class Losses:
             _look_at(loss, line, is_scaled=is_scaled)
         line.not_scaled += is_narrow
         if is_evaluating:
-            line.after_training += line.backwards > line.in_evaluation_mode
-            line.in_evaluation_mode += 1
+            line.waiting += 1
+            line.waiting_after_training += line.backwards > line.evaluated
+            line.evaluated += 1
+            self.has_waiting = True
         line.backwards += 1
+
+    def step_begins(self) -> None:
+        """A step uses the gradients of all losses since they were zeroed last."""
+        for line in self._lines.values():
+            line.in_evaluation_mode += line.waiting
+            line.after_training += line.waiting_after_training
+        self.gradients_zeroed()
+
+    def gradients_zeroed(self) -> None:
+        """No step will use the gradients that are there: they were asked for by an attack, say."""
+        for line in self._lines.values():
+            line.waiting = line.waiting_after_training = 0
+        self.has_waiting = False
 
     def _find_line(self, place: frames.Place) -> "tuple[_Line, Any]":
         code, instruction = place
@@ -152,10 +175,11 @@ def _find_normalized_twice(root: Any) -> str:
 def _count_replaced(root: Any) -> tuple[int, int]:
     """Return how many numbers `nan_to_num` replaces in a loss on the CPU, and of how many."""
     for node in _walk(root):
-        before = getattr(node, "_saved_self", None)
-        if type(node).__name__ == "NanToNumBackward0" and isinstance(before, torch.Tensor):
-            if before.device.type == "cpu":
-                return int((~torch.isfinite(before)).sum()), before.numel()
+        # Other nodes are asked for nothing: what they have saved, a hook may have to compute.
+        if type(node).__name__ == "NanToNumBackward0":
+            for before in read_saved(node, "_saved_self"):
+                if before.device.type == "cpu":
+                    return int((~torch.isfinite(before)).sum()), before.numel()
             break
     return 0, 0
 

@@ -6,24 +6,43 @@ from typing import Any
 import torch
 
 from hotlap.attach.learning.batch_sizes import BatchSizes
-from hotlap.attach.learning.inputs import Inputs
+from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
+from hotlap.attach.learning.safe_calls import SafeCalls
 from hotlap.attach.learning.saved_objects import look_at_saved
 from hotlap.attach.learning.scalers import Scalers
 from hotlap.attach.learning.schedules import Schedules
 from hotlap.attach.learning.workers import Workers
 from hotlap.attach.roles.session import Part, Session
+from hotlap.nested import leaves, tensors
 from hotlap.trace import event_kinds, frames
 from hotlap.trace.events import Events
 from hotlap.trace.facts import device_of
 from hotlap.trace.identity import IdentityTable
-from hotlap.trace.learning import EvaluationFacts, Learning, SavedFacts, WithoutGradient
+from hotlap.trace.learning import (
+    EvaluationFacts,
+    Learning,
+    SavedFacts,
+    WithoutGradient,
+    WorkerFacts,
+)
 
 _CHECKS = 8
 """First backward passes that are looked at for gradients of the step before."""
 _STEPS = 64
 """First steps of each optimizer that are looked at for parameters without a gradient."""
 _HALF = torch.float16
+# Names of watchers, see `SafeCalls`.
+_BATCH_SIZES = "batch sizes"
+_EVALUATIONS = "evaluations"
+_FORMATS = "formats of numbers"
+_GRADIENTS = "missing gradients"
+_KEPT = "kept gradients"
+_LOSSES = "losses"
+_SAVED = "saved files"
+_SCALERS = "scalers"
+_SCHEDULES = "schedules"
+_WORKERS = "workers"
 _is_autocast_enabled = torch.is_autocast_enabled
 
 
@@ -49,6 +68,8 @@ class _Held:
 class WatchLearning(Part):
     """Looks on; nothing that it does changes a number, or waits for a device.
 
+    A watcher that fails is called no more: the script goes on as if nobody had looked.
+
     Args:
         session: what it is a part of; counts the steps.
         events: have noted a backward when this is told of it.
@@ -60,9 +81,10 @@ class WatchLearning(Part):
 
     def __init__(self, session: Session, events: Events) -> None:
         self._session, self._events = session, events
+        self._safely = SafeCalls()
         self._losses, self._modes = Losses(), Modes()
-        self._inputs, self._schedules, self._scalers = Inputs(), Schedules(), Scalers()
-        self._batch_sizes = BatchSizes()
+        self._inputs, self._schedules = Inputs(self._safely), Schedules()
+        self._scalers, self._batch_sizes = Scalers(), BatchSizes()
         self._workers: dict[str, Workers] = {}
         self._evaluated: dict[str, _Evaluated] = {}
         self._saved: list[SavedFacts] = []
@@ -70,15 +92,16 @@ class WatchLearning(Part):
         self._held: dict[int, _Held] = {}
         """By the identity of the optimizer, which is kept."""
         self._roots: list[Any] = []
-        self._kinds: dict[int, str] = {}
-        """Identity of each root -> the kind of its device."""
+        self._kinds: dict[int, str | None] = {}
+        """Identity of each root -> the kind of its device, None if autocast does not know it."""
         self._is_narrow = False
         """The newest training forward computed in float16."""
         self._scaled: IdentityTable[bool] = IdentityTable()
         """Losses that a scaler has multiplied."""
         self._has_scaled = False
-        self._undecided: tuple[Any, str] | None = None
-        """A forward in evaluation mode that a backward may follow: module and line."""
+        self._undecided: tuple[Any, str, bool] | None = None
+        """A forward in evaluation mode that a backward may follow: module, line, and whether the
+        gradient of an input is asked for."""
         self._forwards = 0
         self._looked_at = 0
         """Steps before the newest backward, while gradients are looked at."""
@@ -87,32 +110,32 @@ class WatchLearning(Part):
 
     def facts(self) -> Learning:
         """Return everything that was seen."""
-        self._decide()
+        self._safely.call(_EVALUATIONS, self._decide)
+        seen_by = self._safely.facts
+        kept, looked = seen_by(_KEPT, lambda: (self._kept, self._looked)) or (0, 0)
         return Learning(
-            losses=self._losses.facts(),
-            evaluations=tuple(
-                EvaluationFacts(
-                    where, each.forwards, each.passes, each.in_training_mode, each.with_gradients
-                )
-                for where, each in self._evaluated.items()
-            ),
-            schedules=self._schedules.facts(),
-            saved=tuple(dict.fromkeys(self._saved)),
+            losses=seen_by(_LOSSES, self._losses.facts),
+            evaluations=seen_by(_EVALUATIONS, self._evaluation_facts),
+            schedules=seen_by(_SCHEDULES, self._schedules.facts),
+            saved=seen_by(_SAVED, lambda: tuple(dict.fromkeys(self._saved))),
             unsafe_loads=tuple(dict.fromkeys(self._unsafe)),
-            inputs=self._inputs.facts(),
-            without_gradient=tuple(filter(None, map(self._without_gradient, self._held.values()))),
-            workers=tuple(each.facts() for each in self._workers.values()),
+            inputs=seen_by(INPUTS, self._inputs.facts),
+            without_gradient=seen_by(_GRADIENTS, self._facts_without_gradient),
+            workers=seen_by(_WORKERS, self._worker_facts),
             forwards=self._forwards,
-            kept_gradients=self._kept,
-            first_backwards=self._looked,
+            kept_gradients=kept,
+            first_backwards=looked,
             scales=self._scales,
-            scalers=self._scalers.facts(),
-            batch_sizes=self._batch_sizes.facts(),
+            scalers=seen_by(_SCALERS, self._scalers.facts),
+            batch_sizes=seen_by(_BATCH_SIZES, self._batch_sizes.facts),
+            problems=self._safely.problems(),
         )
 
     def iterator_made(self, loader: Any, iterator: Any) -> None:
-        if loader.num_workers < 2:
-            return
+        if loader.num_workers >= 2:
+            self._safely.call(_WORKERS, self._look_at_workers, loader, iterator)
+
+    def _look_at_workers(self, loader: Any, iterator: Any) -> None:
         where = frames.location_of(frames.caller())
         if where and where not in self._workers:
             self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
@@ -123,36 +146,42 @@ class WatchLearning(Part):
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         workers = getattr(iterator, "_hotlap_workers", None)
         if workers is not None and batch is not None:
-            workers.add(batch)
+            self._safely.call(_WORKERS, workers.add, batch)
         return batch
 
     def root_found(self, module: Any) -> None:
         self._roots.append(module)
-        self._kinds[id(module)] = device_of([module])
-        self._inputs.follow(module)
+        self._kinds[id(module)] = self._safely.call(_FORMATS, _kind_of, module)
+        self._safely.call(INPUTS, self._inputs.follow, module)
 
     def forward_begins(self, root: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._undecided is not None:
-            self._decide()
+            self._safely.call(_EVALUATIONS, self._decide)
         self._forwards += 1
-        self._batch_sizes.forward_begins(root, inputs)
+        self._safely.call(_BATCH_SIZES, self._batch_sizes.forward_begins, root, inputs)
         kind = self._kinds[id(root)]
-        self._is_narrow = _is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == _HALF
+        self._is_narrow = (
+            kind is not None
+            and _is_autocast_enabled(kind)
+            and torch.get_autocast_dtype(kind) == _HALF
+        )
         return inputs
 
     def forward_ends(self, root: Any, output: Any) -> None:
         del root
         # In a forward that is decorated, autocast is on inside only.
-        if not self._is_narrow and getattr(output, "dtype", None) == _HALF:
+        if not self._is_narrow and getattr(output, "dtype", None) is _HALF:
             self._is_narrow = True
 
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        del args, kwargs
+        self._safely.call(_EVALUATIONS, self._look_at_evaluation, module, (args, kwargs), output)
+
+    def _look_at_evaluation(self, module: Any, inputs: Any, output: Any) -> None:
         self._decide()
         where = frames.location_of(frames.caller())
         if torch.is_grad_enabled():
             if _has_graph(output):
-                self._undecided = (module, where)
+                self._undecided = (module, where, _asks_for_gradient(inputs))
         else:
             seen = self._count(where)
             seen.in_training_mode += module.training and self._modes.differ(module)
@@ -162,7 +191,12 @@ class WatchLearning(Part):
         if self._undecided is not None:
             undecided, self._undecided = self._undecided[0], None
             self._forwards += 1
-            is_evaluating = self._modes.forget_training(undecided)
+            is_evaluating = self._safely.call(_LOSSES, self._modes.forget_training, undecided)
+        self._safely.call(_LOSSES, self._add_loss, loss, is_evaluating)
+        if self._looked < _CHECKS:
+            self._safely.call(_KEPT, self._look_for_gradients)
+
+    def _add_loss(self, loss: Any, is_evaluating: bool) -> None:
         self._losses.add(
             self._events.newest,
             loss,
@@ -170,8 +204,6 @@ class WatchLearning(Part):
             is_scaled=self._has_scaled and loss in self._scaled,
             is_evaluating=is_evaluating,
         )
-        if self._looked < _CHECKS:
-            self._look_for_gradients()
 
     def _look_for_gradients(self) -> None:
         """Look in the first backward after a step for the gradients of that step."""
@@ -186,33 +218,43 @@ class WatchLearning(Part):
             self._scaled.put(scaled, True)
             self._has_scaled = True
 
+    def zeroing_begins(self) -> None:
+        if self._losses.has_waiting:
+            self._losses.gradients_zeroed()
+
     def event_happens(self, kind: str) -> None:
         if kind == event_kinds.SCALER_UPDATE and not self._scales:
             self._scales = True
-            self._scalers.updated(frames.caller())
+            self._safely.call(_SCALERS, self._scalers.updated, frames.caller())
         elif kind == event_kinds.SCALER_MADE:
-            self._scalers.made(frames.caller())
+            self._safely.call(_SCALERS, self._scalers.made, frames.caller())
+        elif kind == event_kinds.ZERO_GRAD:
+            self.zeroing_begins()
 
     def optimizer_made(self, optimizer: Any) -> None:
         del optimizer
-        self._scalers.optimizer_made(frames.caller())
+        self._safely.call(_SCALERS, self._scalers.optimizer_made, frames.caller())
 
     def schedule_steps(self, schedule: Any) -> None:
-        self._schedules.add(schedule, frames.location_of(frames.caller()))
+        where = frames.location_of(frames.caller())
+        self._safely.call(_SCHEDULES, self._schedules.add, schedule, where)
 
     def object_saved(self, value: Any) -> None:
-        self._saved.append(look_at_saved(value, frames.location_of(frames.caller())))
+        where = frames.location_of(frames.caller())
+        self._safely.call(_SAVED, lambda: self._saved.append(look_at_saved(value, where)))
 
     def file_loaded_unsafely(self) -> None:
         self._unsafe.append(frames.location_of(frames.caller()))
 
     def step_begins(self, optimizer: Any) -> None:
+        if self._losses.has_waiting:
+            self._losses.step_begins()
         if self._inputs.is_open:
-            self._inputs.step_begins(optimizer)
-        self._batch_sizes.step_begins(optimizer)
+            self._safely.call(INPUTS, self._inputs.step_begins, optimizer)
+        self._safely.call(_BATCH_SIZES, self._batch_sizes.step_begins, optimizer)
         held = self._held.get(id(optimizer))
         if held is None or held.steps < _STEPS:
-            self._look_for_none(optimizer, held)
+            self._safely.call(_GRADIENTS, self._look_for_none, optimizer, held)
 
     def _look_for_none(self, optimizer: Any, held: _Held | None) -> None:
         """Look for parameters that no backward has given a gradient."""
@@ -226,9 +268,12 @@ class WatchLearning(Part):
 
     def _decide(self) -> None:
         """No backward has followed the newest forward in evaluation mode."""
-        if self._undecided is not None:
-            self._count(self._undecided[1]).with_gradients += 1
-            self._undecided = None
+        undecided, self._undecided = self._undecided, None
+        if undecided is not None:
+            _, where, asks_for_gradient = undecided
+            # `torch.autograd.grad` may follow, as where forces are the gradient of an energy.
+            if not asks_for_gradient:
+                self._count(where).with_gradients += 1
 
     def _count(self, where: str) -> _Evaluated:
         seen = self._evaluated.setdefault(where, _Evaluated())
@@ -236,6 +281,20 @@ class WatchLearning(Part):
         seen.passes += seen.at_step != self._session.steps
         seen.at_step = self._session.steps
         return seen
+
+    def _evaluation_facts(self) -> tuple[EvaluationFacts, ...]:
+        return tuple(
+            EvaluationFacts(
+                where, each.forwards, each.passes, each.in_training_mode, each.with_gradients
+            )
+            for where, each in self._evaluated.items()
+        )
+
+    def _worker_facts(self) -> tuple[WorkerFacts, ...]:
+        return tuple(each.facts() for each in self._workers.values())
+
+    def _facts_without_gradient(self) -> tuple[WithoutGradient, ...]:
+        return tuple(filter(None, map(self._without_gradient, self._held.values())))
 
     def _without_gradient(self, held: _Held) -> WithoutGradient | None:
         names = [
@@ -254,12 +313,33 @@ def _parameters(optimizer: Any) -> list[Any]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
+def _kind_of(root: Any) -> str:
+    """Return the kind of a model's device, if there is autocast on it."""
+    kind = device_of([root])
+    # It raises where there is none: here, and not in each forward.
+    _is_autocast_enabled(kind)
+    return kind
+
+
 def _has_graph(output: Any) -> bool:
     if isinstance(output, torch.Tensor):
         return output.requires_grad
     if isinstance(output, dict):
         return any(map(_has_graph, output.values()))
     return isinstance(output, list | tuple) and any(map(_has_graph, output))
+
+
+def _asks_for_gradient(inputs: Any) -> bool:
+    """Return whether a model is given a tensor that requires a gradient."""
+    return any(map(_requires_gradient, leaves(inputs)))
+
+
+def _requires_gradient(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.requires_grad
+    # Libraries give batches, of graphs for one, as objects of their own.
+    held = {} if isinstance(leaf, torch.nn.Module) else getattr(leaf, "__dict__", {})
+    return any(tensor.requires_grad for tensor in tensors(held))
 
 
 def _has_gradients(optimizer: Any) -> bool:

@@ -2,18 +2,22 @@
 
 import random
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy
 import torch
 from torch.utils.data import IterableDataset
 
+from hotlap.attach.learning.drawing_code import draws_from
 from hotlap.trace.learning import WorkerFacts
 
 _BATCHES = 4
 """Batches of each worker that are compared."""
 _DEPTH = 3
 _GENERATORS = (random.Random, numpy.random.Generator, numpy.random.RandomState, torch.Generator)
+_NO_HOLDERS = (torch.Tensor, numpy.ndarray, type, ModuleType)
+"""The generators of modules are those that torch seeds in each worker."""
 
 
 class Workers:
@@ -64,14 +68,26 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _find_generators(holder: Any, path: str, depth: int) -> Iterator[str]:
-    """Give the attributes below an object that hold a generator of random numbers."""
-    inner = list(getattr(holder, "__dict__", {}).items())
-    if isinstance(holder, list | tuple):
+def _find_generators(
+    holder: Any, path: str, depth: int, owner: "tuple[type, str] | None" = None
+) -> Iterator[str]:
+    """Give the attributes below an object with a generator that the user's code draws from.
+
+    Args:
+        holder: is searched.
+        path: of attributes that leads to it.
+        depth: of attributes that are searched below its own.
+        owner: class and attribute that it is an element of, if it is one of a list.
+    """
+    is_list = isinstance(holder, list | tuple)
+    inner = vars(holder).items() if not is_list and hasattr(holder, "__dict__") else ()
+    if is_list:
         inner = [(str(number), each) for number, each in enumerate(holder[:20])]
-    for name, value in inner:
+    for name, value in list(inner):
         below = f"{path}.{name}" if path else name
+        of = owner if is_list else (type(holder), name)
         if isinstance(value, _GENERATORS):
-            yield below
-        elif depth and not isinstance(value, torch.Tensor | numpy.ndarray | type):
-            yield from _find_generators(value, below, depth - 1)
+            if of is not None and draws_from(*of):
+                yield below
+        elif depth and not isinstance(value, _NO_HOLDERS):
+            yield from _find_generators(value, below, depth - 1, of)

@@ -4,7 +4,6 @@ from typing import Any
 
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
-from hotlap.attach.seams import known_optimizers
 from hotlap.trace.arithmetic import StepCounter
 from hotlap.trace.facts import device_of
 
@@ -27,8 +26,7 @@ class CountStep(Part):
         self._counter = StepCounter(session.config.options["seconds"])
 
     def step_begins(self, optimizer: Any) -> None:
-        is_first = optimizer is known_optimizers()[0]
-        self._counter.note_gradients(optimizer, is_first=is_first)
+        self._counter.note_gradients(optimizer, is_first=self._watch.is_first(optimizer))
 
     def step_done(self, optimizer: Any) -> None:
         del optimizer

@@ -103,8 +103,8 @@ class Guard(Part):
             self._end()
 
     def _end(self) -> None:
-        # Hearing of each step costs something, too.
-        self._session.play()
+        # Hearing of each step costs something, too. What records the run goes on.
+        self._session.play(*(part for part in self._session.parts if part is not self))
 
 
 class _Compared:

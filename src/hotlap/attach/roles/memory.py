@@ -87,7 +87,7 @@ class WatchMemory(Part):
         self._recorder.enter_phase("optimizer")
 
     def step_done(self, optimizer: Any) -> None:
-        if optimizer is not known_optimizers()[0]:
+        if not self._watch.is_first(optimizer):
             return
         self._recorder.step_ends(frames.caller())
         is_late = time.monotonic() - self._began > self._seconds

@@ -113,6 +113,11 @@ class Watch(Part):
         known = getattr(iterator, "_hotlap_loader", None)
         return known is not None and known.training
 
+    def is_first(self, optimizer: Any) -> bool:
+        """True if the steps of this optimizer, which has begun one, are counted as iterations."""
+        stepper = self.steppers.find(optimizer)
+        return stepper is not None and stepper.number == 0
+
     def epochs(self) -> int | None:
         """Return how often training loaders were begun, None if there is none."""
         return max((len(known.starts) for known in self._training()), default=None)
@@ -128,10 +133,12 @@ class Watch(Part):
         return known is not None and known.starts[-1:] == [self.steps]
 
     def is_between_steps(self) -> bool:
-        """True if every optimizer of the process has taken as many steps."""
+        """True if every optimizer that is stepped has taken as many steps."""
         steppers = self.steppers.all
         taken = {stepper.steps for stepper in steppers}
-        return len(taken) == 1 and len(steppers) == len(known_optimizers())
+        # Which ones are never stepped, wrappers of others or copies, the first round shows.
+        shown = taken != {1} or len(steppers) == len(known_optimizers())
+        return len(taken) == 1 and shown
 
     def hears(self, name: str) -> bool:
         return super().hears(name) and (name != "forward_ends" or bool(self.wrappers.known))
@@ -303,7 +310,8 @@ class Watch(Part):
     def report(self) -> dict[str, Any]:
         self.recorder.close()
         if self._folder is not None:
-            starts = [known.starts for known in self._training()]
+            # Of the loader that the steps of an epoch are counted by.
+            starts = [known.starts for known in self._training()[:1]]
             trace = self.recorder.trace(self.facts(), self._anchor(), starts)
             store.write(replace(trace, learning=self.learning()), Path(self._folder))
         return {"steps": self.steps, "files": imported_files()}

@@ -5,7 +5,6 @@ from typing import Any
 
 from hotlap.attach.roles.observe import Watch
 from hotlap.attach.roles.session import Part, Session
-from hotlap.attach.seams import known_optimizers
 from hotlap.trace.clock import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER
 from hotlap.trace.profiler_window import ProfilerWindow
 
@@ -18,7 +17,7 @@ class ProfileSteps(Part):
 
     Args:
         session: what it is a part of, after `watch`.
-        watch: knows the models.
+        watch: knows the models and optimizers.
     """
 
     wants_phases = True
@@ -26,7 +25,7 @@ class ProfileSteps(Part):
     def __init__(self, session: Session, watch: Watch) -> None:
         options = session.config.options
         watch.recorder.keeps_losses = False
-        self._session = session
+        self._session, self._watch = session, watch
         self._window = ProfilerWindow(
             options["kinds"], Path(options["folder"]), options["seconds"], lambda: watch.roots
         )
@@ -76,7 +75,7 @@ class ProfileSteps(Part):
         self._phases.enter(OTHER)
 
     def step_done(self, optimizer: Any) -> None:
-        if optimizer is known_optimizers()[0] and self._window.step_done():
+        if self._watch.is_first(optimizer) and self._window.step_done():
             self._session.stop()
 
     def report(self) -> dict[str, Any]:

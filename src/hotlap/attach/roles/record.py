@@ -8,9 +8,11 @@ import torch
 
 from hotlap.attach.on_ranks import rank_in_group
 from hotlap.attach.roles.session import Part, Session
-from hotlap.attach.seams import known_optimizers
 from hotlap.device.accelerator import device_of
+from hotlap.trace import frames
+from hotlap.trace.facts import optimizer_facts
 from hotlap.trace.recorder import number_of
+from hotlap.trace.steppers import Steppers
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.metrics_file import MetricsFile
 from hotlap.track.records import BEGAN
@@ -20,7 +22,7 @@ from hotlap.track.writer import Writer
 
 
 class RecordLosses(Part):
-    """Records a loss for each step of the first optimizer: the mean over the step's backwards.
+    """Records a loss for each step of the optimizer that steps first: the mean over its backwards.
 
     Of several ranks the first one records. Begins with the first step: what never trains, such as
     a launcher, records nothing.
@@ -35,6 +37,7 @@ class RecordLosses(Part):
     def __init__(self, session: Session) -> None:
         self._options = session.config.options["record"]
         self._steps = 0
+        self._steppers = Steppers()
         self._seen: list[torch.Tensor] = []
         """Losses that were sent backward since the last step."""
         self._scaled: tuple[Any, Any] | None = None
@@ -52,9 +55,7 @@ class RecordLosses(Part):
         self._do(lambda: self._see(loss))
 
     def step_done(self, optimizer: Any) -> None:
-        if optimizer is known_optimizers()[0]:
-            self._steps += 1
-            self._do(self._record)
+        self._do(lambda: self._count(optimizer))
 
     def report(self) -> dict[str, Any]:
         # Also of what has stopped in the middle: what it has taken is written.
@@ -86,6 +87,16 @@ class RecordLosses(Part):
         # A gradient that is given for many numbers is no loss; a meta tensor has no number.
         if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
             self._seen.append(number_of(loss).reshape(()))
+
+    def _count(self, optimizer: Any) -> None:
+        stepper = self._steppers.find(optimizer)
+        if stepper is None:
+            where = frames.location_of(frames.caller())
+            stepper = self._steppers.place(optimizer, optimizer_facts(optimizer, where))
+        stepper.steps += 1
+        if stepper.number == 0:
+            self._steps += 1
+            self._record()
 
     def _record(self) -> None:
         seen, self._seen = self._seen, []

@@ -103,8 +103,8 @@ class Findings:
     def _gradients(self, captured: Gradients, exact: Gradients, plain: Gradients) -> dict[str, Any]:
         if self.is_rounding:
             return compare_gradients(captured, exact, plain)
-        row = compare_gradients(captured, exact, None)
-        return row | {"narrow_error": compare_gradients(plain, exact, None)["gradient_error"]}
+        row, narrow = (compare_gradients(each, exact, None) for each in (captured, plain))
+        return row | {"narrow_error": narrow["gradient_error"], "narrow_lost": narrow["lost"]}
 
     def count_whole(self) -> None:
         """A step was repeated that is compared elsewhere."""
@@ -165,6 +165,11 @@ def _names_of(roots: list[Any]) -> list[dict[str, str]]:
 
 def _rename(tensors: Gradients, names: dict[str, str]) -> Gradients:
     return {names.get(key, f"parameter {key}"): value for key, value in tensors.items()}
+
+
+def _widen(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy in double precision."""
+    return value.to(torch.complex128 if value.is_complex() else torch.float64, copy=True)
 
 
 def _is_nearly(given: torch.Tensor, captured: torch.Tensor) -> bool:
@@ -340,9 +345,9 @@ class Repetition:
                 if key not in captured:
                     # A gradient that is missing altogether is what the other check sees.
                     continue
-                clone = self.tensors[f"before.{number}.{key}"].double().requires_grad_()
+                clone = _widen(self.tensors[f"before.{number}.{key}"]).requires_grad_()
                 gradient = captured[key]
-                clone.grad = None if gradient is None else gradient.double()
+                clone.grad = None if gradient is None else _widen(gradient)
                 clones[key] = clone
                 parameters.append(clone)
             keep = {k: v for k, v in numbers.items() if k in group and k != "initial_lr"}
@@ -357,7 +362,7 @@ class Repetition:
             prefix = f"state.{number}.{key}."
             for name, value in self.tensors.items():
                 if name.startswith(prefix):
-                    wide = value.double() if value.shape == clone.shape else value.clone()
+                    wide = _widen(value) if value.shape == clone.shape else value.clone()
                     twin.state[clone][name.removeprefix(prefix)] = wide
         twin.step()
         return compare_updates(

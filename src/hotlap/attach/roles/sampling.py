@@ -71,6 +71,9 @@ class StepSampler:
         if spec is None:
             self._give_up(nested.NOT_IN_JSON)
             return
+        if any(leaf.is_nested for leaf in leaves):
+            self._give_up("a batch holds a nested tensor, which cannot be kept")
+            return
         number = len(self._specs)
         for position, leaf in enumerate(leaves):
             self._keep(f"batch.{number}.{position}", leaf)
@@ -197,7 +200,7 @@ class StepSampler:
 
 def copy_for_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy that safetensors takes."""
-    dense = tensor.detach().to_dense() if tensor.is_sparse else tensor.detach()
+    dense = tensor.detach() if tensor.layout == torch.strided else tensor.detach().to_dense()
     return dense.cpu().contiguous().clone()
 
 

@@ -73,7 +73,7 @@ class Verify(Part):
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         if batch is not None:
-            self.batches.append(digest.of_nested(batch))
+            self.batches.append(digest.of_readable(batch))
             # An evaluation between two steps reads batches that belong to neither.
             if self._is_past() and self._begins_epoch(iterator):
                 self._session.stop()
@@ -223,7 +223,7 @@ class _Inputs:
     def forward_begins(self, inputs: tuple[Any, ...], updates: int) -> None:
         """Digest the inputs of a model that is trained."""
         if self._is_first:
-            self.digests.append(digest.of_nested(self._without_computed(inputs)))
+            self.digests.append(digest.of_readable(self._without_computed(inputs)))
             self.updates.append(updates)
         self._is_first = False
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.engine.evaluation_guard import evaluation_mode
-from hotlap.errors import UsageError
+from hotlap.errors import HotlapError, UsageError
 from hotlap.nested import flatten_into, rebuild
 
 log = logging.getLogger("hotlap")
@@ -21,9 +22,14 @@ _DRAWN = 0.1
 may round in another order, which is less."""
 _BACKOFF = 4
 _NARROW = (torch.bfloat16, torch.float16)
+_NOT_CHECKED = "whether the loss is a mean is not checked"
 
 Gradient = Callable[[int, int], list[torch.Tensor] | None]
 """Of the samples from one place to another; None if the loss counts its items."""
+
+
+class _NotInEvaluation(Exception):
+    """The loss cannot be taken in evaluation mode."""
 
 
 def check_mean(
@@ -40,7 +46,8 @@ def check_mean(
 
     What is compared is the gradient of the batch with that of its parts, weighted by their samples:
     halves, and the first sample with the others. A new model's loss itself shows nothing, it is
-    about the same for any samples. Nor do these of a loss that draws, which is let pass.
+    about the same for any samples. Nor do these of a loss that draws, which is let pass, as is one
+    that raises in evaluation mode: models may give something else there.
 
     Args:
         model: the model; nothing of it is changed.
@@ -61,11 +68,16 @@ def check_mean(
     leaves: list[torch.Tensor] = []
     seen_narrow = [is_narrow]
     spec = flatten_into(batch, leaves)
-    if samples < 2 or spec is None or any(len(leaf) != samples for leaf in leaves):
+
+    def is_other(leaf: torch.Tensor) -> bool:
+        return leaf.dim() == 0 or len(leaf) != samples
+
+    if samples < 2 or spec is None or any(map(is_other, leaves)):
         return True
 
     def gradient(begin: int, end: int) -> list[torch.Tensor] | None:
-        value, count = forward(rebuild(spec, iter([leaf[begin:end] for leaf in leaves])))
+        part = rebuild(spec, iter([leaf[begin:end] for leaf in leaves]))
+        value, count = _try_forward(forward, part)
         if count is not None:
             return None
         seen_narrow[0] = seen_narrow[0] or is_narrow_in(value)
@@ -75,34 +87,53 @@ def check_mean(
             for p, g in zip(parameters, found, strict=True)
         ]
 
-    with evaluation_mode(model), _disable_compiled():
-        size, off = _compare_gradients(gradient, samples)
-        # The first scale of a scaler is meant to be too large.
-        while scale > 1 and not all(map(math.isfinite, (size, *off.values()))):
-            scale /= _BACKOFF
+    try:
+        with evaluation_mode(model), _disable_compiled():
             size, off = _compare_gradients(gradient, samples)
-        if not math.isfinite(size):
-            return False
-        allowed = (_NARROW_FORMATS if seen_narrow[0] else _EXACT_FORMATS) * size
-        # Not the other way round: what is not a number is no mean either.
-        too_far = [place for place, far in off.items() if size > 0 and not far <= allowed]
-        if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
-            log.info("whether the loss is a mean is not checked: its gradient is not repeatable")
-            return True
-    if too_far:
-        place = too_far[0]
-        share = off[place] / size
-        is_finite = math.isfinite(share)
-        differs = f"differs by {100 * share:.3g} % from" if is_finite else "is finite, unlike"
-        raise UsageError(
-            f"the loss is not a mean over the batch's samples: the gradient of {samples} samples "
-            f"{differs} the combined gradient of {place} and "
-            f"{samples - place} of them, so a step cannot be split. If the loss is a sum divided "
-            "by a count (of tokens, or of class weights), return (sum, count) from loss(). If not, "
-            "set accumulate=1 in the task, remove --micro-batch and the plan's `micro_batch`, and "
-            "use one device."
+            # The first scale of a scaler is meant to be too large.
+            while scale > 1 and not all(map(math.isfinite, (size, *off.values()))):
+                scale /= _BACKOFF
+                size, off = _compare_gradients(gradient, samples)
+            if not math.isfinite(size):
+                return False
+            allowed = (_NARROW_FORMATS if seen_narrow[0] else _EXACT_FORMATS) * size
+            # Not the other way round: what is not a number is no mean either.
+            too_far = [place for place, far in off.items() if size > 0 and not far <= allowed]
+            if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
+                log.info("%s: its gradient is not repeatable", _NOT_CHECKED)
+                return True
+    except _NotInEvaluation as error:
+        cause = error.__cause__
+        log.info(
+            "%s: in evaluation mode it raised %s: %s", _NOT_CHECKED, type(cause).__name__, cause
         )
+        return True
+    if too_far:
+        raise UsageError(_describe(samples, too_far[0], off[too_far[0]] / size))
     return True
+
+
+def _try_forward(forward: Callable[[Any], tuple[Any, Any]], batch: Any) -> tuple[Any, Any]:
+    try:
+        return forward(batch)
+    except Exception as error:
+        if isinstance(error, HotlapError) or is_out_of_memory(error):
+            raise
+        # If it is not for the mode, the step that follows raises it as well.
+        raise _NotInEvaluation from error
+
+
+def _describe(samples: int, place: int, share: float) -> str:
+    is_finite = math.isfinite(share)
+    differs = f"differs by {100 * share:.3g} % from" if is_finite else "is finite, unlike"
+    return (
+        f"the loss is not a mean over the batch's samples: the gradient of {samples} samples "
+        f"{differs} the combined gradient of {place} and "
+        f"{samples - place} of them, so a step cannot be split. If the loss is a sum divided "
+        "by a count (of tokens, or of class weights), return (sum, count) from loss(). If not, "
+        "set accumulate=1 in the task, remove --micro-batch and the plan's `micro_batch`, and "
+        "use one device."
+    )
 
 
 def is_narrow_in(value: torch.Tensor) -> bool:

@@ -56,7 +56,8 @@ class NamedStates:
 def kept_state(built: BuiltRun) -> Mapping[str, Any] | None:
     """Return what the recipe's optimizer keeps for a small parameter; None if that is not known."""
     group = next(group for group in built.optimizer.param_groups if group["params"])
-    return state_like(built.optimizer, group, group["params"][0].dim())
+    first = group["params"][0]
+    return state_like(built.optimizer, group, first.dim(), first.is_complex())
 
 
 def name_states(built: BuiltRun, run: ForeignRun, weights: Mapping[str, Any]) -> NamedStates:

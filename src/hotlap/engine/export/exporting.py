@@ -92,24 +92,28 @@ def export(
 
 
 def _state_dict(task: Task, model: Any, path: Path) -> str:
-    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    state = model.state_dict()
+    weights = {k: v.contiguous() for k, v in state.items() if isinstance(v, torch.Tensor)}
+    # What modules give by `get_extra_state`: the other format holds tensors only.
+    others = {k: v for k, v in state.items() if k not in weights}
     if path.suffix == ".pt":
         with saving():
-            torch.save(weights, path)
+            torch.save({**weights, **others}, path)
         again = torch.load(path, weights_only=True)
     else:
         # Tied weights share memory, which that format does not hold.
         with saving():
             save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
         again = read_foreign(path)
-    task.model().load_state_dict(again)
+    load_model(task.model(), again)
     same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     if not same:
         raise RunError(
             f"'{path}' was read back, and its tensors differ from the model's. Export again. If "
             "that fails too, check the disk."
         )
-    return f"{len(weights)} tensors, equal when read back, and loaded into the plain model"
+    without = f", without {', '.join(others)}" if others and path.suffix != ".pt" else ""
+    return f"{len(weights)} tensors, equal when read back, and loaded into the plain model{without}"
 
 
 def _program(task: Task, model: Any, path: Path) -> str:

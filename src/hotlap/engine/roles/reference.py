@@ -84,7 +84,8 @@ def _repeat_step(
     captured = sample.part("gradient")
     row = compare_gradients(captured, exact, None if narrow.autocasts else plain)
     if narrow.autocasts:
-        row["narrow_error"] = compare_gradients(plain, exact, None)["gradient_error"]
+        of_plain = compare_gradients(plain, exact, None)
+        row |= {"narrow_error": of_plain["gradient_error"], "narrow_lost": of_plain["lost"]}
     if laid_out is not None:
         row[LAID_OUT] = compare_gradients(captured, exact, laid_out.gradient(sample))
     before = {**sample.part("model"), **sample.part("buffers")}

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from hotlap.checkpoint.codec import decode, encode
-from hotlap.checkpoint.layout import Tensors
+from hotlap.checkpoint.layout import Tensors, can_hold
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.state.optimizer import capture_optimizer, load_optimizer
@@ -15,12 +15,16 @@ from hotlap.engine.state.random_states import capture_random_states, load_random
 from hotlap.engine.state.rank_parts import mark_parts
 from hotlap.engine.state.same_task import check_same, fingerprint
 from hotlap.engine.state.weights import extra_of, load_buffers, load_weights, unsaved_buffers
+from hotlap.errors import UsageError
 
 
 def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any]]:
     """Return the run's tensors, by file and name, and everything else as plain data.
 
-    Where ranks share what belongs to the parameters, each rank gets its parts.
+    Where ranks share what belongs to the parameters, each rank gets its parts. No tensor is copied.
+
+    Raises:
+        UsageError: something in it is of a kind that no checkpoint can store.
     """
     built.step.settle()
     # By identity: a parameter that is shared has several names, and is trained under one.
@@ -54,7 +58,21 @@ def capture(built: BuiltRun, position: Position) -> tuple[Tensors, dict[str, Any
     buffers = unsaved_buffers(built)
     if buffers:
         tensors["buffers"] = buffers
+    _check_kinds(tensors)
     return mark_parts(built, tensors), state
+
+
+def _check_kinds(tensors: dict[str, dict[str, torch.Tensor]]) -> None:
+    for file, group in tensors.items():
+        for name, tensor in group.items():
+            if not can_hold(tensor):
+                owner = "optimizer's state" if file == "optimizer" else "model's"
+                raise UsageError(
+                    f"the {owner} '{name}' has dtype {tensor.dtype} and layout {tensor.layout}, "
+                    "which a checkpoint cannot store. Expected: a dense tensor of floating point, "
+                    "integer, bool or complex64 numbers. Convert it, keep its dense parts as "
+                    "buffers of their own (such as indices and values), or train without --run-dir."
+                )
 
 
 def restore(built: BuiltRun, checkpoint: Checkpoint) -> Position:

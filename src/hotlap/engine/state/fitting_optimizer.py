@@ -81,8 +81,10 @@ def _wrong_numbers(
             return f"'{key}' is {values[key]!r}, the task's is {own[key]!r}"
     allowed = inspect.signature(type(built.optimizer)).parameters
     options = {k: v for k, v in values.items() if k in allowed and k not in IMPLEMENTATION}
+    # Some take only matrices.
+    dimensions = own["params"][0].dim() if own["params"] else 1
     try:
-        type(built.optimizer)([torch.nn.Parameter(torch.zeros(1))], **options)
+        type(built.optimizer)([torch.nn.Parameter(torch.zeros((1,) * dimensions))], **options)
     except ValueError as error:
         return str(error)
     return None
@@ -120,9 +122,9 @@ def wrong_states(
     known: dict[Any, Any] = {}
     for name, saved in found.items():
         parameter, group = owners[name]
-        ask = id(group), parameter.dim()
+        ask = id(group), parameter.dim(), parameter.is_complex()
         if ask not in known:
-            known[ask] = state_like(built.optimizer, group, parameter.dim())
+            known[ask] = state_like(built.optimizer, group, *ask[1:])
         wrong = _wrong_state(saved, known[ask], parameter)
         if wrong is None and _is_torchs(built.optimizer):
             wrong = _wrong_values(saved, steps)
@@ -167,8 +169,9 @@ def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
         tensor = torch.as_tensor(given)
         if tensor.is_complex() or not tensor.numel():
             continue
-        if not bool(torch.isfinite(tensor).all()):
-            return f"has '{key}', which is not finite"
+        # Squares may overflow, and training goes on from that: it is saved as a whole step.
+        if bool(torch.isnan(tensor).any()):
+            return f"has '{key}', which contains NaN"
         if key in _NEVER_NEGATIVE and bool((tensor < 0).any()):
             return f"has '{key}', which is negative"
         if key == "step" and bool((tensor > steps).any()):
@@ -177,11 +180,12 @@ def _wrong_values(saved: Mapping[str, Any], steps: int) -> str | None:
 
 
 def state_like(
-    optimizer: Any, group: Mapping[str, Any], dimensions: int
+    optimizer: Any, group: Mapping[str, Any], dimensions: int, is_complex: bool = False
 ) -> Mapping[str, Any] | None:
     """Return what one of torch's optimizers keeps for a small parameter, None if nobody knows.
 
-    Keys and kinds are those for every parameter of as many dimensions; see `_SIZES`.
+    Keys and kinds are those for every parameter of as many dimensions, real or complex; see
+    `_SIZES`.
     """
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim") or dimensions > len(_SIZES):
@@ -190,7 +194,8 @@ def state_like(
     options = {k: v for k, v in group.items() if k in allowed and k != "params"}
     # Theirs hold on the device of the run.
     options |= {k: False for k in ("fused", "capturable", "foreach") if options.get(k)}
-    parameter = torch.nn.Parameter(torch.zeros(_SIZES[:dimensions]))
+    dtype = torch.complex64 if is_complex else None
+    parameter = torch.nn.Parameter(torch.zeros(_SIZES[:dimensions], dtype=dtype))
     parameter.grad = torch.zeros_like(parameter)
     try:
         small = kind([parameter], **options)

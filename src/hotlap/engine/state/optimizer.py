@@ -65,7 +65,11 @@ def capture_optimizer(built: BuiltRun) -> tuple[dict[str, torch.Tensor], dict[st
             elif key != "params":
                 kept[key] = encode(value, f"the optimizer's {key}")
         groups.append(kept)
-    return tensors, {"scalars": scalars, "groups": groups}
+    plain: dict[str, Any] = {"scalars": scalars, "groups": groups}
+    others = {k: v for k, v in built.optimizer.state.items() if not isinstance(k, torch.Tensor)}
+    if others:
+        plain["others"] = encode(others, "the optimizer's state that belongs to no parameter")
+    return tensors, plain
 
 
 def load_optimizer(built: BuiltRun, checkpoint: Checkpoint) -> None:
@@ -107,6 +111,8 @@ def load_optimizer(built: BuiltRun, checkpoint: Checkpoint) -> None:
         own = {key: group[key] for key in IMPLEMENTATION if key in group}
         groups.append({**numbers, **by_name.get(f"group {g}", {}), **own, "params": indices})
     built.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    if "others" in saved:
+        built.optimizer.state.update(decode(saved["others"]))
     _in_their_formats(built.optimizer, state, formats)
 
 

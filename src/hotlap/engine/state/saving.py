@@ -64,6 +64,8 @@ class Saver:
         """True once any rank held parts when the run was saved; the same on all ranks."""
         self._lock = Lock(self.root)
         self._interval = Interval(every, self.reduce)
+        self._is_state_known = False
+        """True once what the optimizer keeps was found to be of a kind that can be saved."""
 
     def open(self, *, makes: bool = True) -> None:
         """Take the run's folder for this process; a second call does nothing.
@@ -135,10 +137,16 @@ class Saver:
             return False
         return saved.path.absolute().parent.samefile(self.root)
 
-    def is_due(self, position: Position, *, ends_epoch: bool, is_last: bool) -> bool:
-        """True if the run is to be saved at that position."""
-        if is_last:
-            return True
+    def is_due(self, built: BuiltRun, position: Position, ends_epoch: bool) -> bool:
+        """True if the run is to be saved at that position; to be asked after each step.
+
+        Raises:
+            UsageError: the optimizer keeps what no checkpoint can store.
+        """
+        if not self._is_state_known and built.optimizer.state:
+            # Optimizers make their state in the first update: said now, not after an epoch.
+            capture(built, position)
+            self._is_state_known = True
         return self._interval.is_due(position, ends_epoch=ends_epoch)
 
     def steps_left(self, number: int) -> int:

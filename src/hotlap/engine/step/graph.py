@@ -14,7 +14,7 @@ from hotlap.engine.step.blocks import Block, Blocks, Gradients
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.update import Update
 from hotlap.feed.sources.device_epoch import DeviceEpoch
-from hotlap.nested import flatten_into, rebuild
+from hotlap.nested import flatten_into, has_packed, rebuild
 
 log = logging.getLogger("hotlap")
 
@@ -69,7 +69,9 @@ class CapturedGraph:
         inputs = self._inputs.get(form)
         if inputs is None and self._graph is None and form is not None:
             inputs = self._inputs[form] = _Inputs(form, leaves, micros)
-            if len(self._inputs) > _MOST_FORMS:
+            if any(map(has_packed, form[0])):
+                self._wish.refused = "a batch holds a PackedSequence, which is read on the host"
+            elif len(self._inputs) > _MOST_FORMS:
                 self._wish.refused = f"batches had {len(self._inputs)} different shapes"
         elif form is None:
             self._wish.refused = "a batch holds objects that are not tensors"

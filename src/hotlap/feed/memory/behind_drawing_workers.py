@@ -26,6 +26,7 @@ from hotlap.feed.memory.behind_workers import (
 )
 from hotlap.feed.memory.item_calls import inner_indices
 from hotlap.feed.memory.item_parts import PROBED, ItemParts
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
 from hotlap.feed.memory.one_thread import one_thread
 from hotlap.feed.memory.received_parts import ReceivedParts
 from hotlap.feed.memory.sent_parts import Continued, Note, Noted, Sender
@@ -174,6 +175,9 @@ class BehindDrawingWorkers:
         turns = itertools.cycle(range(loader.num_workers))
 
         def fetch(indices: Any) -> Any:
+            if self.parts.refused is None and is_in_background():
+                # The script has begun to read there: no worker is left that could.
+                self.parts.refuse(IN_BACKGROUND, too_late=True)
             batch = self._make(dataset, read, streams, next(turns), indices)
             batch = batch if finish is None else finish(batch)
             self._without.tick(len(indices))
@@ -299,6 +303,10 @@ class _PartsOfIterator(Keeping):
         if self._streams is None:
             self._streams = WorkerStreams([self._left[n] for n in range(loader.num_workers)])
         return self._behind.fetch_of(loader, self._streams, finish_of(iterator))
+
+    def refuse(self, reason: str) -> None:
+        if self._behind.parts.refused is None:
+            self._behind.parts.refuse(reason)
 
     def ask(self, indices: Any) -> Any:
         states = self._continued.pop(next(self._turns), None)

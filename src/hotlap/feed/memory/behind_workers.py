@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import _utils
 from torch.utils.data import dataloader as _dataloader
 
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
 from hotlap.feed.memory.parcel import Ear, Parcels
 from hotlap.feed.memory.workers_rows import WorkersRows
 from hotlap.feed.purity.in_child import can_fork
@@ -126,6 +127,10 @@ class Keeping(ABC):
         return indices
 
     @abstractmethod
+    def refuse(self, reason: str) -> None:
+        """Keep nothing from now on, for `reason`."""
+
+    @abstractmethod
     def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
         """Keep what a worker made of `indices`, awaited for `waited_s`; return the batch."""
 
@@ -150,6 +155,10 @@ class _RowsOfIterator(Keeping):
 
     def fetch_of(self, iterator: Any, loader: Any) -> Callable[[Any], Any]:
         return _serve_rows(self._behind.rows, loader, iterator)
+
+    def refuse(self, reason: str) -> None:
+        if self._behind.rows.refused is None:
+            self._behind.rows.refuse(reason)
 
     def keep(self, batch: Any, indices: Any, waited_s: float, worker: int) -> Any:
         del worker
@@ -308,6 +317,9 @@ class KeepingIterator(_dataloader._MultiProcessingDataLoaderIter):
 
     def _process_data(self, data: Any, worker_idx: int) -> Any:
         indices = self._asked.popleft()
+        if is_in_background():
+            # Later epochs would be made there, under other random states for a while.
+            self._keeping.refuse(IN_BACKGROUND)
         batch = super()._process_data(data, worker_idx)
         waited_s = time.perf_counter() - self._asked_at
         return self._keeping.keep(batch, indices, waited_s, worker_idx)

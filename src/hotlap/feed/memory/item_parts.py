@@ -6,7 +6,6 @@ the rest for each sample, with the random draws of a plain run.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,7 +20,8 @@ from hotlap.feed.memory.item_calls import (
     items_made_by,
     key_of,
 )
-from hotlap.feed.memory.one_thread import one_thread
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
+from hotlap.feed.memory.one_thread import filling_threads
 from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.memory.row_store import bytes_of_others, share_memory
 from hotlap.feed.memory.values import Unfit, check_apart, copy_of, size_of
@@ -57,6 +57,7 @@ class ItemParts:
     """
 
     place = HostPlace()
+    in_workers = False  # True if a plain run computes them in worker processes.
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -133,6 +134,8 @@ class ItemParts:
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return `read(indices)`, with the first parts of its samples from memory."""
+        if self.refused is None and is_in_background():
+            self._refuse(IN_BACKGROUND)
         if self.refused is not None or not self.is_on:
             return read(indices)
         if self._is_due_to_look or (self._reach and self._reach.watched.find_change() is not None):
@@ -158,7 +161,7 @@ class ItemParts:
         try:
             self._is_due_to_look = True
             self.fetch(dataset, read, list(range(min(PROBED, len(dataset)))))
-            with one_thread():
+            with filling_threads(None if self.in_workers else lambda: read([0])):
                 for start in range(0, len(dataset), _LOOK_EVERY):
                     part = range(start, min(start + _LOOK_EVERY, len(dataset)))
                     self._prepare(innermost(dataset), inner_indices(dataset, part))
@@ -379,9 +382,8 @@ class ItemParts:
     def _verify(self, dataset: Any, held: Mapping[Any, tuple[Any, ...]]) -> None:
         """Make samples with and without what is held, under the same random states."""
         assert self._divided is not None and self._reach is not None
-        if threading.current_thread() is not threading.main_thread():
-            # Other random states for a while would be those that the main thread draws from.
-            self._refuse("samples are read in a background thread")
+        if is_in_background():
+            self._refuse(IN_BACKGROUND)
             return
         index = find_other_sample(self._divided, dataset, held)
         if index is not None:

@@ -12,6 +12,8 @@ _ENOUGH = 0.9
 class DividedParts(ItemParts):
     """First parts of which it is known before where they end."""
 
+    in_workers = True
+
     def look(self, dataset: Any) -> None:
         """Look at the data set before an epoch; what is held of another one is thrown away."""
         self._is_due_to_look = True

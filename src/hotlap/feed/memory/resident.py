@@ -6,7 +6,6 @@ collate function of the script's own, the list of samples that it would have bee
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +17,8 @@ from hotlap.errors import DIFFERS
 from hotlap.feed.memory import rereading
 from hotlap.feed.memory.epoch_fetch import EpochFetch
 from hotlap.feed.memory.gather import BatchGatherer
-from hotlap.feed.memory.one_thread import one_thread
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
+from hotlap.feed.memory.one_thread import filling_threads
 from hotlap.feed.memory.place import HostPlace, Place
 from hotlap.feed.memory.row_store import RowStore
 from hotlap.feed.memory.sample_store import SampleStore
@@ -166,6 +166,8 @@ class ResidentRows:
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return the collated batch of the sampler's `indices`."""
+        if self.refused is None and is_in_background():
+            self.refuse(IN_BACKGROUND)
         if self.refused is not None or not self.is_on:
             return read(indices)
         if self._is_due_to_look:
@@ -286,7 +288,7 @@ class ResidentRows:
     def fill(self, dataset: Any, read: Read) -> None:
         """Read every sample that is still missing, at once. Only trials do this."""
         states = rng.global_random_states()
-        with one_thread():
+        with filling_threads(None if self.behind_workers else lambda: read([0])):
             for chunk in rereading.missing_chunks(self._held, _FILL_CHUNK):
                 if self.refused is not None:
                     break
@@ -389,9 +391,8 @@ class ResidentRows:
         return differs
 
     def _read_again(self, read: Read, index: torch.Tensor) -> str | None:
-        if threading.current_thread() is not threading.main_thread():
-            # Other random states for a while would be those that the main thread draws from.
-            self.refuse("samples are read in a background thread")
+        if is_in_background():
+            self.refuse(IN_BACKGROUND)
             return None
         differs = rereading.find_difference(self._held, read, index)
         self._reach.watched.accept()

@@ -10,6 +10,7 @@ import torch
 
 from hotlap.feed.memory.common_rows import CommonRows
 from hotlap.feed.memory.gather import gatherer
+from hotlap.feed.memory.parcel import is_plain
 from hotlap.feed.memory.place import Gather, HostPlace, Place, no_room, samples_per_read
 from hotlap.feed.purity.same_bytes import same_bytes
 from hotlap.nested import flatten_into
@@ -100,7 +101,9 @@ class RowStore:
         spec = flatten_into(batch, leaves)
         if spec is None or any(leaf.dim() == 0 or len(leaf) != len(index) for leaf in leaves):
             return "a batch is not made of tensors with one row per sample"
-        reason = self._allocate(spec, leaves) if self.rows is None else None
+        reason = None
+        if self.rows is None:
+            reason = _other_strides(leaves) or self._allocate(spec, leaves)
         return self._fill(spec, leaves, index) if reason is None else reason
 
     def _allocate(self, spec: Any, leaves: list[torch.Tensor]) -> str | None:
@@ -171,6 +174,9 @@ class RowStore:
         )
         if not fits:
             return "samples differ in shape, dtype or structure"
+        reason = _other_strides(leaves)
+        if reason is not None:
+            return reason
         with nullcontext() if self.common is None else self.common.locked():
             if self.common is not None:
                 # Each row is written by one rank: of its own rows a rank knows what they are.
@@ -201,6 +207,13 @@ class RowStore:
                 which = f"{int(index[0])} to {int(index[-1])}" if len(index) > 1 else int(index[0])
                 return f"sample {which} is not the same when read again"
         return None
+
+
+def _other_strides(leaves: list[torch.Tensor]) -> str | None:
+    """Return why a batch from memory would have other strides, in which kernels round otherwise."""
+    if all(map(is_plain, leaves)):
+        return None
+    return "a batch holds a tensor that is not contiguous in the host's memory"
 
 
 def share_memory(store: Any) -> None:

@@ -83,7 +83,9 @@ class ChangeWatch:
         self._paths.append(path)
 
     def add_tensor(self, tensor: torch.Tensor) -> None:
-        self._tensors.append((tensor, tensor._version))
+        # One that was made in inference mode counts no versions: the next epoch looks at its sum.
+        if not tensor.is_inference():
+            self._tensors.append((tensor, tensor._version))
 
     def add_holder(self, attributes: Mapping[str, Any]) -> None:
         self._holders.append((attributes, len(attributes)))

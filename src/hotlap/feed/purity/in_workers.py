@@ -1,14 +1,23 @@
 """Whether samples and their order are the same where worker processes read."""
 
 import copy
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
+
+import torch
+from torch.utils.data._utils import worker as _worker
 
 from hotlap import rng
 from hotlap.feed.purity.in_child import can_fork, in_child
 from hotlap.feed.purity.own_code import methods_reached, names_in
 from hotlap.feed.purity.reach import Reach
-from hotlap.nested import leaves
+from hotlap.feed.purity.same_samples import samples_equal
+from hotlap.nested import leaves, tensors
+
+log = logging.getLogger("hotlap")
 
 DRAWS = "reading a sample draws from "
 """A reason that begins so speaks of random augmentation."""
@@ -18,7 +27,7 @@ _LOOKED_AT = 4
 
 def why_not_in_workers(loader: Any) -> str | None:
     """Return why samples would be others in another number of workers, None if nothing shows."""
-    dataset = loader.dataset
+    dataset, threads = loader.dataset, torch.get_num_threads()
     if asks_for_its_worker(dataset):
         return (
             "the dataset calls `get_worker_info`, so its samples may depend on the number of "
@@ -31,16 +40,104 @@ def why_not_in_workers(loader: Any) -> str | None:
         try:
             sample = dataset[0]
             drawn = rng.generator_that_advanced(states)
+            other = None if loader.num_workers or drawn else _other_in_worker(loader, sample)
         finally:
             rng.restore(states)
         if drawn is not None:
             return f"{DRAWS}{drawn}, whose state differs in worker processes"
         if _requires_grad(sample):
             return "a sample has requires_grad=True. Return `tensor.detach()` from the dataset."
-        return None
+        if other is None and not loader.num_workers:
+            other = _other_in_threads(lambda: dataset[0], sample, threads)
+        return other
 
     # A file that is opened here would be shared by all workers, and its position with it.
     return in_child(look) if can_fork() else look()
+
+
+def _other_in_worker(loader: Any, sample: Any) -> str | None:
+    """Return why a batch would have other strides if a worker made it, None if it would not.
+
+    In a worker torch stacks into shared memory, whatever the memory format of the samples is.
+    """
+    if Reach(loader.collate_fn).problem is not None:
+        return None
+    # Nobody else runs in this process: it is a forked child, or a script that has no workers yet.
+    strides, before = [], _worker._worker_info
+    try:
+        for info in (None, _worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=loader.dataset)):
+            _worker._worker_info = info
+            strides.append([each.stride() for each in tensors(loader.collate_fn([sample] * 2))])
+    except Exception:
+        log.debug("two samples could not be collated", exc_info=True)
+        return None
+    finally:
+        _worker._worker_info = before
+    if strides[0] == strides[1]:
+        return None
+    return (
+        "a batch that a worker process makes has other strides than one that is made here. Return "
+        "`tensor.contiguous()` from the dataset."
+    )
+
+
+def why_not_in_one_thread(dataset: Any) -> str | None:
+    """Return why samples would be others in a worker, which computes in one thread.
+
+    Args:
+        dataset: one of the engine's, which seeds every sample that draws.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or not can_fork():
+        return None
+
+    def make() -> Any:
+        rng.reseed(0)
+        return dataset[0]
+
+    return in_child(lambda: _other_in_threads(make, make(), threads))
+
+
+def _other_in_threads(make: Callable[[], Any], sample: Any, threads: int) -> str | None:
+    """Return why a sample would be another one in a worker, which computes in one thread.
+
+    Args:
+        make: makes it.
+        sample: made in as many threads as torch has in this process.
+        threads: those that torch has in the script's process.
+    """
+    if threads == 1:
+        return None
+    here = torch.get_num_threads()
+    try:
+        other = _made_in_threads(make, threads if here == 1 else 1)
+        if samples_equal(sample, other, unknown=True):
+            return None
+    except Exception:
+        log.debug("a sample could not be compared", exc_info=True)
+        return None
+    finally:
+        torch.set_num_threads(here)
+    return (
+        "a sample is another one where torch computes it in one thread, as worker processes do, "
+        f"than in {threads}. Compute it with numpy in the dataset, or remove `workers` from the "
+        "plan."
+    )
+
+
+def _made_in_threads(make: Callable[[], Any], count: int) -> Any:
+    """Return what is made where torch computes in so many threads.
+
+    It is made in a new thread: in a forked child the main thread's helpers are gone, and are waited
+    for for ever.
+    """
+
+    def made() -> Any:
+        torch.set_num_threads(count)
+        return make()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(made).result()
 
 
 def asks_for_its_worker(dataset: Any) -> bool:

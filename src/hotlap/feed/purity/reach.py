@@ -8,7 +8,6 @@ before every batch watches.
 
 import logging
 import pickle
-import random
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,9 @@ from hotlap.feed.purity.own_code import (
     names_in,
 )
 from hotlap.feed.purity.sums import sum_of_array, sum_of_tensor
+from hotlap.rng import is_own_generator
+
+log = logging.getLogger("hotlap")
 
 _MOST_OBJECTS = 20_000
 _PLAIN = (str, bytes, int, float, complex, type(None))
@@ -79,8 +81,10 @@ class Reach:
         """Queue what hangs on a value, and return what stands for the value itself."""
         if isinstance(value, torch.Tensor):
             self.watched.add_tensor(value)
-            return id(value), value._version, sum_of_tensor(value)
-        if _is_generator(value):
+            # A tensor that was made in inference mode counts no versions.
+            version = 0 if value.is_inference() else value._version
+            return id(value), version, sum_of_tensor(value)
+        if isinstance(value, Iterator) or is_own_generator(value):
             self.problem = f"the dataset uses a random generator or an iterator ({path})"
         elif isinstance(value, logging.Logger):
             self.problem = f"reading a sample may log ({path})"
@@ -186,15 +190,14 @@ class Reach:
 _DESCRIPTORS = (FunctionType, classmethod, staticmethod, property)
 
 
-def _is_generator(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    kinds: list[type] = [random.Random, torch.Generator, Iterator]
-    # Of these the states are looked at around every read.
-    known: list[Any] = [getattr(random.random, "__self__", None), torch.default_generator]
-    if numpy is not None and "numpy.random" in sys.modules:
-        kinds += [numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator]
-        known.append(numpy.random.random.__self__)
-    return isinstance(value, tuple(kinds)) and not any(value is each for each in known)
+def try_to_look(dataset: Any) -> Reach | None:
+    """Return what is reached now; None, with a word in the log, if looking at it fails."""
+    try:
+        return Reach(dataset)
+    except Exception:
+        # The script's own objects may do anything.
+        log.info("what a dataset depends on cannot be looked at", exc_info=True)
+        return None
 
 
 def name_of_change(old: Reach, new: Reach) -> str:

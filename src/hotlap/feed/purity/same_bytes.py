@@ -7,11 +7,13 @@ def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Compare two tensors bit by bit (NaN equals itself), dtype and shape included."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    return torch.equal(_as_bytes(left), _as_bytes(right))
+    return torch.equal(as_bytes(left), as_bytes(right))
 
 
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().contiguous().reshape(-1)
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a dense tensor's numbers, uint8, shape (n,); a view where it can be."""
+    # Whether numbers are conjugated or negated may be noted on the tensor, beside its bytes.
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.stride(0) != 1:
         # One number of a strided tensor is contiguous, and cannot be viewed as bytes.
         flat = flat.clone(memory_format=torch.contiguous_format)

@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from hotlap.feed.purity.same_bytes import as_bytes
+
 _COLUMNS = 1024
 
 
@@ -11,10 +13,10 @@ def sum_of_tensor(tensor: torch.Tensor) -> int:
     """Return a sum that nearly every change in place moves, a swap of two values too."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
         return 0
-    octets = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    octets = octets.view(torch.uint8)
+    octets = as_bytes(tensor)
     words = octets[: octets.numel() // 8 * 8]
-    if words.data_ptr() % 8:
+    # Of nothing torch asks for the place as well, but says that it lies at 0.
+    if words.data_ptr() % 8 or words.storage_offset() % 8:
         words = words.clone()
     table = words.view(torch.int64)
     rest = octets[table.numel() * 8 :].tolist()

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from hotlap.compat import end_workers
 from hotlap.errors import RunError
 from hotlap.feed.memory.parcel import Parcels
-from hotlap.feed.purity.reach import Reach
+from hotlap.feed.purity.reach import Reach, try_to_look
 from hotlap.feed.readers.worker_signals import leave_signals_to_parent, starting_workers
 from hotlap.feed.samples.order import derive_seed
 from hotlap.feed.samples.reading import explain_collation_error
@@ -59,7 +59,7 @@ class WorkerProcesses:
         source = self.source
         # A worker cannot tell this process that a sample draws, so there each one is seeded.
         source.samples.draws = True
-        self._reach = Reach(source.dataset) if self.epochs is not None else None
+        self._reach = try_to_look(source.dataset) if self.epochs is not None else None
         is_plain = source.stages.is_empty
         read = source.samples if is_plain else Staged(source.stages)
         loader = DataLoader(
@@ -77,10 +77,11 @@ class WorkerProcesses:
 
     def _has_changed(self) -> bool:
         """True if the data set is not what the workers have, or nobody can tell."""
-        old, self._reach = self._reach, Reach(self.source.dataset)
-        if old is None or old.problem is not None or self._reach.problem is not None:
+        old, new = self._reach, try_to_look(self.source.dataset)
+        self._reach = new
+        if old is None or new is None or old.problem is not None or new.problem is not None:
             return True
-        return old.marks != self._reach.marks
+        return old.marks != new.marks
 
     def _stop(self) -> None:
         # A traceback that is kept holds the iterator, and so its processes.

@@ -13,7 +13,7 @@ import torch
 from hotlap.feed.memory.parcel import Parcels
 from hotlap.feed.purity.in_child import can_fork
 from hotlap.feed.purity.in_workers import asks_for_its_worker, changes_when_read
-from hotlap.feed.purity.reach import Reach
+from hotlap.feed.purity.reach import Reach, try_to_look
 
 
 class StandingWorkers:
@@ -80,11 +80,12 @@ def _marks_of(loader: Any) -> Any:
     """Return what stands for all that a worker's batches depend on, None if that is not known."""
     collate = loader.collate_fn
     collate = collate.collate if isinstance(collate, Parcels) else collate
-    looks = [Reach(loader.dataset), Reach(collate)]
-    if any(look.problem is not None for look in looks) or loader.worker_init_fn is not None:
+    looks = [try_to_look(loader.dataset), try_to_look(collate)]
+    marks = [look.marks for look in looks if look is not None and look.problem is None]
+    if len(marks) < len(looks) or loader.worker_init_fn is not None:
         return None
     settings = loader.num_workers, loader.prefetch_factor, loader.timeout, loader.pin_memory
-    return settings, id(loader.generator), [look.marks for look in looks]
+    return settings, id(loader.generator), marks
 
 
 def why_not_standing(loader: Any) -> str | None:

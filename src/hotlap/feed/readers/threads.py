@@ -15,7 +15,7 @@ import torch
 from hotlap import rng
 from hotlap.errors import RunError, UsageError
 from hotlap.feed.purity.reach import Reach
-from hotlap.feed.samples.reading import samples_equal
+from hotlap.feed.purity.same_samples import samples_equal
 from hotlap.feed.samples.transform import read_at
 
 _LOOKED_AT = 16
@@ -76,7 +76,11 @@ class ReaderThreads:
             return f"reading a sample draws from {drawn}, which threads share"
         read = self.pool.map(lambda position: read_at(self.dataset, position), wanted)
         for position, left, right in zip(wanted, expected, read, strict=True):
-            if not samples_equal(left, right, unknown=True):
+            try:
+                is_same = samples_equal(left, right, unknown=True)
+            except Exception as error:
+                return f"sample {position} cannot be compared ({type(error).__name__}: {error})"
+            if not is_same:
                 return (
                     f"sample {position} is different when several threads read: the dataset is not "
                     "thread-safe (does it share an open file?)"

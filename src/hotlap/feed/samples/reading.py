@@ -1,14 +1,12 @@
 """Reads samples from a dataset, several in one call where possible; collation errors."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from hotlap import rng
 from hotlap.errors import RunError, UsageError
-from hotlap.feed.purity.same_bytes import same_bytes
+from hotlap.feed.purity.same_samples import samples_equal
 
 log = logging.getLogger("hotlap")
 
@@ -36,6 +34,8 @@ class BatchedReader:
         """Batches that were read together."""
         self.refused: str | None = None
         """Why samples are read one by one."""
+        self._is_unknown = False
+        """True if that is because samples cannot be compared."""
 
     def look_again(self) -> None:
         """Read the next batch both ways."""
@@ -70,16 +70,11 @@ class BatchedReader:
             elif len(others) != len(samples):
                 self.refused = f"{name}.__getitems__ gave {len(others)} samples, not {len(samples)}"
             else:
-                pairs = zip(wanted, samples, others, strict=True)
-                wrong = [at for at, one, other in pairs if not samples_equal(one, other)]
-                if wrong:
-                    self.refused = (
-                        f"{name}.__getitems__ returned sample {wrong[0]} unlike `__getitem__`"
-                    )
+                self._compare_pairs(name, wanted, samples, others)
         rng.restore(states)
         if self.refused is None:
             return
-        if self.batches:
+        if self.batches and not self._is_unknown:
             raise RunError(
                 f"{self.refused}, after {self.batches} batches in which both agreed. Make "
                 "`__getitems__` return the same samples as `__getitem__`, or remove it from the "
@@ -87,38 +82,30 @@ class BatchedReader:
             )
         log.info("samples are read one by one: %s", self.refused)
 
+    def _compare_pairs(
+        self, name: str, wanted: Sequence[int], samples: list[Any], others: list[Any]
+    ) -> None:
+        for position, one, other in zip(wanted, samples, others, strict=True):
+            try:
+                is_same = samples_equal(one, other)
+            except Exception as error:
+                # That is no difference: what was read until now may stay.
+                self._is_unknown = True
+                self.refused = (
+                    f"sample {position} of {name} cannot be compared "
+                    f"({type(error).__name__}: {error})"
+                )
+                return
+            if not is_same:
+                self.refused = (
+                    f"{name}.__getitems__ returned sample {position} unlike `__getitem__`"
+                )
+                return
+
 
 def make_batched_reader(dataset: Any) -> BatchedReader | None:
     """Return what reads several samples of the data set in one call, None if it cannot."""
     return BatchedReader(dataset) if callable(getattr(dataset, "__getitems__", None)) else None
-
-
-def samples_equal(left: Any, right: Any, *, unknown: bool = False) -> bool:
-    """Compare two samples, bit by bit where they are made of tensors or arrays.
-
-    Args:
-        left: a sample.
-        right: another.
-        unknown: what to say of two objects of a class that cannot be compared.
-    """
-    if type(left) is not type(right):
-        return False
-    if isinstance(left, torch.Tensor):
-        return same_bytes(left, right)
-    if hasattr(left, "tobytes") and hasattr(left, "dtype"):
-        same_kind = left.dtype == right.dtype and left.shape == right.shape
-        return same_kind and left.tobytes() == right.tobytes()
-    if isinstance(left, Mapping):
-        equal_keys = list(left) == list(right)
-        return equal_keys and all(samples_equal(left[k], right[k], unknown=unknown) for k in left)
-    if isinstance(left, list | tuple):
-        pairs = zip(left, right, strict=False)
-        return len(left) == len(right) and all(
-            samples_equal(a, b, unknown=unknown) for a, b in pairs
-        )
-    if type(left).__eq__ is object.__eq__:
-        return unknown
-    return bool(left == right) or bool(left != left and right != right)
 
 
 def explain_collation_error(error: Exception) -> Exception:

@@ -160,11 +160,16 @@ class Source:
 
     def _split(self, order: torch.Tensor) -> list[Sequence[torch.Tensor]]:
         whole = order.split(self.batch) if len(order) else ()
-        if self.micro == self.batch:
+        if self._is_whole:
             return [(positions,) for positions in whole]
         if self.world == 1:
             return [positions.split(self.micro) for positions in whole]
         return [self.split_share(positions) for positions in whole]
+
+    @property
+    def _is_whole(self) -> bool:
+        """True if each step is one batch, of this process alone."""
+        return self.world == 1 and self.micro == self.batch
 
     def split_share(self, positions: torch.Tensor) -> Sequence[torch.Tensor]:
         """Return this rank's share of some samples of a step, in micro-batches."""
@@ -175,7 +180,7 @@ class Source:
     def _read_in_process(self, order: torch.Tensor) -> Iterator[list[tuple[int, Any]]]:
         read = self._reader()
         serve = getattr(read, "serve", None)
-        if serve is not None and self.micro == self.batch:
+        if serve is not None and self._is_whole:
             return self._serve_steps(serve, order)
         return self._read_steps(read, self._split(order))
 

@@ -1,7 +1,8 @@
 """The model is evaluated with gradients on.
 
 What it sees   forward passes in evaluation mode that build a graph for gradients, and that no
-               backward pass follows.
+               backward pass follows; not where the input requires a gradient, which may be asked
+               for with `torch.autograd.grad`.
 Why it matters the graph keeps all activations until the result is dropped: evaluation takes more
                memory and time than it needs. A result that is kept, as in a sum of losses, keeps
                the graphs of all batches.

@@ -11,6 +11,7 @@ Evidence       counts of the calls, and the learning rates. It costs no time.
 
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
+from hotlap.trace.learning import ScheduleFacts
 from hotlap.trace.schema import Trace
 
 _LEAST = 10
@@ -29,11 +30,13 @@ def nominate(trace: Trace) -> list[Nomination]:
     for schedule in trace.learning.schedules:
         if schedule.calls < 0.9 * steps or schedule.calls < _LEAST:
             continue
-        fits_epochs = schedule.period is not None and schedule.period <= max(epochs, 1)
-        # As it would be after one epoch, if it goes on as it did.
-        share = max(schedule.last_rate, 0.0) / (schedule.first_rate or 1.0)
-        later = share ** (per_epoch / schedule.calls) if share > 0 else 0.0
-        if not (fits_epochs or (schedule.period is None and later < _VANISHED)):
+        # One that is given a part of an epoch goes as far in an epoch as it should.
+        if schedule.advanced is not None and schedule.advanced < schedule.calls / 2:
+            continue
+        if not (
+            _is_in_epochs(schedule, epochs, per_epoch)
+            or (schedule.period is None and _vanishes(schedule, per_epoch))
+        ):
             continue
         period = "" if schedule.period is None else f" with a period of {schedule.period}"
         found.append(
@@ -46,6 +49,24 @@ def nominate(trace: Trace) -> list[Nomination]:
             )
         )
     return found
+
+
+def _is_in_epochs(schedule: ScheduleFacts, epochs: float, per_epoch: int) -> bool:
+    """Return whether a period is one of epochs, as far as that can be told."""
+    period = schedule.period
+    return period is not None and period <= max(epochs, 1) and period < per_epoch
+
+
+def _vanishes(schedule: ScheduleFacts, per_epoch: int) -> bool:
+    """Return whether the rate falls below a thousandth within one epoch."""
+    # A warm-up begins at 0.
+    if schedule.first_rate <= 0:
+        return False
+    if schedule.vanished is not None or schedule.calls >= per_epoch:
+        return schedule.vanished is not None and schedule.vanished <= per_epoch
+    # As it would be after one epoch, if it goes on as it did.
+    share = max(schedule.last_rate, 0.0) / schedule.first_rate
+    return share ** (per_epoch / schedule.calls) < _VANISHED
 
 
 RULE = Rule(name="schedule_per_batch", kind="mistake", nominate=nominate)

@@ -29,15 +29,22 @@ def nominate(trace: Trace) -> list[Nomination]:
         return []
     lines = training_lines(trace)
     pending: list[Event] = []
+    zeroed: list[Event] = []
     for event in trace.events:
         if event.kind == event_kinds.BACKWARD:
             pending.append(event)
+            # Within an epoch gradients are zeroed that were asked for something else.
+            zeroed = []
         elif event.kind in (event_kinds.OPTIMIZER_STEP, event_kinds.SCALER_UPDATE):
-            pending = []
+            pending, zeroed = [], []
         elif event.kind == event_kinds.ZERO_GRAD and pending:
-            return [_report(pending, usual, "are zeroed")]
-        elif event.kind == event_kinds.LOADER_BEGUN and event.where in lines and pending:
-            return [_report(pending, usual, "are zeroed, or go into the first step of the next")]
+            pending, zeroed = [], pending
+        elif event.kind == event_kinds.LOADER_BEGUN and event.where in lines:
+            if zeroed:
+                return [_report(zeroed, usual, "are zeroed")]
+            if pending:
+                fate = "are zeroed, or go into the first step of the next"
+                return [_report(pending, usual, fate)]
     if pending and trace.ended == "script":
         return [_report(pending, usual, "are lost at the end of the script")]
     return []

@@ -18,8 +18,17 @@ class Window:
         return sum(event.kind == kind for event in self.events)
 
     def backwards(self) -> list[Event]:
-        """Return the backward passes."""
-        return [event for event in self.events if event.kind == event_kinds.BACKWARD]
+        """Return the backward passes whose gradients the step uses: those since the last zeroing.
+
+        Earlier ones are asked for something else, as to find the worst input, or are kept apart.
+        """
+        found: list[Event] = []
+        for event in self.events:
+            if event.kind == event_kinds.BACKWARD:
+                found.append(event)
+            elif event.kind == event_kinds.ZERO_GRAD:
+                found.clear()
+        return found
 
 
 def split(events: Sequence[Event]) -> list[Window]:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -375,6 +376,13 @@ def test_evaluate_is_a_function_that_gives_a_dictionary_and_stands_alone() -> No
         evaluated(evaluate=print, metrics={"a": print})
     with pytest.raises(hotlap.UsageError, match="evaluate='loss' is not callable"):
         evaluated(evaluate="loss")
+
+
+def test_a_run_in_a_thread_of_its_own_keeps_its_samples() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(hotlap.train, make(), RESIDENT).result()
+    assert done.techniques[0]["state"] == "applied", done.techniques
+    assert same(weights(done), weights(hotlap.train(make(), RESIDENT)))
 
 
 def test_a_plan_may_name_techniques_from_outside() -> None:

@@ -15,7 +15,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from hotlap import compat
 from hotlap.attach import scaler_events
-from hotlap.attach.listener import State
+from hotlap.attach.listener import Listener, State
+from hotlap.attach.method_patches import patch_classes, tell_of_calls
 from hotlap.trace import event_kinds
 
 _FILES = {
@@ -33,16 +34,16 @@ second calls no other of them."""
 def patch() -> None:
     """Tell of what happens outside of the step itself, for rules about mistakes."""
     scaler_events.patch()
-    _tell(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
-    _tell(DistributedDataParallel, "__init__", event_kinds.WRAP)
-    _tell(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
-    _tell(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD)
+    tell_of_calls(DistributedSampler, "set_epoch", event_kinds.SET_EPOCH)
+    tell_of_calls(DistributedDataParallel, "__init__", event_kinds.WRAP)
+    tell_of_calls(torch.nn.Module, "train", event_kinds.TRAIN, otherwise=event_kinds.EVAL)
+    tell_of_calls(torch.nn.Module, "zero_grad", event_kinds.ZERO_GRAD)
     for holder in (torch.nn.Module, torch.optim.Optimizer, LRScheduler):
-        _tell(holder, "load_state_dict", event_kinds.LOAD_STATE_DICT)
+        tell_of_calls(holder, "load_state_dict", event_kinds.LOAD_STATE_DICT)
     for name, kind in _FILES.items():
         holder = compat.find_optional(name)
         if holder is not None:
-            _tell(holder, "__init__", kind)
+            tell_of_calls(holder, "__init__", kind)
     for name in _EMPTY:
         _tell_emptying(name)
     _tell_clipping()
@@ -112,45 +113,12 @@ def _tell_emptying(name: str) -> None:
     setattr(torch._C, name, tell_and_empty)
 
 
-def _tell(holder: Any, name: str, kind: str, *, otherwise: str | None = None) -> None:
-    """Tell of the outermost calls of a method.
-
-    Args:
-        holder: the class that defines it.
-        name: the method's.
-        kind: what is told.
-        otherwise: what is told instead where the method's argument is False.
-    """
-    original = getattr(holder, name)
-
-    @functools.wraps(original)
-    def tell_and_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        listener = State.listener
-        if listener is None or kind in State.happening or torch.compiler.is_compiling():
-            return original(self, *args, **kwargs)
-        State.happening.add(kind)
-        try:
-            is_false = otherwise is not None and not (*args, *kwargs.values(), True)[0]
-            listener.event_happens(otherwise if otherwise is not None and is_false else kind)
-            if kind == event_kinds.SCHEDULER_STEP:
-                listener.schedule_steps(self)
-            return original(self, *args, **kwargs)
-        finally:
-            State.happening.discard(kind)
-
-    setattr(holder, name, tell_and_call)
-
-
 def _patch_schedules() -> None:
     """Tell of the steps of schedules, also of classes that the script defines later.
 
     The one that a schedule takes when it is made is not the script's.
     """
-    kinds = [LRScheduler]
-    for kind in kinds:
-        kinds += [each for each in kind.__subclasses__() if each not in kinds]
-        if "step" in vars(kind):
-            _tell(kind, "step", event_kinds.SCHEDULER_STEP)
+    patch_classes(LRScheduler, {"step": _tell_steps})
     initial = compat.find_optional("LRScheduler._initial_step")
 
     def _initial_step(self: Any) -> None:
@@ -162,11 +130,12 @@ def _patch_schedules() -> None:
             if is_outermost:
                 State.happening.discard(event_kinds.SCHEDULER_STEP)
 
-    def __init_subclass__(cls: Any, **kwargs: Any) -> None:
-        super(LRScheduler, cls).__init_subclass__(**kwargs)
-        if "step" in vars(cls) and State.listener is not None:
-            _tell(cls, "step", event_kinds.SCHEDULER_STEP)
-
     if initial is not None:
         LRScheduler._initial_step = _initial_step
-    LRScheduler.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _tell_steps(kind: Any) -> None:
+    def tell_which(listener: Listener, schedule: Any) -> None:
+        listener.schedule_steps(schedule)
+
+    tell_of_calls(kind, "step", event_kinds.SCHEDULER_STEP, before=tell_which)

@@ -120,7 +120,7 @@ def apply(target: FeedTarget, options: Options) -> FeedTarget:
         )
         serve = _serve_samples if has_own_collate else _serve_rows
         target.fetchers.append(partial(serve, target))
-        parts = target.notes["resident_parts"] = ItemParts(limit)
+        parts = target.notes["resident_parts"] = ItemParts(limit, own_order=target.own_order)
         target.dropped.append(parts.drop)
     target.notes["resident"] = rows
     target.dropped.append(rows.drop)

@@ -20,7 +20,7 @@ from hotlap.feed.memory.item_calls import (
     items_made_by,
     key_of,
 )
-from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, home_thread, is_in_background
 from hotlap.feed.memory.one_thread import filling_threads
 from hotlap.feed.memory.place import HostPlace
 from hotlap.feed.memory.row_store import bytes_of_others, share_memory
@@ -54,13 +54,15 @@ class ItemParts:
     Args:
         max_bytes: hold no more than this together with all other data sets; what is beyond it is
             computed each time.
+        own_order: the samples are those of hotlap's own training.
     """
 
     place = HostPlace()
     in_workers = False  # True if a plain run computes them in worker processes.
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, *, own_order: bool = False) -> None:
         self._max_bytes = max_bytes
+        self._home = home_thread(own_order=own_order)
         self.refused: str | None = None
         self.is_on = True
         """False while samples are read as if nobody kept anything, see `Technique.live`."""
@@ -134,7 +136,7 @@ class ItemParts:
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return `read(indices)`, with the first parts of its samples from memory."""
-        if self.refused is None and is_in_background():
+        if self.refused is None and is_in_background(self._home):
             self._refuse(IN_BACKGROUND)
         if self.refused is not None or not self.is_on:
             return read(indices)
@@ -382,7 +384,7 @@ class ItemParts:
     def _verify(self, dataset: Any, held: Mapping[Any, tuple[Any, ...]]) -> None:
         """Make samples with and without what is held, under the same random states."""
         assert self._divided is not None and self._reach is not None
-        if is_in_background():
+        if is_in_background(self._home):
             self._refuse(IN_BACKGROUND)
             return
         index = find_other_sample(self._divided, dataset, held)

@@ -17,7 +17,7 @@ from hotlap.errors import DIFFERS
 from hotlap.feed.memory import rereading
 from hotlap.feed.memory.epoch_fetch import EpochFetch
 from hotlap.feed.memory.gather import BatchGatherer
-from hotlap.feed.memory.main_thread import IN_BACKGROUND, is_in_background
+from hotlap.feed.memory.main_thread import IN_BACKGROUND, home_thread, is_in_background
 from hotlap.feed.memory.one_thread import filling_threads
 from hotlap.feed.memory.place import HostPlace, Place
 from hotlap.feed.memory.row_store import RowStore
@@ -69,6 +69,7 @@ class ResidentRows:
         whole_samples: bool = False,
     ) -> None:
         self._own_order = own_order
+        self._home = home_thread(own_order=own_order)
         self.length = len(dataset)
         self._held: RowStore | SampleStore = (
             SampleStore(self.length, max_bytes)
@@ -166,7 +167,7 @@ class ResidentRows:
 
     def fetch(self, dataset: Any, read: Read, indices: Any) -> Any:
         """Return the collated batch of the sampler's `indices`."""
-        if self.refused is None and is_in_background():
+        if self.refused is None and is_in_background(self._home):
             self.refuse(IN_BACKGROUND)
         if self.refused is not None or not self.is_on:
             return read(indices)
@@ -391,7 +392,7 @@ class ResidentRows:
         return differs
 
     def _read_again(self, read: Read, index: torch.Tensor) -> str | None:
-        if is_in_background():
+        if is_in_background(self._home):
             self.refuse(IN_BACKGROUND)
             return None
         differs = rereading.find_difference(self._held, read, index)

@@ -121,9 +121,9 @@ class Retries:
                 built.step.executor.forget()
         except CannotRestore as error:
             raise RunError(
-                f"step {number} ran out of memory ({asked}), and cannot be repeated: {error}. "
-                "Resume from the last checkpoint with smaller micro-batches, as in --micro-batch "
-                f"{-(-samples // 2)}."
+                f"step {number} ran out of memory in micro-batches of {samples} ({asked}), and "
+                f"cannot be repeated: {error}. Resume from the last checkpoint with smaller "
+                f"micro-batches, as in --resume auto --micro-batch {-(-samples // 2)}."
             ) from error
         # Frames in cycles hold activations.
         gc.collect()

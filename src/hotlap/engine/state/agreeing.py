@@ -47,8 +47,9 @@ def agree_on_parts(
         layout = layout_of([each[3] for each in said])
     except ValueError as error:
         raise RunError(
-            f"the ranks' parts of step {step} cannot be saved: {error}. Report this as a bug, with "
-            "the plan of the run."
+            f"the ranks' parts of step {step} cannot be saved: {error}. Report this as a bug of "
+            "hotlap, with the run's plan; to go on, resume from the last checkpoint, as in "
+            "--resume auto."
         ) from error
     scalars: dict[str, Any] = {}
     for each in said:

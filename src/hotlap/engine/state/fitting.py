@@ -77,8 +77,8 @@ def _wrong_weights(built: BuiltRun, weights: Mapping[str, torch.Tensor]) -> str 
         wanted = trained.get(id(own), own).dtype
         if weights[name].dtype != wanted:
             return (
-                f"the weight '{name}' has dtype {weights[name].dtype}. Expected: {wanted}, as in "
-                "the model"
+                f"the weight '{name}' has dtype {weights[name].dtype}, but {wanted} in the "
+                f"recipe's model (if you changed the model, use {weights[name].dtype} again)"
             )
     broken = not_finite(weights, trained_names(built))
     return None if broken is None else f"the weight '{broken}' contains NaN or infinity"

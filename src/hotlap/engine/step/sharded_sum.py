@@ -72,11 +72,12 @@ class ShardedSum(RankSum):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            half = -(-max((samples for samples, _ in micros), default=2) // 2)
+            samples = max((samples for samples, _ in micros), default=2)
             raise RunError(
-                f"step {self.number} ran out of memory on rank {self._reduce.rank} ({error}), and "
-                "with `sharding` it cannot be repeated in smaller micro-batches. Resume from the "
-                f"last checkpoint with smaller micro-batches, as in --micro-batch {half}."
+                f"step {self.number} ran out of memory on rank {self._reduce.rank} in "
+                f"micro-batches of {samples} ({error}), and with `sharding` it cannot be repeated "
+                "in smaller ones. Resume from the last checkpoint with smaller micro-batches, as "
+                f"in --resume auto --micro-batch {-(-samples // 2)}."
             ) from error
         self._sharding.updates += 1
         return share, count, ""

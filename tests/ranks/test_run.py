@@ -26,13 +26,11 @@ MODEL_PLAN = Plan({"channels_last": {}, "optimizer": {"implementation": "fused"}
 
 def plainly(*args: str) -> subprocess.CompletedProcess[str]:
     """Run a script without hotlap, which keeps gloo's threads from aborting it at its end."""
-    for _ in range(5):
-        ended = subprocess.run(
-            [sys.executable, *args], capture_output=True, text=True, timeout=240, check=False
-        )
-        if "terminate called without an active exception" not in ended.stderr:
-            break
-    return ended
+    ended = subprocess.run(
+        [sys.executable, *args], capture_output=True, text=True, timeout=240, check=False
+    )
+    is_aborted = "terminate called without an active exception" in ended.stderr
+    return plainly(*args) if is_aborted else ended
 
 
 def plain_torchrun(*args: str) -> subprocess.CompletedProcess[str]:

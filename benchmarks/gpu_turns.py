@@ -115,6 +115,7 @@ class Way:
     ) -> None:
         self.name, self.sizes, self.around = name, sizes, around or nullcontext
         before = _held(sizes.device)
+        self._before = memory(sizes)
         begin = time.perf_counter()
         with self.around():
             self._steps = make()
@@ -169,10 +170,14 @@ class Way:
             "set_up_s": round(self.set_up_s, 2),
             "host_ms": self.host_ms(),
             "peak_bytes": self.peak_bytes,
-            **memory(self.sizes),
+            **self.memory(),
             **seen,
             "techniques": self.states(),
         }
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes that were taken since it was made: other ways may hold theirs."""
+        return {name: held - self._before[name] for name, held in memory(self.sizes).items()}
 
     def states(self) -> str:
         rows = self._steps.proofs() if isinstance(self._steps, Engine) else []

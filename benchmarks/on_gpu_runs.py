@@ -16,12 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -41,6 +43,7 @@ from benchmarks.on_gpu import decoder, mlp
 from hotlap.checkpoint.write import content_of
 from hotlap.device.accelerator import Cuda, device_of
 from hotlap.engine.build import BuiltRun, build
+from hotlap.engine.memory.limit import Limit, enforce
 from hotlap.engine.state.content import capture
 from hotlap.engine.state.position import Position
 from hotlap.engine.steps import steps_of
@@ -55,7 +58,8 @@ _STEPS = 24
 
 
 def waits(sizes: Sizes) -> None:
-    """How often a step makes the host wait for the device, and where, by torch's own count."""
+    """How often a step makes the host wait for the device, and where: for a value that it reads, by
+    torch's own count, and for an event. How long it waits neither of them says."""
     plain, scheduled = mlp(sizes), replace(mlp(sizes), schedule=warmup_cosine(total=10**6))
     clipped = replace(plain, clip_norm=1.0)
     ways: dict[str, tuple[hotlap.Task, dict[str, Any]]] = {
@@ -78,13 +82,38 @@ def _waits(name: str, task: hotlap.Task, plan: dict[str, Any], sizes: Sizes) -> 
     # Into the second epoch: rows and their order are there.
     engine(2 * (task.steps_per_epoch or 0) + 3 if sizes.is_small else 1200)
     hardware = engine.built.hardware
-    watched = hardware.host_reads() if isinstance(hardware, Cuda) else contextlib.nullcontext([])
-    with watched as reads:
+    reads, waits = list[str](), list[str]()
+    if isinstance(hardware, Cuda):
+        with hardware.host_reads() as reads, _event_waits(hardware) as waits:
+            engine(steps)
+    else:
         engine(steps)
-    places = Counter(place.removeprefix(f"{ROOT}/") for place in reads)
-    sizes.rows.add(way=name, waits_per_step=len(reads) / steps, places=dict(places.most_common(6)))
+    places = Counter(place.removeprefix(f"{ROOT}/") for place in reads + waits)
+    sizes.rows.add(
+        way=name,
+        reads_per_step=len(reads) / steps,
+        event_waits_per_step=len(waits) / steps,
+        places=dict(places.most_common(6)),
+    )
     engine.end()
     forget()
+
+
+@contextlib.contextmanager
+def _event_waits(hardware: Cuda) -> Iterator[list[str]]:
+    """Collect `file:line` of every place in the block where this thread waits for an event: of
+    these torch's debug mode says nothing."""
+    found, wait, mine = list[str](), type(hardware).wait_on_host, threading.get_ident()
+
+    def noted(device: Cuda, event: Any) -> None:
+        # The thread of `pinned` waits for its own copies, which no step does.
+        if threading.get_ident() == mine:
+            caller = sys._getframe(1)
+            found.append(f"{caller.f_code.co_filename}:{caller.f_lineno}")
+        wait(device, event)
+
+    with patch.object(type(hardware), "wait_on_host", noted):
+        yield found
 
 
 def predicted(sizes: Sizes) -> None:
@@ -127,23 +156,19 @@ def too_large(sizes: Sizes) -> None:
     if not sizes.is_cuda:
         sizes.rows.add(way="half of a step", skipped="there is no device to fill")
         return
-    name = sizes.device.name
+    hardware = sizes.device
     way = Way("a whole step", lambda: Engine(_lasting(task), FUSED, sizes), sizes)
     needed = way.peak_bytes
     way.end()
     forget()
-    total = torch.cuda.get_device_properties(name).total_memory
     for share in (0.7, 0.1):
-        room = torch.cuda.memory_reserved(name) + int(share * needed)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, room / total), name)
-        try:
+        room = torch.cuda.memory_reserved(hardware.name) + int(share * needed)
+        with enforce(Limit(hardware, room)):
             done = attempted(
                 f"in {share:g} of what it needs",
-                lambda: hotlap.train(task, Plan(FUSED), device=name),
+                lambda: hotlap.train(task, Plan(FUSED), device=hardware.name),
                 sizes,
             )
-        finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, name)
         if done is not None:
             retries = [[each.step, each.samples, each.then] for each in done.retries]
             sizes.rows.add(way=f"in {share:g} of what it needs", retries=retries, steps=done.steps)

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -10,10 +11,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hotlap.device.accelerator import Cuda
+from hotlap.device.capture import noted_host_draws, noted_host_reads
 
 GARBAGE = 0xA5
 """What memory holds before it is written."""
@@ -115,6 +118,10 @@ class FakeCuda(Cuda):
         self._here = threading.local()
         self._pinned: list[torch.Tensor] = []
 
+    @property
+    def number(self) -> int:
+        return self._number
+
     @contextlib.contextmanager
     def current(self) -> Iterator[None]:
         before, self._here.number = getattr(self._here, "number", 0), self._number
@@ -199,11 +206,11 @@ class FakeCuda(Cuda):
         self.slow_copies += 1
         return tensor.clone()
 
-    def copy(self, target: Any, source: Any) -> None:
-        is_fast = self._is_pinned(target) or self._is_pinned(source)
-        self.slow_copies += not is_fast
+    def copy(self, target: Any, source: Any, *, waits: bool = False) -> None:
+        is_fast = self.is_pinned(target) or self.is_pinned(source)
+        self.slow_copies += not is_fast or waits
         stream = getattr(self._here, "stream", None)
-        if stream is None:
+        if stream is None or waits:
             target.copy_(source)
             return
         # The device keeps nothing alive; pinned memory is that of a buffer which is.
@@ -216,7 +223,7 @@ class FakeCuda(Cuda):
 
         stream.queue.append(copy_late)
 
-    def _is_pinned(self, tensor: torch.Tensor) -> bool:
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.numel() == 0 or any(
             0 <= tensor.data_ptr() - held.data_ptr() < held.numel() for held in self._pinned
         )
@@ -238,9 +245,36 @@ class FakeCuda(Cuda):
 
     @contextlib.contextmanager
     def host_reads(self) -> Iterator[list[str]]:
-        found: list[str] = []
-        yield found
+        with (
+            patch("torch.cuda.get_sync_debug_mode", lambda: 0),
+            patch("torch.cuda.set_sync_debug_mode", lambda mode: None),
+            noted_host_reads() as found,
+            _Reads(),
+        ):
+            yield found
         found.extend(self._reads)
+
+    @contextlib.contextmanager
+    def host_draws(self) -> Iterator[list[str]]:
+        # Here torch's generator of the CPU is the device's, too.
+        with noted_host_draws() as drawn:
+            yield (found := list[str]())
+        found.extend(name for name in drawn if not name.startswith("torch"))
+
+
+class _Reads(TorchFunctionMode):
+    """Says where the host reads a tensor, all of which are on the device, as torch's mode does."""
+
+    _READING = (
+        *(torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.equal),
+        *(torch.Tensor.__bool__, torch.Tensor.__float__, torch.Tensor.__int__),
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        if func in self._READING:
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+        return func(*args, **(kwargs or {}))
 
 
 class _Capture(TorchDispatchMode):

@@ -40,6 +40,11 @@ def map_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
+def copy_of(value: Any) -> Any:
+    """Return a nested batch with copies of its tensors, for someone who may write into it."""
+    return map_tensors(value, torch.clone)
+
+
 def leaves(value: Any) -> Iterator[Any]:
     """Give what a nested batch holds that is no container: tensors, and anything else."""
     if isinstance(value, Mapping):

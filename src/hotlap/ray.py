@@ -71,7 +71,7 @@ def _train(
     import torch
 
     from hotlap.engine.train import train
-    from hotlap.recipe import load
+    from hotlap.recipe import as_command_line, load
 
     tune = importlib.import_module("ray.tune")
     cpus = os.environ.get("OMP_NUM_THREADS")
@@ -88,19 +88,30 @@ def _train(
     given = tune.get_checkpoint()
     if given is not None and not run.exists():
         with given.as_directory() as kept:
-            shutil.copytree(kept, run, ignore=shutil.ignore_patterns("LOCK"))
+            _copy(Path(kept), run)
 
     def saved(epoch: Any, _: Path) -> None:
         measured = {"train_loss": epoch.loss, "loss": epoch.loss, **epoch.held_out}
         rest = {k: v for k, v in asdict(epoch).items() if k not in ("loss", "held_out")}
         tune.report({**rest, **measured}, checkpoint=tune.Checkpoint.from_directory(str(run)))
 
-    train(
-        load(recipe).task([*arguments, *words_of(config)]),
-        None if techniques is None else Plan(techniques),
-        device=device,
-        run_dir=run,
-        resume="auto",
-        keep=1,
-        saved=saved,
-    )
+    words = [*arguments, *words_of(config)]
+    with as_command_line(recipe, words):
+        train(
+            load(recipe).task(words),
+            None if techniques is None else Plan(techniques),
+            device=device,
+            run_dir=run,
+            resume="auto",
+            keep=1,
+            saved=saved,
+        )
+
+
+def _copy(kept: Path, run: Path) -> None:
+    """Copy the folder of a run: all of it is there, or none, if this process ends meanwhile."""
+    partial = run.with_name(f"{run.name}.partial")
+    if partial.exists():
+        shutil.rmtree(partial)
+    shutil.copytree(kept, partial, ignore=shutil.ignore_patterns("LOCK"))
+    os.replace(partial, run)

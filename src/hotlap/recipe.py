@@ -10,13 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_args, get_type_hints
+from types import ModuleType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hotlap.errors import HotlapError, MissingFile, UnknownName, UsageError, unknown_name
 from hotlap.task import Task
+from hotlap.usercode import is_hotlaps
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Recipe:
         try:
             made = self.function(*bound.args, **bound.kwargs)
         except SystemExit as error:
+            if is_of_signal(error):
+                raise
             raise UsageError(_exit_message(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
@@ -89,9 +91,14 @@ class Recipe:
         """Return what a command line binds the parameters of a function like the recipe's to."""
         from cyclopts import App, CycloptsError, UnknownOptionError
 
-        self._check_whole_numbers(arguments)
+        self._check_annotations()
         app = App(
-            name=self.path.name, help_flags=[], version_flags=[], result_action="return_value"
+            name=self.path.name,
+            help_flags=[],
+            version_flags=[],
+            result_action="return_value",
+            # It sees what was given before that is converted.
+            config=_refuse_fractions,
         )
         app.default(function)
         try:
@@ -111,26 +118,66 @@ class Recipe:
     def _options(self) -> list[str]:
         return [f"--{name.replace('_', '-')}" for name in self.parameters()]
 
-    def _check_whole_numbers(self, arguments: Sequence[str]) -> None:
-        """Refuse `--epochs 2.7`, which the parser would round."""
+    def _check_annotations(self) -> None:
+        """Refuse an annotation that names nothing."""
         try:
-            hints = get_type_hints(self.function)
+            get_type_hints(self.function)
         except NameError as error:
             raise UsageError(
                 f"an annotation of {self.function.__name__}() in '{self.path}' cannot be resolved: "
                 f"{error}. Import the type, or remove the annotation."
             ) from error
-        whole = {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _rounds(hint)}
-        given = " ".join(arguments).replace("=", " ").split()
-        for name, value in pairwise(given):
-            if name.replace("_", "-") in whole and _has_fraction(value):
-                raise UsageError(f"{name} {value} is not allowed. Expected: an integer.")
 
 
-def _rounds(hint: Any) -> bool:
-    """True if the parser, which takes the first type that fits, rounds a number for that hint."""
-    numbers = [kind for kind in get_args(hint) or (hint,) if kind in (int, float)]
-    return numbers[:1] == [int]
+def _refuse_fractions(app: Any, commands: Any, arguments: Any) -> None:
+    """Refuse `--epochs 2.7`, which the parser would round; it calls this with all that was given.
+
+    Seen are positional values and fields of dataclasses too, and parameters without a type, for
+    which the parser takes that of the default.
+    """
+    del app, commands
+    for argument in arguments:
+        for place, token in enumerate(argument.tokens):
+            if not _rounds(argument.hint, place) or not _has_fraction(token.value):
+                continue
+            keyword = token.keyword or ""
+            name = keyword if keyword.startswith("--") else argument.name
+            raise UsageError(
+                f"{name} {token.value} is not allowed. Expected: an integer"
+                f"{_why_an_integer(argument.field_info)}."
+            )
+
+
+def _why_an_integer(field: Any) -> str:
+    """Return why the parser takes a parameter without a type for an integer, empty with one."""
+    if field.annotation is not inspect.Parameter.empty:
+        return ""
+    return (
+        f", like its default {field.default!r}, as it has no type. Write `{field.name}: float = "
+        f"{field.default!r}` in task() if it may have a fraction"
+    )
+
+
+def _rounds(hint: Any, place: int = 0) -> bool:
+    """True if the parser, which takes the first type that fits, rounds a number for that hint.
+
+    Args:
+        hint: of a parameter.
+        place: of the number, among all that the parameter was given.
+    """
+    if hint is int:
+        return True
+    origin, parts = get_origin(hint), [part for part in get_args(hint) if part is not Ellipsis]
+    if origin in (Union, UnionType):
+        # What takes a fraction as it is, before or behind what rounds it.
+        fitting = [part for part in parts if part in (float, str) or _rounds(part, place)]
+        return bool(fitting) and fitting[0] not in (float, str)
+    if not parts:
+        return False
+    if origin is tuple:
+        return _rounds(parts[place % len(parts)])
+    # Of a dict the values.
+    return _rounds(parts[0 if origin is Annotated else -1], place)
 
 
 def _has_fraction(text: str) -> bool:
@@ -154,6 +201,11 @@ def as_command_line(path: str | Path, arguments: Sequence[str]) -> Iterator[None
         yield
     finally:
         sys.argv = before
+
+
+def is_of_signal(error: SystemExit) -> bool:
+    """True if hotlap's own handler of a signal has raised it, wherever the signal has struck."""
+    return is_hotlaps(traceback.extract_tb(error.__traceback__)[-1].filename)
 
 
 def _exit_message(path: Path, error: SystemExit, when: str) -> str:
@@ -238,6 +290,8 @@ def _import_recipe(path: Path) -> ModuleType:
     except HotlapError:
         raise
     except SystemExit as error:
+        if is_of_signal(error):
+            raise
         raise UsageError(_exit_message(path, error, "while it was imported")) from error
     except Exception as error:
         raise UsageError(

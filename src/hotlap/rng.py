@@ -14,6 +14,8 @@ import torch
 
 _OTHER_SEED = 0x5EED
 _CUDA = "cuda."
+_OTHERS = ("xpu", "mps")
+"""Kinds of accelerators beside CUDA."""
 
 
 def global_random_states() -> tuple[Any, Any, torch.Tensor]:
@@ -117,6 +119,38 @@ def other_random_states() -> Iterator[None]:
         restore(states)
 
 
+def other_accelerators() -> dict[str, Any]:
+    """Return torch's modules of the accelerators beside CUDA that may be drawn from, by kind."""
+    found: dict[str, Any] = {}
+    for kind in _OTHERS:
+        module = getattr(torch, kind)
+        # What nobody has begun to use is not begun for this.
+        is_begun = getattr(module, "is_initialized", module.is_available)
+        if is_begun():
+            found[kind] = module
+    return found
+
+
+def device_states(modules: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the states of the generators of such accelerators, by kind and number: `xpu.0`."""
+    states: dict[str, torch.Tensor] = {}
+    for kind, module in modules.items():
+        # `mps` is one device.
+        several = getattr(module, "get_rng_state_all", None)
+        found = [module.get_rng_state()] if several is None else several()
+        states |= {f"{kind}.{number}": state for number, state in enumerate(found)}
+    return states
+
+
+def set_device_states(states: Mapping[str, torch.Tensor]) -> None:
+    """Put the generators of `device_states` back, those of devices that are there."""
+    for kind, module in other_accelerators().items():
+        for number in range(module.device_count()):
+            state = states.get(f"{kind}.{number}")
+            if state is not None:
+                module.set_rng_state(state, f"{kind}:{number}")
+
+
 def rng_states() -> dict[str, torch.Tensor]:
     """Return what `set_rng_states` takes to draw the same numbers again."""
     import numpy
@@ -134,7 +168,7 @@ def rng_states() -> dict[str, torch.Tensor]:
     if torch.cuda.is_initialized():
         for number, state in enumerate(torch.cuda.get_rng_state_all()):
             states[f"{_CUDA}{number}"] = state
-    return states
+    return states | device_states(other_accelerators())
 
 
 def set_rng_states(states: Mapping[str, torch.Tensor]) -> None:
@@ -151,3 +185,4 @@ def set_rng_states(states: Mapping[str, torch.Tensor]) -> None:
     for name, state in states.items():
         if name.startswith(_CUDA):
             torch.cuda.set_rng_state(state, int(name.removeprefix(_CUDA)))
+    set_device_states(states)

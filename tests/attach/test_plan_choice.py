@@ -142,6 +142,9 @@ def test_the_tuned_plan_lies_beside_its_script_and_each_has_its_own(tmp_path: Pa
         (Script(path="/elsewhere/my.train.py", cwd=there), "/elsewhere/my.train.plan.toml"),
         (Script(module="package.train", cwd=there), "package.train.plan.toml"),
         (RecipeRun(path="recipe.py", cwd=there), "recipe.plan.toml"),
+        (Script(path="package", cwd=there), "package.plan.toml"),
+        (Script(path=".", cwd=there), f"{tmp_path.name}.plan.toml"),
+        (Script(path="sub/../..", cwd=there), f"{tmp_path.parent.name}.plan.toml"),
     ):
         assert plan_path(script) == tmp_path / name
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from hotlap.attach.apply import PlanInProcess
@@ -26,6 +27,7 @@ from hotlap.trial import digest
 from hotlap.trial.comparing import compare_gradients, compare_updates
 from hotlap.trial.protocol import Config
 from hotlap.trial.repeat_in_dtype import repeat_in_dtype
+from hotlap.trial.step_files import write_step
 
 
 def draw_everywhere() -> list[float]:
@@ -102,6 +104,26 @@ def test_a_step_with_batches_of_both_kinds_is_not_kept(tmp_path: Path) -> None:
     at_own_places.batch(3, torch.ones(2), [])
     at_own_places.mark_step_boundary(4)
     assert at_own_places.written
+
+
+def test_a_step_in_a_format_that_no_file_has_is_not_kept(tmp_path: Path) -> None:
+    for dtype, reason in (
+        (torch.complex64, ""),
+        (torch.complex128, "a tensor has a format that cannot be kept: complex128"),
+    ):
+        sampler = StepSampler({"samples": [0, 1], "folder": str(tmp_path)})
+        sampler.batch(0, torch.ones(2, dtype=dtype), [])
+        sampler._updates.append({"optimizer": 0, "update": 0})
+        sampler.finish()
+        assert (sampler.reason, len(sampler.written)) == (reason, int(not reason))
+        # The script goes on.
+        sampler.batch(1, torch.ones(2), [])
+        assert bool(sampler.wanted) is not bool(reason)
+
+
+def test_a_full_disk_is_not_a_format(tmp_path: Path) -> None:
+    with pytest.raises(SafetensorError):
+        write_step({"x": torch.ones(2)}, tmp_path / "missing" / "step.safetensors", {})
 
 
 @pytest.mark.filterwarnings("ignore:Sparse .* support is in beta:UserWarning")

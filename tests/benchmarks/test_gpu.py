@@ -1,10 +1,13 @@
 """What is measured on a GPU is a list of parts with prices; nothing that was measured is lost."""
 
+import inspect
 import json
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,15 @@ import psutil
 import pytest
 import torch
 
-from benchmarks import on_gpu_suite
+from benchmarks import gpu_turns, on_gpu_runs, on_gpu_suite
 from benchmarks.gpu import HOLDS, ROWS, Part, done, parts, run
 from benchmarks.gpu_rows import Rows, read
-from benchmarks.gpu_turns import Sizes
-from benchmarks.on_gpu import HERE, PARTS
+from benchmarks.gpu_turns import Sizes, Way
+from benchmarks.on_gpu import HERE, PARTS, mlp
 from hotlap.device.accelerator import Device
 from hotlap.host.facts import Host
+from hotlap.schedules import warmup_cosine
+from tests.fake_device import FakeCuda
 
 HOST = Host(cpu="x", cores=2)
 
@@ -189,6 +194,45 @@ def test_tests_that_ran_are_counted_and_none_is_a_failure(
     counts: list[dict[str, Any]] = [row for row in read(tmp_path / ROWS) if "ran" in row]
     told = [(row["which"], row["ran"], row["failures"], row["not_collected"]) for row in counts]
     assert told == [("junit", 2, 1, 1), ("junit-warnings", 1, 0, 0)]
+
+
+def test_memory_of_a_way_is_without_that_of_the_ways_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = {"allocated_bytes": 5, "driver_used_bytes": 900}
+    monkeypatch.setattr(gpu_turns, "memory", lambda sizes: dict(held))
+
+    def make(size: int) -> Any:
+        held["allocated_bytes"] += size
+        held["driver_used_bytes"] += 2 * size
+        return lambda steps: None
+
+    ways = [Way(f"{size}", lambda s=size: make(s), sizes(tmp_path / ROWS)) for size in (100, 30)]
+    assert ways[1].memory() == {"allocated_bytes": 30, "driver_used_bytes": 60}
+    assert ways[1].described()["allocated_bytes"] == 30
+
+
+def test_a_wait_for_an_event_is_counted_where_it_is_a_steps() -> None:
+    device = FakeCuda()
+    with on_gpu_runs._event_waits(device) as waits, ThreadPoolExecutor(1) as feed:
+        line = inspect.currentframe().f_lineno + 1  # pyright: ignore
+        device.wait_on_host(device.mark())
+        feed.submit(device.wait_on_host, device.mark()).result()
+    device.wait_on_host(device.mark())
+    assert waits == [f"{__file__}:{line}"]
+
+
+def test_steps_that_are_decided_late_wait_for_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: FakeCuda())
+    monkeypatch.setattr(on_gpu_runs, "forget", lambda: None)
+    given = sizes(tmp_path / ROWS)
+    task = replace(mlp(given), schedule=warmup_cosine(total=10**6))
+    on_gpu_runs._waits("scheduled", task, {}, given)
+    (row,) = read(tmp_path / ROWS)
+    assert row["event_waits_per_step"] >= 1
+    assert any("async_decision" in place for place in row["places"])
 
 
 def test_the_files_that_hold_gpu_tests_are_found() -> None:

@@ -10,7 +10,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hotlap.checkpoint.foreign import SUFFIXES, fit_to_model, is_foreign, read_foreign
+from hotlap.checkpoint.foreign import (
+    SUFFIXES,
+    by_plain_name,
+    fit_to_model,
+    is_foreign,
+    read_foreign,
+)
 from hotlap.errors import CheckpointCorrupt, MissingFile, UsageError
 
 WANTED = {"first.weight": torch.arange(6.0).view(2, 3), "second.bias": torch.tensor([0.1, -0.0])}
@@ -121,6 +127,32 @@ def test_a_file_that_is_cut_anywhere_is_refused_by_its_name(suffix: str, tmp_pat
 def test_weights_are_given_under_the_models_own_names(front: str) -> None:
     given = {front + name: tensor for name, tensor in WANTED.items()}
     assert same(fit_to_model(given, WANTED, SOME), WANTED)
+
+
+@pytest.mark.parametrize("front", ["", "module.", "net."])
+@pytest.mark.parametrize("place", ["_orig_mod.{}", "a._orig_mod.{}"])
+def test_names_that_the_recipes_own_model_has_from_torch_compile_are_kept(
+    front: str, place: str, tmp_path: Path
+) -> None:
+    """The model is what `torch.compile(Net())` returns, or has a part that is compiled."""
+    wanted = {place.format(name): tensor for name, tensor in WANTED.items()}
+    torch.save({front + name: tensor for name, tensor in wanted.items()}, tmp_path / "x.pt")
+    assert same(fit_to_model(read_foreign(tmp_path / "x.pt"), wanted, SOME), wanted)
+    # As a checkpoint of hotlap holds them, and as a file of the plain model does.
+    assert same(fit_to_model(wanted, wanted, SOME), wanted)
+    plain = {name.replace("_orig_mod.", ""): tensor for name, tensor in wanted.items()}
+    assert same(fit_to_model(plain, wanted, SOME), wanted)
+    del plain[min(plain)]
+    with pytest.raises(UsageError, match=rf"missing keys: {min(wanted)}\. Use"):
+        fit_to_model(plain, wanted, SOME)
+
+
+def test_names_of_the_model_that_would_become_one_are_kept_apart() -> None:
+    wanted = {"a._orig_mod.b": torch.zeros(1), "a.b": torch.ones(1)}
+    assert same(fit_to_model(wanted, wanted, SOME), wanted)
+    assert by_plain_name(wanted) == {name: name for name in wanted}
+    with pytest.raises(UsageError, match=r"unexpected keys: a\.b\. Use"):
+        fit_to_model(wanted, {"a._orig_mod.b": torch.zeros(1)}, SOME)
 
 
 def test_a_name_that_is_the_models_own_is_not_taken_for_a_wrappers() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hotlap.cli.command import Command, read_plain
+from hotlap.cli.command import Command, check_values, read_plain
 from hotlap.cli.parser import read
 from hotlap.cli.run import COMMAND
 from hotlap.cli.tune import COMMAND as TUNE
@@ -81,3 +81,10 @@ def test_run_does_not_import_what_it_does_not_need(option: str, is_imported: boo
     )
     assert ("cyclopts" in done.stdout) == is_imported, done.stdout + done.stderr
     assert "torch" not in done.stdout
+
+
+def test_a_space_may_have_any_number_of_values_and_a_file_name_may_not() -> None:
+    space = f"lr=choice({','.join(f'{n}e-4' for n in range(100))})"
+    check_values([f"--space={space}"])
+    with pytest.raises(UsageError, match="a file name of 300 bytes"):
+        check_values(["--page=" + "x" * 300])

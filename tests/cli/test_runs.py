@@ -2,7 +2,9 @@
 
 import json
 import math
+import weakref
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from hotlap import cli
 from hotlap.errors import UsageError
+from hotlap.track import runs
 from hotlap.track.kept_documents import check_findings, is_trained, keep_finding
 from hotlap.track.metrics_file import METRICS
 from hotlap.track.records import EPOCH, EVALUATION, STEP, SYSTEM, Record
@@ -91,6 +94,109 @@ def test_two_runs_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["runs", "compare", "runs/1", "runs/2"]) == 0
     shown = capsys.readouterr().out
     assert "parameters.lr" in shown and "host: the same" in shown and "+0" in shown
+
+
+@pytest.mark.usefixtures("two")
+def test_a_run_that_cannot_be_read_is_listed_as_such_and_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root may read everything: what others are refused is refused by hand."""
+    run(tmp_path / "runs/3", 1.0)
+    run(tmp_path / "runs/closed/4", 1.0)
+    is_file, read = Path.is_file, runs.read_records
+    given: list[weakref.ref[runs.Run]] = []
+
+    def look(path: Path) -> bool:
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_file(path)
+
+    def read_one(path: Path) -> Any:
+        if path.parent.name == "2":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path)
+
+    def read_run(folder: Path) -> runs.Run:
+        # The records of a run are gone before the next ones are read.
+        assert all(each() is None for each in given)
+        found = runs.read_run(folder)
+        given.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(Path, "is_file", look)
+    monkeypatch.setattr(runs, "read_records", read_one)
+    monkeypatch.setattr("hotlap.track.comparing.read_run", read_run)
+    assert cli.main(["runs", "runs"]) == 0
+    _, first, second, third = capsys.readouterr().out.splitlines()
+    assert "finished" in first and "finished" in third
+    assert second.split()[:2] == ["2", "unreadable"]
+    assert second.rstrip().endswith("it cannot be read: Permission denied")
+    assert cli.main(["runs", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["state"] for row in rows] == ["finished", "unreadable", "finished"]
+    assert rows[0].keys() == rows[1].keys()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert cli.main(["runs", "runs"]) == 2
+    assert "folder 'runs' cannot be read: no permission" in capsys.readouterr().err
+
+
+def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """Return what the comparison of runs 1 and 2 says of each part, and what its page says."""
+    folders = [str(tmp_path / name) for name in "12"]
+    assert cli.main(["runs", "compare", *folders]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if ": " in line][2:]
+    page = tmp_path / "page.html"
+    assert cli.main(["report", *folders, "--page", str(page)]) == 0
+    capsys.readouterr()
+    return lines, " ".join(page.read_text().split())
+
+
+def test_what_is_not_known_of_two_runs_is_not_called_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "12":
+        run(tmp_path / name, 1.0, plan={}, versions={"torch": "2.13.0"})
+    same, page = compared(tmp_path, capsys)
+    assert same == [
+        "task (what is learned): the same",
+        "plan (how it is executed): the same",
+        "host: the same",
+        "versions: the same",
+        "code: the same",
+    ]
+    assert "Task, plan, host, versions, code: the same." in page
+    assert "Their files name no difference. The last" in page
+    dirty = "same commit, both with uncommitted changes"
+    for code, words in (
+        ({**CODE, "dirty": True}, dirty),
+        ({}, "not known"),
+        ({"folder": "/new", "commit": None, "dirty": True}, "not known"),
+    ):
+        for name in "12":
+            info = RunInfo.read(tmp_path / name)
+            assert info is not None
+            replace(info, code=code).write(tmp_path / name)
+        lines, page = compared(tmp_path, capsys)
+        assert lines == [*same[:4], f"code: {words}"]
+        assert "<p>Task, plan, host, versions: the same.</p>" in page
+        assert f"<p>Code: {words}.</p>" in page
+        assert f"Their files name no difference (code: {words}). The last" in page
+
+
+def test_of_files_that_are_torn_nothing_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "12":
+        run(tmp_path / name, 1.0)
+        (tmp_path / name / "run.json").write_text('{"task": {"rec')
+    lines, page = compared(tmp_path, capsys)
+    assert len(lines) == 5 and all(line.endswith(": not known") for line in lines)
+    assert "Task, plan, host, versions, code: not known." in page
+    capsys.readouterr()
+    folders = [str(tmp_path / name) for name in "12"]
+    assert cli.main(["runs", "compare", *folders, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["differences"] == [] and set(found["alike"].values()) == {"not known"}
 
 
 @pytest.mark.usefixtures("two")

@@ -239,3 +239,62 @@ def test_a_run_records_the_recipes_parameters_and_the_command(
         assert main(["train", "recipe.py", *wrong]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+CHANGES = f"""
+import os
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+{RECIPE}
+"""
+
+
+def files(folder: Path) -> list[str]:
+    """Return the names in a folder, those that Python writes left out."""
+    return sorted(path.name for path in folder.iterdir() if path.name != "__pycache__")
+
+
+def test_paths_of_the_command_line_are_those_of_the_folder_it_was_started_in(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = recipe.parent
+    recipe.unlink()
+    (here / "sub").mkdir()
+    (here / "sub" / "recipe.py").write_text(CHANGES)
+    torch.save(torch.nn.Linear(5, 2).state_dict(), here / "old.pt")
+    begin = ["train", "sub/recipe.py", "--weights", "old.pt", "--page", "page.html"]
+    for argv in (
+        [*begin, "--run-dir", "run", "--resume", "auto"],
+        ["train", "sub/recipe.py", "--epochs", "3", "--resume", "run"],
+        ["export", "sub/recipe.py", "--from", "run", "--to", "new.pt"],
+    ):
+        monkeypatch.chdir(here)
+        assert main(argv) == 0, capsys.readouterr().err
+        assert Path.cwd() == here / "sub"
+    assert files(here / "sub") == ["recipe.py"]
+    assert files(here) == ["new.pt", "old.pt", "page.html", "run", "sub"]
+    about = json.loads((here / "run" / "run.json").read_text())
+    assert about["task"]["recipe"] == str(here / "sub" / "recipe.py")
+
+
+def test_a_run_stays_in_its_folder_if_training_changes_to_another_one(
+    recipe: Path,
+) -> None:
+    here = recipe.parent
+    moves = "    import os\n    os.makedirs('away', exist_ok=True)\n    os.chdir('away')\n"
+    begin = "def loss(model, batch):\n"
+    recipe.write_text(RECIPE.replace(begin, begin + moves))
+    assert main(["train", "recipe.py", "--run-dir", "run", "--epochs", "1"]) == 0
+    assert Path.cwd() != here
+    assert sorted(here.rglob("ckpt")) == [here / "run" / "ckpt"]
+    assert not list(here.glob("away/**/run"))
+
+
+@pytest.mark.parametrize("more", [[], ["--estimate"]])
+@pytest.mark.usefixtures("recipe")
+def test_a_device_that_torch_does_not_know_is_refused_before_the_recipe_is_read(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("recipe.py").write_text("1 / 0\ndef task(): ...\n")
+    assert main(["train", "recipe.py", "--device", "gpu", *more]) == 2
+    shown = capsys.readouterr().err
+    assert "device='gpu' is not known" in shown and "ZeroDivisionError" not in shown

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from hotlap.attach.entry import Script
+from hotlap.demo import hints_of
 from hotlap.diagnosis.conviction import Trials, conclude, still_wanted, trials_of_race
 from hotlap.diagnosis.findings import Diagnosis
 from hotlap.diagnosis.time_plan import RaceTime
@@ -89,6 +90,29 @@ def test_a_remedy_that_works_goes_before_its_bound() -> None:
     ).findings
     assert finding.plan == {"resident": {}}
     assert finding.cost_ms == pytest.approx(10.0) and finding.at_most_ms == pytest.approx(12.0)
+
+
+def test_a_cost_is_that_of_a_step_without_evaluation() -> None:
+    # Steps of 10 ms, and 1 s of evaluation after each 100 of them.
+    rows = [(5.0, 1.0, 1.0, 0.2, 2.8 + (1000.0 if i % 100 == 0 else 0.0)) for i in range(201)]
+    trace = replace(trace_of(5.0, 0.2), steps=rows, epoch_starts=(0, 100, 200))
+    assert trace.step_ms()["mean"] == pytest.approx(20.0)
+    switch = Plan({"workers": {"count": 2}})
+    raced = trials(10.0, resident=5.0, workers=8.0)
+    found = conclude(known(trace), nominate(trace), (switch,), raced)
+    (finding,) = found.findings
+    assert (finding.cost_ms, finding.at_most_ms) == pytest.approx((5.0, 5.0))
+    assert found.opportunities[0].saves_ms == pytest.approx(2.0)
+    bound = conclude(known(trace), nominate(trace), (), trials(10.0, replay=4.0))
+    assert bound.findings[0].cost_ms == pytest.approx(6.0)
+    (hint,) = hints_of(replace(found, opportunities=()))
+    assert hint.measured == pytest.approx(2.0)
+
+
+def test_a_saving_does_not_raise_what_the_trace_allows() -> None:
+    trace = trace_of(3.0, 0.2, 4.8)
+    (finding,) = conclude(known(trace), nominate(trace), (), trials(10.0, resident=5.0)).findings
+    assert (finding.cost_ms, finding.at_most_ms) == pytest.approx((5.0, 3.0))
 
 
 def test_a_bound_that_gains_nothing_rules_out() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import hotlap
 from hotlap.distributed.launch import launch
-from hotlap.distributed.ranks import ALONE, STORE, Ranks, detect_ranks
+from hotlap.distributed.ranks import ALONE, STORE, Ranks, check_mpi, detect_ranks
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.checks.same_on_ranks import check_model
 from hotlap.engine.checks.splitting import check_statistics
@@ -142,11 +142,30 @@ def test_they_change_nothing_on_three_ranks_where_the_arithmetic_is_exact(alone:
 
 def test_who_started_a_rank_is_known() -> None:
     torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    slurm = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
     assert detect_ranks(torchrun) == Ranks(3, 4, 1, 2)
     assert detect_ranks({**slurm, "SLURM_NTASKS_PER_NODE": "2"}) == Ranks(3, 4, 1, 2)
     assert detect_ranks({}) == detect_ranks({"RANK": "0"}) == ALONE
-    assert detect_ranks({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == ALONE
+    assert detect_ranks({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}) == ALONE
+
+
+def test_a_batch_script_of_slurm_is_no_rank() -> None:
+    # What it has is the number of tasks that it may start.
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+    assert detect_ranks(batch) == ALONE
+    step = {**batch, "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4"}
+    assert detect_ranks(step).rank == 2
+    # torchrun with one process, in a step of srun with four tasks.
+    assert detect_ranks({**step, "RANK": "0", "WORLD_SIZE": "1"}) == ALONE
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_a_process_of_mpirun_without_a_rank_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"one of 4 \({name}\), but RANK and WORLD_SIZE"):
+        check_mpi({name: "4"})
+    check_mpi({name: "1"})
+    check_mpi({name: "4", "RANK": "3", "WORLD_SIZE": "4"})
+    check_mpi({name: "4", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"})
 
 
 @pytest.mark.parametrize(

@@ -178,3 +178,14 @@ def test_a_system_without_process_groups_is_told_what_to_use() -> None:
     check_platform("posix")
     with pytest.raises(UsageError, match=r"USE_LIBUV=0"):
         check_platform("nt")
+
+
+def test_ranks_share_the_cores_that_this_process_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.distributed.launch.usable_cores", lambda: 6)
+    code = "import os; open(os.environ['RANK'], 'w').write(os.environ['OMP_NUM_THREADS'])"
+    monkeypatch.chdir(tmp_path)
+    for environ, threads in (({}, "3"), ({"OMP_NUM_THREADS": "5"}, "5")):
+        assert launch([sys.executable, "-c", code], 2, environ=environ) == 0
+        assert [Path(rank).read_text() for rank in "01"] == [threads, threads]

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from hotlap.distributed.ranks import Ranks
+from hotlap.distributed.reduce import Reduce
 from hotlap.engine.step import bucket_sums
 from hotlap.engine.step.bucket_sums import BucketSums
 
@@ -105,6 +107,63 @@ def test_a_rank_that_fails_in_its_backward_pass_takes_part_in_every_sum(reduce: 
     failed, reduce.begun = reduce.begun, []
     taken(reduce, model, lambda: model(torch.randn(2, 3)).sum().backward())
     assert failed == reduce.begun
+
+
+class ShortOnce(Twofold):
+    """Has no memory for its second sum at first."""
+
+    def begin_sum(self, tensors: Sequence[torch.Tensor], number: int) -> Any:
+        assert number == len(self.begun)
+        if number == 1 and not self.is_short:
+            self.is_short = True
+            raise torch.OutOfMemoryError("no memory for a sum")
+        return super().begin_sum(tensors, number)
+
+    is_short = False
+
+
+def test_a_sum_without_memory_is_begun_again_in_its_place(reduce: Twofold) -> None:
+    model, short = network(), ShortOnce()
+
+    def backward() -> None:
+        model(torch.randn(2, 3)).sum().backward()
+
+    found = BucketSums(short, in_backward=True)  # pyright: ignore[reportArgumentType]
+    found.begin(list(model.parameters()))
+    with pytest.raises(torch.OutOfMemoryError), found.watching():
+        backward()
+    found.begin_rest()
+    found.wait()
+    assert short.is_short
+    taken(reduce, model, backward)
+    assert short.begun == reduce.begun
+
+
+def test_memory_for_a_sum_is_had_before_other_ranks_are_asked_for_theirs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    class Shared:
+        def write(self, tensors: Sequence[torch.Tensor]) -> None:
+            del tensors
+
+    def share(*_: Any) -> Shared:
+        asked.append(1)
+        return Shared()
+
+    def no_memory(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr("hotlap.distributed.reduce.share_memory", share)
+    ranks = Reduce(Ranks(0, 2, 0, 2))
+    with monkeypatch.context() as short, pytest.raises(torch.OutOfMemoryError):
+        short.setattr(torch, "empty", no_memory)
+        ranks.begin_sum([torch.ones(3)], 0)
+    assert asked == []
+    for _ in range(2):
+        ranks.begin_sum([torch.ones(3)], 0)
+    assert asked == [1]
 
 
 def test_what_is_frozen_is_not_sent(reduce: Twofold) -> None:

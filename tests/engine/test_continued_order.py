@@ -1,6 +1,7 @@
 """The state of a script's optimizer goes to the parameters that it belongs to, by name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,18 @@ def test_an_optimizer_that_keeps_no_state_needs_no_order(tmp_path: Path) -> None
     script = Script(tmp_path / "old.pth", plain_sgd, order=OTHER)
     script.change_weights(lambda weights: dict(sorted(weights.items())))
     assert continued(script.path, task(plain_sgd))[1] == script.losses
+
+
+@pytest.mark.parametrize("optimizer", [adam, with_names])
+def test_a_recipe_that_compiles_its_model_takes_the_states_under_its_own_names(
+    optimizer: Any, tmp_path: Path
+) -> None:
+    script = Script(tmp_path / "old.pth", optimizer)
+    script.change_weights(lambda weights: {f"_orig_mod.{k}": v for k, v in weights.items()})
+    compiled = replace(task(optimizer), model=lambda: torch.compile(Net(), backend="eager"))
+    built = build(compiled, hotlap.Plan({}), device="cpu")
+    continue_run(built, read_run(script.path), lambda line: None)
+    states = states_by_name(built.model, built.optimizer)
+    plain = {name.removeprefix("_orig_mod."): state for name, state in states.items()}
+    assert len(plain) == 6 and all(name not in plain for name in states)
+    assert is_same(plain, script.states)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import hotlap
 from hotlap.device.accelerator import Cuda
+from hotlap.engine.evaluate import _batches_together
 from hotlap.plan import Plan
 from tests.engine.test_device_runs import Steady, network, task
 from tests.fake_device import FakeCuda
@@ -16,20 +18,42 @@ from tests.fake_device import FakeCuda
 MIB = 2**20
 
 
+def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> Any:
+    return torch.nn.functional.cross_entropy(outputs, labels, reduction="sum"), len(labels)
+
+
+def mean(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, labels)
+
+
+def contrastive(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return how well each sample is told from the others of its batch."""
+    apart = torch.cdist(outputs, outputs)
+    return torch.nn.functional.cross_entropy(-apart, torch.arange(len(labels)))
+
+
+def largest(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return outputs.max()
+
+
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[int]]]:
     """Return what trains on a device where a batch of evaluation needs so many bytes; the report,
     and the samples of each batch that was evaluated."""
 
-    def trained(needed: int, plan: dict[str, Any] | None = None, **options: Any) -> Any:
+    def trained(
+        needed: int,
+        plan: dict[str, Any] | None = None,
+        measure: Any = cross_entropy,
+        **options: Any,
+    ) -> Any:
         device, sizes = FakeCuda(), list[int]()
         device.needed = needed
         monkeypatch.setattr("hotlap.engine.build.device_of", lambda name: device)
 
         def evaluate(model: Any, batch: Any) -> dict[str, Any]:
             sizes.append(len(batch[1]))
-            loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
-            return {"loss": (loss, len(batch[1]))}
+            return {"loss": measure(model(batch[0]), batch[1])}
 
         given = task(
             data=Steady(),
@@ -45,6 +69,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, list[int]
 
 
 TRIED = [8, 8]
+COMPARED = [8, 8, 16]
 SMALL = [8] * 6 + [2]
 
 
@@ -61,10 +86,28 @@ SMALL = [8] * 6 + [2]
 )
 def test_a_batch_is_as_large_as_memory_allows(needed: int, sizes: list[int], train: Any) -> None:
     done, seen = train(needed)
-    assert seen == TRIED + 2 * sizes
+    assert seen == TRIED + (COMPARED if sizes != SMALL else []) + 2 * sizes
     plain, _ = train(50 * 2**30)
     for mine, theirs in zip(done.epochs, plain.epochs, strict=True):
         assert mine.held_out["loss"] == pytest.approx(theirs.held_out["loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("measure", "is_enlarged"), [(mean, True), (contrastive, False), (largest, False)]
+)
+def test_a_measure_over_the_batch_is_that_of_the_tasks_batches(
+    measure: Any, is_enlarged: bool, train: Any
+) -> None:
+    done, seen = train(0, measure=measure)
+    assert seen == TRIED + COMPARED + 2 * ([50] if is_enlarged else SMALL)
+    plain, _ = train(50 * 2**30, measure=measure)
+    for mine, theirs in zip(done.epochs, plain.epochs, strict=True):
+        assert mine.held_out["loss"] == pytest.approx(theirs.held_out["loss"], rel=1e-6)
+
+
+def test_a_measure_that_is_no_number_is_no_reason_against_larger_batches(train: Any) -> None:
+    _, seen = train(0, measure=lambda outputs, labels: float("nan"))
+    assert seen == TRIED + COMPARED + 2 * [50]
 
 
 def test_what_a_plan_splits_stays_split(train: Any) -> None:
@@ -77,7 +120,7 @@ def test_a_run_that_was_finished_measures_what_it_measured_before(
 ) -> None:
     done, _ = train(11 * MIB, run_dir=tmp_path)
     again, seen = train(11 * MIB, run_dir=tmp_path, resume="auto")
-    assert seen == [*TRIED, 32, 18]
+    assert seen == [*TRIED, *COMPARED, 32, 18]
     assert again.held_out == done.held_out
 
 
@@ -112,3 +155,15 @@ def test_on_a_device_a_small_model_is_measured_in_large_batches() -> None:
     # Both layers' outputs: 16 and 16 numbers, dropout's 16, and 2.
     needed = device.needed_bytes(lambda: model(batch))
     assert 2**20 * 4 * 16 <= needed <= 2**20 * 4 * 80
+
+
+def test_a_rank_with_fewer_batches_gets_its_first_one_as_it_was_read() -> None:
+    steps = [[(1, {"x": torch.ones(1)})], [(1, {"x": torch.zeros(1)})], [], []]
+    built: Any = SimpleNamespace(
+        held_out=SimpleNamespace(epoch=lambda number: iter(steps)),
+        reduce=SimpleNamespace(most=lambda own: [max(own[0], 1.0)]),
+        hardware=None,
+    )
+    given = _batches_together(built)
+    seen = [(samples, batch.pop("x").add_(1).tolist()) for samples, batch in given]
+    assert seen == [(1, [2.0]), (1, [1.0]), (0, [2.0]), (0, [2.0])]

@@ -10,6 +10,7 @@ from torch import nn
 
 from hotlap.engine.evaluation_guard import evaluation_guard, kept_buffers
 from hotlap.engine.state.random_states import capture_random_states, load_random_states
+from hotlap.engine.step.transaction import Transaction
 from hotlap.rng import rng_states, set_rng_states
 
 
@@ -82,6 +83,56 @@ def test_a_scripts_step_is_repeated_under_its_devices_random_states(
     assert generators.values() == [3, 5]
 
 
+class OtherGenerators(Generators):
+    """The same of an accelerator that is not CUDA, and of which torch tells what it tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        numbers = (3, 5) if kind == "xpu" else (3,)
+        self.states = [torch.tensor([number], dtype=torch.uint8) for number in numbers]
+        module = SimpleNamespace(
+            is_available=lambda: True,
+            device_count=lambda: len(self.states),
+            get_rng_state=lambda: self.states[0].clone(),
+            set_rng_state=lambda state, device: self._set(state, torch.device(device).index),
+        )
+        if kind == "xpu":
+            module.is_initialized = lambda: True
+            module.get_rng_state_all = lambda: [state.clone() for state in self.states]
+        monkeypatch.setattr(torch, kind, module)
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_the_generators_of_other_accelerators_are_kept_as_well(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generators = OtherGenerators(monkeypatch, kind)
+    before = generators.values()
+    with evaluation_guard(nn.Linear(1, 1)):
+        generators.draw()
+    assert generators.values() == before
+    tensors, others = capture_random_states()
+    states = rng_states()
+    step: Any = SimpleNamespace(
+        kept_buffers=set, roll_back=list, update=SimpleNamespace(has_begun=False)
+    )
+    transaction = Transaction(nn.Linear(1, 1), step, has_cuda=False)
+    transaction.keep()
+    checkpoint: Any = SimpleNamespace(tensors={"random": tensors}, state={"random": others})
+    for put_back in (
+        lambda: load_random_states(checkpoint),
+        lambda: set_rng_states(states),
+        transaction.put_back,
+    ):
+        generators.draw()
+        assert generators.values() != before
+        put_back()
+        assert generators.values() == before
+    # A machine that has fewer of them.
+    generators.states.pop()
+    load_random_states(checkpoint)
+    assert generators.values() == before[:-1]
+
+
 def table(values: torch.Tensor) -> nn.Module:
     made = nn.Linear(1, 1)
     made.register_buffer("table", values)
@@ -144,3 +195,33 @@ def test_a_buffer_of_inference_mode_is_left_as_it_is() -> None:
     with evaluation_guard(model):
         pass
     assert torch.equal(model.table, torch.ones(2))
+
+
+class Limited(nn.Module):
+    """Has a `max_norm` for a use of its own, and a weight only if it is given one."""
+
+    def __init__(self, weight: Any = None) -> None:
+        super().__init__()
+        self.max_norm = 1.0
+        if weight is not None:
+            self.weight = weight
+
+
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_a_module_with_a_max_norm_need_not_be_an_embedding(weight: Any) -> None:
+    with evaluation_guard(nn.Sequential(Limited(weight), nn.Linear(1, 1))):
+        pass
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_what_an_embeddings_look_up_writes_to_its_weights_is_put_back(kind: Any) -> None:
+    model = kind(3, 2, max_norm=0.1)
+    before = model.weight.detach().clone()
+    with evaluation_guard(model):
+        model(torch.zeros(1, 1, dtype=torch.int64))
+        assert not torch.equal(model.weight, before)
+    assert torch.equal(model.weight, before)
+    own = Limited(nn.Parameter(torch.ones(1)))
+    with evaluation_guard(own), torch.no_grad():
+        own.weight.mul_(2)
+    assert own.weight.tolist() == [1]

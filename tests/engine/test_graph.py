@@ -5,20 +5,25 @@ import contextlib
 import copy
 import gc
 import inspect
+import random
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 import hotlap
+from hotlap import rng
+from hotlap.device import capture
 from hotlap.device.accelerator import Cuda, cannot_leave_out, device_of
 from hotlap.engine.step.choosing import make_step
 from hotlap.engine.step.device_decision import TakenFlag
@@ -235,6 +240,94 @@ def test_parameters_that_join_later_end_the_replays() -> None:
     assert device.calls.count("replay") == 4
     assert "the optimizer's parameter groups changed" in target.graph.refused
     assert not torch.equal(model[2].weight, last)
+
+
+def mixed_by(draw: Any) -> Any:
+    return lambda model, batch: loss(model, [batch[0] * (0.5 + draw()), batch[1]])
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [(lambda: numpy.random.beta(0.2, 0.2), "numpy's"), (random.random, "Python's")],
+    ids=["numpy", "python"],
+)
+def test_a_number_that_the_host_draws_is_not_repeated(draw: Any, name: str) -> None:
+    def seeded(kind: str) -> Any:
+        rng.reseed(3)
+        return trained(kind, what=mixed_by(draw))
+
+    expected, losses, _, _ = seeded("host")
+    found, mine, _, step = seeded("graph")
+    assert mine == pytest.approx(losses, rel=1e-6)
+    for left, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)
+    proof = get("cuda_graph").proof(step.target, get("cuda_graph").options({}))
+    assert proof.state == "refused" and f"draws from {name} global RNG" in proof.why
+
+
+def test_what_is_drawn_once_or_between_steps_is_no_obstacle() -> None:
+    drawn: list[float] = []
+
+    def draw_once() -> float:
+        drawn.extend([random.random()] if not drawn else [])
+        return drawn[0]
+
+    _, _, _, step = trained("graph", what=mixed_by(draw_once), rates=lambda _: random.random())
+    assert (step.target.graph.refused, step.target.graph.replays) == (None, 7)
+
+
+def test_draws_of_the_hosts_generators_are_noted() -> None:
+    device = Cuda("cuda")
+    for draw, name in (
+        (lambda: torch.rand([]), "torch's global RNG"),
+        (random.random, "Python's global RNG"),
+        (numpy.random.random, "numpy's global RNG"),
+    ):
+        with device.host_draws() as drawn:
+            draw()
+        assert drawn == [name]
+    with device.host_draws() as drawn:
+        torch.rand(2, generator=torch.Generator())
+    assert drawn == []
+
+
+def with_norm() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: model[0].requires_grad_(True), "requires_grad of the parameter '0.weight'"),
+        (lambda model: model[1].eval(), "the mode (train or eval) of module '1'"),
+        (lambda model: model.eval(), "the mode (train or eval) of the model"),
+        (lambda model: model.eval().train(), None),
+    ],
+    ids=["thawed", "one module", "all", "none"],
+)
+def test_a_mode_that_is_set_between_steps_is_not_missed(change: Any, words: str | None) -> None:
+    def run(graph: Wish | None) -> tuple[nn.Module, FakeCuda]:
+        device, model = FakeCuda(), with_norm()
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+        target = StepTarget(None, None, "cpu", graph=graph)
+        decides_on = "host" if graph is None else "device"
+        step = make_step(
+            model, loss, optimizer, target=target, hardware=device, decides_on=decides_on
+        )
+        for number in range(10):
+            if number == 6:
+                change(model)
+            step([(6, batches()[number // 4 * 4])])
+        return model, device
+
+    wish = Wish(warm_up=2)
+    (plain, _), (model, device) = run(None), run(wish)
+    for mine, theirs in zip(model.state_dict().values(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+    assert device.calls.count("replay") == (8 if words is None else 4)
+    assert wish.refused is None if words is None else words in str(wish.refused)
 
 
 def test_what_the_host_reads_of_a_packed_sequence_is_not_replayed() -> None:
@@ -486,6 +579,101 @@ def test_a_capture_that_cannot_end_leaves_the_device_as_it_was(
     assert said == [before, "its own state"]
 
 
+def missing_key() -> None:
+    try:
+        {}["scale"]
+    except KeyError:
+        raise RuntimeError("operation not permitted") from None
+
+
+def failed_twice() -> None:
+    try:
+        raise RuntimeError("operation not permitted\nCUDA kernel errors might be reported later")
+    finally:
+        raise RuntimeError("a previous error during capture")
+
+
+def stopped() -> None:
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise RuntimeError("a previous error during capture")
+
+
+def say_nothing() -> None:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "words"),
+    [
+        (missing_key, RuntimeError, "operation not permitted"),
+        (failed_twice, RuntimeError, "operation not permitted"),
+        (say_nothing, RuntimeError, "RuntimeError"),
+        (lambda: {}["scale"], RuntimeError, "KeyError: 'scale'"),
+        (stopped, KeyboardInterrupt, ""),
+    ],
+    ids=["handled", "twice", "silent", "other", "stopped"],
+)
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_failed_capture_says_what_the_step_could_not_do(
+    work: Any, kind: Any, words: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def captured(*_: Any, **__: Any) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            # Torch cannot end a capture that was invalidated; others it does end.
+            if ends and isinstance(error, RuntimeError):
+                raise
+            raise RuntimeError("the capture was invalidated") from error
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+    monkeypatch.setattr(torch.cuda, "graph", captured)
+    monkeypatch.setattr(capture, "_leave_capture", lambda before, pool: None)
+    try:
+        raise RuntimeError("a step before ran out of memory")
+    except RuntimeError:
+        with pytest.raises(kind) as found:
+            Cuda("cuda").capture(work, None)
+    assert str(found.value) == words
+
+
+class Silent(FakeCuda):
+    """A device whose captures fail without a word."""
+
+    def capture(self, work: Any, stream: Any) -> Any:
+        raise RuntimeError
+
+
+def test_a_capture_that_fails_without_a_word_is_named_by_its_class() -> None:
+    _, _, _, step = trained("graph", device=Silent())
+    assert step.target.graph.refused == "the capture failed: RuntimeError"
+
+
+@pytest.mark.gpu
+def test_what_a_device_and_a_host_draw_in_a_step_are_told_apart() -> None:
+    device = Cuda("cuda")
+    with device.host_draws() as drawn:
+        torch.nn.functional.dropout(torch.rand(9, device="cuda"))
+    assert drawn == []
+    with device.host_draws() as drawn:
+        torch.rand(9).cuda()
+    assert drawn == ["torch's global RNG"]
+
+
+def test_pinned_memory_is_the_hosts_whatever_the_default_device_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: asked.append(options))
+    Cuda("cuda").allocate_pinned(8)
+    assert asked == [{"dtype": torch.uint8, "device": "cpu", "pin_memory": True}]
+
+
 @pytest.mark.gpu
 def test_a_failed_capture_gives_its_memory_back_and_another_one_succeeds() -> None:
     device, count = Cuda("cuda"), 2**26
@@ -545,6 +733,26 @@ def test_what_a_backward_in_a_thread_of_torchs_own_waits_for_is_the_steps(
     assert len(reads) == 1
 
 
+@pytest.mark.parametrize("folder", ["trial", "engine/roles", "engine/step"])
+def test_what_watches_a_trial_may_read_inside_its_steps(folder: str, sync_modes: list[Any]) -> None:
+    del sync_modes
+    name = Path(capture.__file__).parents[1] / folder / "read.py"
+    torchs = Path(torch.__file__).with_name("read.py")
+    names: dict[str, Any] = {"read": read}
+    # As the scale of a `GradScaler`, which torch's own code reads.
+    exec(compile("def ask(how=read):\n how()", torchs, "exec"), names)
+    exec(compile("def watch(step):\n read(); ask(); step()", name, "exec"), names)
+    line = read_here.__code__.co_firstlineno + 1
+    with Cuda("cuda").host_reads() as reads:
+        names["watch"](lambda: names["ask"](read_here))
+    ours = [] if folder != "engine/step" else [f"{name}:2", f"{torchs}:2"]
+    assert reads == [*ours, f"{__file__}:{line}"]
+
+
+def read_here() -> None:
+    read()
+
+
 def test_other_warnings_of_a_watched_step_are_warnings(sync_modes: list[Any]) -> None:
     del sync_modes
     with pytest.warns(UserWarning, match="deprecated"), Cuda("cuda").host_reads() as reads:
@@ -591,11 +799,29 @@ def test_idle_memory_of_a_graph_is_not_free(monkeypatch: pytest.MonkeyPatch) -> 
         "memory_reserved": lambda name: 200,
         "memory_allocated": lambda name: 70,
         "memory_snapshot": lambda: found,
+        "get_allocator_backend": lambda: "native",
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     assert Cuda("cuda:1").free_bytes() == 1000 + 130 - 50
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert Cuda("cuda").free_bytes() == 1000 + 130 - 9
+
+
+def test_the_drivers_own_allocator_is_not_asked_for_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse() -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support snapshot")
+
+    for name, stand_in in {
+        "mem_get_info": lambda name: (1000, 5000),
+        "memory_reserved": lambda name: 200,
+        "memory_allocated": lambda name: 70,
+        "memory_snapshot": refuse,
+        "get_allocator_backend": lambda: "cudaMallocAsync",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    assert Cuda("cuda").free_bytes() == 1000 + 130
 
 
 def test_whatever_makes_gradients_before_the_capture_does_so_on_its_stream() -> None:

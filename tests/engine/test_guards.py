@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
 import hotlap
@@ -137,6 +138,47 @@ def test_a_loss_that_needs_training_mode_is_not_checked_and_that_is_logged(
 
     with pytest.raises(KeyError, match="wrong everywhere"):
         hotlap.train(task(broken))
+
+
+class Recomputed(nn.Module):
+    """Its graph gives no gradients alone, only by a backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(16, 16), network()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        found: Any = checkpoint(self.head, self.first(values), use_reentrant=True)
+        return found
+
+
+class WithoutGraph(nn.Module):
+    """Has no graph in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = network()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(self.training):
+            return self.head(values)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"), [(Recomputed, "incompatible with .grad()"), (WithoutGraph, "require grad")]
+)
+def test_a_model_that_gives_no_gradient_in_evaluation_mode_is_not_checked(
+    model: Any, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "hotlap")
+    assert hotlap.train(task(model=model)).steps == 2
+    told = [each for each in caplog.messages if "is a mean is not checked" in each]
+    assert len(told) == 1 and words in told[0]
+
+
+def test_a_loss_without_a_graph_is_still_refused_by_its_step() -> None:
+    with pytest.raises(UsageError, match="does not depend on any parameter"):
+        hotlap.train(task(lambda model, batch: mean(model, batch).detach()))
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), RunError("a rank is gone")])

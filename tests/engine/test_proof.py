@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from hotlap.engine.build import build
-from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded
+from hotlap.engine.roles.reference import _Sample
+from hotlap.engine.roles.verify import _Delivered, _FeedDigests, _Recorded, _Sampler
 from hotlap.engine.step import graph
 from hotlap.lab.delivery import check_delivery
+from hotlap.nested import flatten_to_json
 from hotlap.plan import Plan
 from tests.engine.lattice import mean, sum_and_count
 from tests.engine.test_run import make
@@ -84,3 +86,39 @@ def test_a_replayed_graph_must_read_each_batch(
     late = record(GRAPH, tmp_path, steps=12, epochs=9)["batches"]
     (at,) = (n for n in range(12) if late[n] != plain["batches"][n])
     assert late[at] in plain["batches"][:at]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        (torch.complex64, ""),
+        (torch.complex128, "a tensor has a format that cannot be kept: complex128"),
+    ],
+)
+def test_a_step_in_a_format_that_no_file_has_is_not_sampled(
+    dtype: torch.dtype, reason: str, tmp_path: Path
+) -> None:
+    sent: list[str] = []
+    channel = SimpleNamespace(send=lambda kind, **_: sent.append(kind), receive=lambda: None)
+    options = {"folder": str(tmp_path), "samples": [1, 4]}
+    trial: Any = SimpleNamespace(channel=channel, config=SimpleNamespace(options=options))
+    sampler = _Sampler(SimpleNamespace(), trial)  # pyright: ignore[reportArgumentType]
+    sampler._tensors, sampler._meta = {"model/weight": torch.ones(2, dtype=dtype)}, {"step": 1}
+    sampler._hand_over("sample", "step-000001.safetensors")
+    assert (sampler.reason, sent) == (reason, [] if reason else ["sample"])
+    assert sampler.wanted == (set() if reason else {1, 4})
+    assert (tmp_path / "step-000001.safetensors").exists() is not bool(reason)
+
+
+def test_each_repetition_of_a_step_gets_the_batch_as_it_was_kept() -> None:
+    kept: list[torch.Tensor] = []
+    spec = flatten_to_json({"inputs": torch.ones(2), "labels": torch.ones(2).long()}, kept)
+    sample = object.__new__(_Sample)
+    sample.meta = {"counts": [2], "specs": [spec]}
+    sample.tensors = {f"batch/0/{number}": leaf for number, leaf in enumerate(kept)}
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        ((_, batch),) = sample.micros(dtype, "cpu")
+        assert batch["inputs"].dtype == dtype and batch["labels"].dtype == torch.int64
+        # As a loss may do.
+        assert batch["inputs"].div_(255).tolist() == pytest.approx([1 / 255] * 2)
+        assert batch["labels"].sub_(1).tolist() == [0, 0]

@@ -15,7 +15,7 @@ SBATCH = ROOT / "examples" / "slurm.sbatch"
 SRUN = """#!/bin/bash
 # Two tasks on one node, as Slurm would start them.
 while [[ $1 == -* ]]; do shift; done
-export SLURM_NTASKS=2 SLURM_NTASKS_PER_NODE=2
+export SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS_PER_NODE=2
 pids=()
 for task in 0 1; do
     SLURM_PROCID=$task SLURM_LOCALID=$task "$@" & pids+=($!)

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 import hotlap
 from hotlap.engine.build import build
 from hotlap.feed.samples.order import epoch_batches
+from hotlap.feed.sources.lengths import LengthSource
 from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
 from hotlap.sequences.lengths import Budget, buckets, padded_share
@@ -252,6 +253,57 @@ def test_held_out_samples_are_evaluated_whole() -> None:
     assert evaluate(built)["loss"] == pytest.approx(total / count, rel=1e-5)
     other = replace(built.task, lengths=lambda sample: len(sample["ids"]))
     assert evaluate(build(other, Plan()))["loss"] == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("to", [(), (128, 512, 1024)])
+def test_held_out_samples_may_be_longer_than_a_batch_of_training(to: tuple[int, ...]) -> None:
+    known = [400] + [100] * 19
+    held_out = Sequences(np.array([600] + [100] * 5))
+    options = {
+        "data": Sequences(np.array(known)),
+        "collate": hotlap.pad({"ids": 0, "labels": -100}, to=to),
+        "tokens_per_batch": 512,
+        "held_out": held_out,
+    }
+    for given in (known, lambda sample: len(sample["ids"])):
+        source: Any = build(make(lengths=given, **options), Plan()).held_out
+        batches = [batch for step in source.epoch(0) for _, batch in step]
+        found = sorted(number for batch in batches for number in batch["position"].tolist())
+        assert found == list(range(6))
+        # The longest is measured alone, or with as many as training would have in its place.
+        assert max(batch["ids"].numel() for batch in batches) <= max(1024, 512)
+
+
+def test_a_held_out_sample_that_is_longer_than_all_buckets_is_refused() -> None:
+    with pytest.raises(hotlap.UsageError, match="says at most 512"):
+        build(
+            make(
+                data=Sequences(np.array([100] * 20)),
+                lengths=lambda sample: len(sample["ids"]),
+                collate=hotlap.pad({"ids": 0, "labels": -100}, to=(128, 512)),
+                tokens_per_batch=512,
+                held_out=Sequences(np.array([600])),
+            ),
+            Plan(),
+        )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_without_any_sample_has_steps_without_micro_batches(rank: int) -> None:
+    known = np.full(3, 5)
+    source = LengthSource(
+        Sequences(known),
+        1,
+        lengths=known,
+        budget=Budget(known, 5),
+        collate=hotlap.pad({"ids": 0, "labels": -100}),
+        rank=rank,
+        world=2,
+    )
+    sizes = [[samples for samples, _ in step] for step in source.epoch(0)]
+    assert sizes == [[1 - rank] * (1 - rank)] * 3
+    assert source.padding == (0.0 if rank == 0 else None)
+    assert len(source.largest()) == 1 - rank
 
 
 def test_micro_batches_hold_no_more_samples_than_the_plan_says() -> None:

@@ -1,5 +1,6 @@
 """Batches that are copied ahead are those that were read, whatever the device is late with."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,10 +8,13 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from hotlap.device.accelerator import Cuda
 from hotlap.feed.memory.place import DevicePlace, HostPlace
 from hotlap.feed.memory.resident import ResidentRows
 from hotlap.feed.sources.source import Source
+from hotlap.feed.transfer import pinned
 from hotlap.feed.transfer.pinned import PinnedFeed
+from hotlap.feed.transfer.plain import DeviceTransfer, to_device
 from hotlap.techniques import FeedTarget, Refusal, get
 from tests.engine.test_run import Augmented, Fixed
 from tests.fake_device import FakeCuda
@@ -118,6 +122,97 @@ def test_what_is_not_pinned_is_there_until_it_was_copied() -> None:
     received = feed(device, max_bytes=64)(given)
     assert [float(step[0][1][0, 0]) for step in received] == [0, 1, 2, 3]
     assert device.slow_copies == 4
+
+
+def filled_again(memory: torch.Tensor, count: int) -> Iterator[Any]:
+    """Give steps that are read into the same memory, as one that a task has pinned once."""
+    for number in range(count):
+        yield [(4, memory.view(torch.float32).fill_(number).view(4, 64))]
+
+
+@pytest.mark.parametrize("room", [MIB, 64], ids=["fits", "does not fit"])
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_memory_that_the_task_fills_again_is_copied_before(
+    room: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = PinnedFeed._send
+
+    def send_late(*given: Any) -> Any:
+        time.sleep(0.002)
+        return send(*given)
+
+    monkeypatch.setattr(PinnedFeed, "_send", send_late)
+    device = FakeCuda()
+    given = filled_again(device.allocate_pinned(1024), 20)
+    received = feed(device, max_bytes=room, ahead=ahead)(given)
+    seen = [step[0][1].clone() for step in received]
+    assert [float(each.min()) for each in seen] == [float(each.max()) for each in seen]
+    assert [int(each[0, 0]) for each in seen] == list(range(20))
+
+
+def test_where_batches_have_memory_of_their_own_nothing_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[Any] = []
+    monkeypatch.setattr(pinned, "_wait_for_copies", waited.append)
+    mine = feed(FakeCuda())
+    for _ in range(2):
+        list(mine(iter(numbered(9))))
+    # In the first eight steps only; before the first two of them nothing is under way.
+    assert len(waited) == 8
+    mine = feed(device := FakeCuda())
+    list(mine(filled_again(device.allocate_pinned(1024), 20)))
+    assert len(waited) == 8 + 21
+
+
+class Noted(torch.Tensor):
+    """A tensor that notes how it is copied."""
+
+    pinned = False
+    asked: list[Any]
+
+    def is_pinned(self, device: Any = None) -> bool:
+        return self.pinned
+
+    def to(self, device: Any, non_blocking: bool = False) -> Any:
+        self.asked.append(non_blocking)
+        return self
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_a_copy_from_memory_that_the_task_has_pinned_is_waited_for(is_pinned: bool) -> None:
+    Noted.pinned, Noted.asked = is_pinned, []
+    to_device({"x": [torch.ones(2).as_subclass(Noted)]}, "cuda")
+    assert Noted.asked == [not is_pinned]
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch._mkldnn, torch.jagged])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_other_layouts_are_moved_as_ever(layout: Any) -> None:
+    given = {
+        torch.sparse_coo: lambda: torch.eye(3).to_sparse(),
+        torch._mkldnn: lambda: torch.ones(3).to_mkldnn(),
+        torch.jagged: lambda: torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+    }[layout]()
+    assert to_device(given, "cpu").layout == layout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("plan", ["plain", "pinned", "too large for pinned"])
+def test_on_a_device_memory_that_is_filled_again_is_copied_before(plan: str) -> None:
+    memory, device = torch.empty(2**24, pin_memory=True), Cuda("cuda")
+    steps = ([(1, memory.fill_(number))] for number in range(12))
+    if plan == "plain":
+        received = DeviceTransfer("cuda")(steps)
+    else:
+        received = PinnedFeed(device, ahead=2, max_bytes=2**30 if plan == "pinned" else 1)(steps)
+    # The device is behind all the time.
+    busy = torch.randn(4096, 4096, device="cuda")
+    found = []
+    for step in received:
+        busy = busy @ busy
+        found.append(torch.stack([step[0][1].min(), step[0][1].max()]))
+    assert torch.stack(found).tolist() == [[number, number] for number in range(12)]
 
 
 def test_an_error_comes_in_its_turn_and_not_ahead_of_it() -> None:

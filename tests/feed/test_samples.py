@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, Subset
 
 import hotlap
 from hotlap.engine.build import build
+from hotlap.feed.samples.order import epoch_order, through_buffer
 from hotlap.feed.sources.source import Source
 from hotlap.plan import Plan
 from hotlap.task import Task
@@ -370,3 +371,16 @@ def test_lengths_may_come_from_a_column(real: bool) -> None:
     other = replace(budgeted, lengths=lambda row: len(row["ids"]))
     assert other.budget.digest == budgeted.budget.digest
     assert build(other, Plan()).warmed[0].length <= 9
+
+
+def test_a_default_device_of_the_task_is_not_that_of_the_order() -> None:
+    def orders() -> list[Any]:
+        return [
+            epoch_order(9, seed=1, epoch=2, shuffle=True).tolist(),
+            epoch_order(9, seed=1, epoch=2, shuffle=False).tolist(),
+            list(through_buffer(iter(range(30)), 8, seed=1, epoch=2)),
+        ]
+
+    expected = orders()
+    with torch.device("meta"):
+        assert orders() == expected

@@ -1,13 +1,18 @@
 """Facts about a machine, and what is wrong with it."""
 
 import json
+import os
+import resource
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from hotlap.host import probes
+from hotlap.device.accelerator import Accelerator, Device
+from hotlap.host import control_groups, kept_files, memory, probes
 from hotlap.host.facts import Gpu, Host
 from hotlap.host.problems import problems
 from hotlap.host.swap import swap
@@ -187,3 +192,61 @@ def test_no_tool_no_compiler_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("CXX", raising=False)
     assert probes.gpus(None) == [] and probes.compiler() is None
     assert probes.first_line(["no-such-tool"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("allowed", "quota", "cores"), [(8, None, 8), (8, 2.5, 2), (2, 64.0, 2), (8, 0.5, 1)]
+)
+def test_usable_cores_are_those_of_the_affinity_within_the_quota(
+    allowed: int, quota: float | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "affinity", lambda: allowed)
+    monkeypatch.setattr(control_groups, "cpu_quota", lambda: quota)
+    assert probes.usable_cores() == Host.detect().cores == cores
+
+
+@pytest.mark.parametrize(
+    ("given", "home", "folder"),
+    [
+        ("/cache", "/home/me", "/cache/hotlap"),
+        ("", "/home/me", "/home/me/.cache/hotlap"),
+        ("cache", "/home/me", "/home/me/.cache/hotlap"),
+        ("", None, "/dev/null/hotlap"),
+    ],
+)
+def test_the_cache_is_the_users_or_none(
+    given: str, home: str | None, folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    at = {"~/.cache": f"{home}/.cache"} if home else {}
+    monkeypatch.setattr(os.path, "expanduser", lambda path: at.get(path, path))
+    assert str(kept_files.cache_folder()) == folder
+    if home is None:
+        # A user without a home: nothing is kept, and nothing fails.
+        kept_files.write_cached(kept_files.cache_folder() / "kept.json", "{}")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_the_peak_is_that_of_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What `ru_maxrss` begins with, if a large process started this one.
+    inherited = SimpleNamespace(ru_maxrss=1 << 40)
+    monkeypatch.setattr(resource, "getrusage", lambda _: inherited)
+    device = Device("cpu")
+    if sys.platform == "linux":
+        now, peak = memory.resident_bytes()
+        assert now <= peak <= device.peak_bytes() < 1 << 40
+    # Where the system does not say, the larger figure is better than none.
+    monkeypatch.setattr(memory, "_status", dict)
+    assert device.host_peak_bytes() >= 1 << 40
+
+
+def test_the_memory_of_an_accelerator_is_its_own_where_torch_tells_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"mem_get_info": lambda _: (3, 7), "max_memory_allocated": lambda _: 5}
+    monkeypatch.setattr(torch, "xpu", SimpleNamespace(**sizes))
+    found = Accelerator("xpu:1")
+    assert (found.free_bytes(), found.total_bytes(), found.peak_bytes()) == (3, 7, 5)
+    host, found = Device("cpu"), Accelerator("mps")
+    assert found.total_bytes() == host.total_bytes() and found.peak_bytes() >= 1 << 20

@@ -77,6 +77,29 @@ def test_the_comparison_can_fail_one_chunk_left_out_is_seen(
     assert (plain[2] - chunked[2]).abs().max() > 1e-2 * plain[2].abs().max()
 
 
+@pytest.mark.parametrize("has_gradients", [True, False])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_loss_of_a_narrow_model_is_added_up_over_many_chunks(
+    dtype: torch.dtype, reduction: str, has_gradients: bool
+) -> None:
+    """A sum in bfloat16 takes no part in that is smaller than some 256th of it."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 4, generator=generator).to(dtype) for n in (1024, 9))
+    targets = torch.randint(0, 9, (1024,), generator=generator)
+    plain = functional.cross_entropy((hidden @ weight.t()).float(), targets, reduction=reduction)
+    weight.requires_grad_(has_gradients)
+    found = hotlap.chunked_cross_entropy(hidden, weight, targets, reduction=reduction, rows=2)
+    assert found.dtype == dtype
+    assert float(found.detach()) == pytest.approx(float(plain), rel=5e-3)
+
+
+def test_a_mean_of_float16_is_finite_where_the_sum_is_not() -> None:
+    hidden, weight = torch.zeros(8192, 2).half(), torch.zeros(2**14, 2).half()
+    found = hotlap.chunked_cross_entropy(hidden, weight, torch.zeros(8192).long())
+    assert float(found) == pytest.approx(math.log(2**14), rel=1e-2)
+
+
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_small_float16_gradients_are_scaled_before_they_exist(is_scaled: bool) -> None:
     """A class that is this unlikely has a gradient that float16 rounds to nothing."""

@@ -146,6 +146,19 @@ def test_a_verdict_says_what_it_covers_and_what_not() -> None:
     assert set(found.to_json()) > {"covers", "limits", "not_checked", "checks"}
 
 
+@pytest.mark.parametrize("outcome", ["0123[not read: train.Boxes]", "unread: TypeError"])
+def test_an_evaluation_that_was_not_read_is_not_called_equal(outcome: str) -> None:
+    plain = {**record(), "evaluated": [[0, 10, "in", outcome], [0, 20, "in", outcome]]}
+    found = check_evaluation(plain, plain, None, is_narrow=False)
+    assert found.state == "partial" and outcome[-10:-1].strip("[]") in found.evidence
+    verdict = judge(plain, plain, claimed=Numerics.EXACT, plain_repeats=None)
+    assert verdict.tier == "exact"
+    assert any("but not what these objects hold" in line for line in verdict.not_checked)
+    assert check_evaluation(record(), record(), None, is_narrow=False).state == "passed"
+    whole = judge(record(), record(), claimed=Numerics.EXACT, plain_repeats=None)
+    assert not any(line.startswith("evaluation") for line in whole.not_checked)
+
+
 def test_nothing_evaluated_is_said() -> None:
     plain = {**record(), "evaluated": [], "saved": 1}
     lines = not_checked([Check("averages", "partial", "none looked for")], covers(plain))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hotlap.lab.whole_run import predict_whole_run
+from hotlap.lab.whole_run import WholeRun, predict_from_plain, predict_whole_run
 from hotlap.task import TaskFacts
 from hotlap.trace.schema import PHASES, Anchor, Trace
 
@@ -56,3 +56,53 @@ def test_two_loaders_that_begin_together_are_one_beginning() -> None:
     both = trace(2 * EPOCH + 40)
     both = replace(both, epoch_starts=sorted([*both.epoch_starts] * 2))
     assert predict_whole_run(both, EPOCH * EPOCHS).seconds == pytest.approx(truth_s(), rel=0.05)
+
+
+def test_what_comes_between_epochs_counts_in_both_runs_or_in_neither() -> None:
+    """The plain run is watched for a whole epoch, the plan's for half of one, or the other way."""
+    long, short = trace(2 * EPOCH + 40), trace(EPOCH // 2)
+    steps = EPOCH * EPOCHS
+    alone = predict_whole_run(short, steps, LATER_MS).seconds
+    assert alone is not None and alone < truth_s() - (EPOCHS - 1) * EVALUATION_MS / 1e3
+    beside = predict_whole_run(short, steps, LATER_MS, beside=long)
+    assert beside.seconds == pytest.approx(truth_s(), rel=0.05)
+    assert beside.covers.endswith("that of the run beside it")
+    # A run that shows it itself needs no other one, and two that do not are told apart by steps.
+    assert predict_whole_run(long, steps, LATER_MS, beside=short) == predict_whole_run(
+        long, steps, LATER_MS
+    )
+    assert predict_whole_run(short, steps, LATER_MS, beside=short).seconds == alone
+
+
+def test_of_two_measurements_the_smaller_one_counts_without_a_whole_epoch_too() -> None:
+    short, steps = trace(EPOCH // 2), EPOCH * EPOCHS
+    slow = predict_whole_run(short, steps, 2 * FIRST_MS).seconds
+    assert slow == predict_whole_run(short, steps, FIRST_MS).seconds
+
+
+def without_epochs(step_ms: float, evaluated: bool, start_ms: float = START_MS) -> Trace:
+    rows = [[step_ms] + [0.0] * (len(PHASES) - 1) for _ in range(EPOCH)]
+    rows[0][0] += start_ms
+    rows[50][0] += evaluated * EVALUATION_MS
+    facts = TaskFacts(threads=1, planned_steps=EPOCH * EPOCHS)
+    return Trace(rows, (), facts, Anchor("optimizer.step", "high", {}), setup_s=1.5)
+
+
+def test_without_epochs_an_evaluation_in_one_of_two_watched_stretches_is_no_saving() -> None:
+    steps = EPOCH * EPOCHS
+    found = []
+    for in_seen, in_own in ((True, False), (False, True), (False, False)):
+        seen, own = without_epochs(4.0, in_seen), without_epochs(3.0, in_own)
+        plain = predict_whole_run(seen, steps)
+        under = predict_from_plain(plain, seen, own, steps, saved_ms=1.0)
+        assert plain.seconds is not None and under.seconds is not None
+        found.append(plain.seconds - under.seconds)
+    assert found == pytest.approx([steps * 1e-3] * 3)
+    # What it takes longer to start, to compile for example, is no saving either.
+    seen, own = without_epochs(4.0, False), without_epochs(3.0, False, start_ms=5020.0)
+    plain = predict_whole_run(seen, steps)
+    under = predict_from_plain(plain, seen, own, steps, saved_ms=1.0)
+    assert plain.seconds is not None and under.seconds is not None
+    assert under.seconds - plain.seconds == pytest.approx(5.0 - steps * 1e-3)
+    unknown = WholeRun(None, "no end was found")
+    assert predict_from_plain(unknown, seen, own, steps, saved_ms=1.0) == unknown

@@ -44,6 +44,7 @@ def test_a_trial_is_told_not_to_publish() -> None:
     assert "TRACKIO_SPACE_ID" not in env and "TRACKIO_SERVER_URL" not in env
     assert env["TRACKIO_DIR"] == "/t/hotlap-trackio"
     assert env["MLFLOW_TRACKING_URI"] == "file:/t/hotlap-mlflow"
+    assert env["CLEARML_OFFLINE_MODE"] == "1" and env["SWANLAB_MODE"] == "disabled"
     assert env["MLFLOW_ALLOW_FILE_STORE"] == env["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 

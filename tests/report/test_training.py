@@ -11,6 +11,7 @@ from hotlap.engine.largest_batch import WarmUpBatch
 from hotlap.engine.training_report import EpochDone, TrainingReport
 from hotlap.plan import Plan
 from hotlap.report import jsonout, training
+from hotlap.report.page.training import page_of_training
 from tests.report.shown import words
 from tests.report.test_jsonout import parsed
 
@@ -113,6 +114,34 @@ def test_the_page_says_what_came_out_and_what_each_technique_did() -> None:
     text = words(training.page, replace(DONE, skipped_steps=3, warmed=warmed))
     assert "3 skipped steps: the loss or the gradient norm was not finite" in text
     assert "largest batch 8 samples x 512 tokens" in text and "peak 1,024 MiB" in text
+
+
+def test_a_resumed_run_tells_the_steps_that_its_seconds_are_of() -> None:
+    resumed = replace(DONE, steps=5000, begun_step=4900, seconds=720.0)
+    text = words(training.page, resumed)
+    assert "100 of 5,000 steps, resumed from step 4,900, in 720.0 s, steady" in text
+    again = replace(EPOCH, epoch=49, loss=0.31), replace(EPOCH, epoch=50, loss=0.28)
+    page = page_of_training(parsed(jsonout.document(replace(resumed, epochs=again).to_json())))
+    assert page.answer.startswith(
+        "Trained for 100 of 5,000 steps in 12 min 00 s, resumed from step 4,900: the training "
+        "loss, from 0.31 in epoch 49, is 0.28"
+    )
+    steps = next(fact for fact in page.facts if fact.name == "steps")
+    assert (steps.value, steps.note) == ("5,000", "100 of them in 12 min 00 s")
+    whole = page_of_training(parsed(jsonout.document(DONE.to_json())))
+    assert whole.answer.startswith("Trained for 20 steps in 2.5 s: the training loss, from 0.5 in")
+    # An older hotlap did not write where a run was resumed.
+    older = parsed(jsonout.document(resumed.to_json()))
+    del older["begun_step"]
+    assert page_of_training(older).answer.startswith("Trained for 5,000 steps in 12 min 00 s:")
+
+
+def test_a_loss_that_is_not_finite_is_not_left_out() -> None:
+    lost = (EPOCH, replace(EPOCH, epoch=3, loss=math.nan))
+    page = page_of_training(parsed(jsonout.document(replace(DONE, epochs=lost).to_json())))
+    assert ": the training loss, from 0.5 in epoch 2, is not finite; held out" in page.answer
+    nothing = replace(DONE, epochs=(), samples_per_s=math.nan).to_json()
+    assert "loss" not in page_of_training(parsed(jsonout.document(nothing))).answer
 
 
 def test_a_run_that_had_nothing_left_to_do_claims_no_loss_and_no_speed() -> None:

@@ -42,6 +42,7 @@ SHORT = {
     "l": kinds.SCHEDULER_STEP,
     "g": kinds.SCALER_MADE,
     "p": kinds.SCALER_UPDATE,
+    "d": kinds.LOAD_STATE_DICT,
 }
 
 
@@ -79,6 +80,14 @@ def test_a_first_step_of_one_micro_batch() -> None:
     assert found.evidence.endswith("after micro-batch 0")
     found = only(loop("bsz bbsz bbsz bbsz"), "single_first_micro_batch")
     assert found.evidence.endswith("and the last 1 of the 10 micro-batches of an epoch has no step")
+
+
+def test_steps_with_one_micro_batch_within_an_epoch_are_a_warm_up() -> None:
+    # As YOLOv5 begins, whose accumulation grows from 1 to 4.
+    assert mistakes(loop("e bsz bsz bsz bbsz bbsz bbsz bbsz bbbsz bbbsz bbbbsz")) == []
+    # The first one of a later epoch is that of micro-batch 0 again.
+    text = "e bsz bbsz bbsz bbsz e bsz bbsz bbsz"
+    assert only(loop(text), "single_first_micro_batch")
 
 
 @pytest.mark.parametrize(
@@ -150,12 +159,33 @@ def test_backward_passes_for_something_else_than_a_step_are_no_micro_batches(tex
     assert mistakes(loop(text, ended="script", losses=(MEAN,), forwards=12)) == []
 
 
+def summed(text: str, batches: int = 12, **learned: Any) -> Trace:
+    """Return a run of means that nothing divides, whose loader has given so many batches."""
+    seen: dict[str, Any] = {"losses": (MEAN,), "forwards": 12, "compared_gradients": 3, **learned}
+    given = loop(text, **seen)
+    return replace(given, anchor=replace(given.anchor, votes={"training_batches": batches}))
+
+
+def test_passes_of_several_tasks_and_gradients_that_are_divided_later_are_no_sum() -> None:
+    text = "bbbsz bbbsz bbbsz bbbsz"
+    # `p.grad /= 3` before the step.
+    assert mistakes(summed(text, changed_gradients=3)) == []
+    # A loader for each task.
+    given = summed(text)
+    tasks = replace(given.facts, loaders=(LOADER, replace(LOADER, where="train.py:31")))
+    assert mistakes(replace(given, facts=tasks)) == []
+    # Parts of one batch may be tasks, and on a device no gradient was compared.
+    for unsure in (summed(text, batches=4), summed(text, compared_gradients=0)):
+        found = only(unsure, "summed_micro_batches")
+        assert "(loss / 3)" in found.by_hand and "unless the passes are of several" in found.by_hand
+
+
 def test_micro_batches_that_are_summed() -> None:
     text = "bbbsz bbbsz bbbsz bbbsz"
-    found = only(loop(text, losses=(MEAN,), forwards=12), "summed_micro_batches")
+    found = only(summed(text), "summed_micro_batches")
     assert found.where == MEAN.where and "3 times that of the batch" in found.evidence
     assert found.by_hand == "`(loss / 3).backward()`"
-    found = only(loop(text, losses=(MEAN,), forwards=12, scales=True), "summed_micro_batches")
+    found = only(summed(text, scales=True), "summed_micro_batches")
     assert found.by_hand == "`scaler.scale(loss / 3).backward()`"
     divided = replace(MEAN, is_mean=False)
     assert mistakes(loop(text, losses=(divided,), forwards=12)) == []
@@ -167,6 +197,10 @@ def test_clipping_in_the_wrong_place() -> None:
     found = only(loop("bcusp bcusp bcusp", scales=True), "clip_before_unscale")
     assert found.where == LINES[kinds.CLIP]
     assert mistakes(loop("bucsp bucsp bucsp", scales=True)) == []
+    # Two optimizers, both unscaled before the first one is clipped.
+    assert mistakes(loop("buucscsp buucscsp buucscsp", scales=True)) == []
+    found = only(loop("bcusp bcuscusp bcuscusp", scales=True), "clip_before_unscale")
+    assert "in 3 of the 3 steps" in found.evidence
     found = only(loop("bsc bsc bsc"), "clip_after_step")
     assert found.where == LINES[kinds.CLIP]
     assert mistakes(loop("bcs bcs bcs")) == []
@@ -260,6 +294,15 @@ def test_modes() -> None:
     assert only(loop("", evaluations=(seen,)), "evaluated_in_training_mode").where == "train.py:50"
     # At every step, as a generator gives samples to a discriminator.
     assert mistakes(loop("", evaluations=(replace(seen, passes=9),))) == []
+    # As DCGAN samples of noise every 500 iterations, beside two optimizers.
+    given = loop("", evaluations=(seen,))
+    two = replace(given, facts=replace(given.facts, optimizers=(ADAM, ADAM)))
+    assert mistakes(two) == []
+    held_out = replace(LOADER, training=False, where="train.py:51")
+    evaluates = replace(two.facts, loaders=(LOADER, held_out))
+    assert only(replace(two, facts=evaluates), "evaluated_in_training_mode")
+    elsewhere = Learning(evaluations=(replace(seen, is_evaluated=True),))
+    assert only(replace(two, learning=elsewhere), "evaluated_in_training_mode")
     seen = EvaluationFacts("train.py:50", forwards=6, passes=2, with_gradients=6)
     assert only(loop("", evaluations=(seen,)), "evaluated_with_gradients").where == "train.py:50"
     assert mistakes(loop("", evaluations=(replace(seen, with_gradients=0),))) == []
@@ -298,6 +341,11 @@ def test_inputs_and_files() -> None:
     found = only(loop("", inputs=(raw,)), "unscaled_input")
     assert "mean 72.9" in found.evidence and "310 at the first step" in found.evidence
     assert mistakes(loop("", inputs=(replace(raw, mean=0.1, std=1.2),))) == []
+    # A frozen layer, or one before a norm.
+    assert mistakes(loop("", inputs=(replace(raw, is_learned=False),))) == []
+    # Weights that were loaded expect such numbers; what is loaded later says nothing of them.
+    assert mistakes(loop("d bsz bsz", inputs=(raw,))) == []
+    assert only(loop("bsz d bsz", inputs=(raw,)), "unscaled_input")
     assert only(loop("", unsafe_loads=("train.py:9",)), "unsafe_load").where == "train.py:9"
     plan = ScheduleFacts("StepLR", "train.py:41", 2, 10, 0.1, 0.1)
     saved = SavedFacts("train.py:60", optimizer=True, schedule=False, scaler=False)

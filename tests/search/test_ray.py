@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+import hotlap.ray
 from hotlap import cli
 from hotlap.search.executors import parse_resources
 from hotlap.search.job_order import Order
@@ -189,3 +191,38 @@ print(json.dumps({{"lr": best.config["lr"], "accuracy": best.metrics["accuracy"]
     assert max(found["epochs"]) == 4
     # The checkpoint that is reported with an epoch holds that epoch.
     assert f"step-{4 * 8:012}" in found["steps"]
+
+
+def test_a_trainable_reads_its_own_command_line_and_takes_up_a_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tmp_path / "trained.py"
+    recipe.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        f"Path({str(tmp_path / 'seen')!r}).write_text(repr(sys.argv))\n" + RECIPE.read_text()
+    )
+    trial, kept = tmp_path / "trial", tmp_path / "kept"
+    kept.mkdir()
+    (kept / "note").write_text("whole")
+    (kept / "LOCK").write_text("of another process")
+    # What a process left that was killed while it copied.
+    (trial / "run.partial").mkdir(parents=True)
+    (trial / "run.partial" / "half").write_text("")
+    reported: list[dict[str, Any]] = []
+    given = SimpleNamespace(as_directory=lambda: nullcontext(str(kept)))
+    tune: Any = ModuleType("ray.tune")
+    tune.get_context = lambda: SimpleNamespace(get_trial_dir=lambda: str(trial))
+    tune.get_checkpoint = lambda: given
+    tune.Checkpoint = SimpleNamespace(from_directory=Path)
+    tune.report = lambda measured, checkpoint: reported.append(measured)
+    monkeypatch.setitem(sys.modules, "ray.tune", tune)
+    monkeypatch.setattr(sys, "argv", ["default_worker.py", "--node-ip-address=1.2.3.4"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    hotlap.ray.trainable(recipe, arguments=["--epochs", "1"], device="cpu")({"lr": 0.5})
+    words = [str(recipe), "--epochs", "1", "--lr", "0.5"]
+    assert (tmp_path / "seen").read_text() == repr(words)
+    assert [row["epoch"] for row in reported] == [1]
+    assert sorted(path.name for path in trial.iterdir()) == ["run"]
+    assert (trial / "run" / "note").read_text() == "whole"
+    assert not (trial / "run" / "half").exists()

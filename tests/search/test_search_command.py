@@ -1,5 +1,6 @@
 """`hotlap search`: real trials of a recipe, in processes that can be killed."""
 
+import io
 import json
 import os
 import random
@@ -17,7 +18,9 @@ import pytest
 from hotlap import cli
 from hotlap.checkpoint.owner import is_alive
 from hotlap.engine.training_report import EpochDone
+from hotlap.host.facts import Host
 from hotlap.search import rung
+from hotlap.search.asking import Request, ask
 from hotlap.search.job_order import Order
 from hotlap.search.journal import read
 from hotlap.search.local import LocalWorkers
@@ -325,3 +328,36 @@ def test_what_a_recipe_has_started_ends_with_its_trial(here: Path) -> None:
     while is_alive(pid) and time.monotonic() < until:
         time.sleep(0.02)
     assert not is_alive(pid)
+
+
+def test_trials_begin_where_the_search_does_if_the_recipe_changes_the_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "sub").mkdir()
+    moves = "import os\nos.chdir(os.path.dirname(os.path.abspath(__file__)))\n"
+    (here / "sub" / "moves.py").write_text(moves + PLAIN)
+    asked = ask(Request("sub/moves.py", space=("lr=uniform(0,1)",)), Host.detect())
+    assert Path.cwd() == here and asked.spec.recipe == "sub/moves.py"
+
+    class Told(io.BytesIO):
+        pid = 0
+
+        def __init__(self, command: list[str], **given: Any) -> None:
+            super().__init__()
+            self.stdin = self
+
+        def close(self) -> None:
+            return None
+
+    processes: list[Told] = []
+
+    def start(command: list[str], **given: Any) -> Told:
+        processes.append(Told(command, **given))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    order = Order("sub/moves.py", (), "study/0", 24, 0, ("loss",), {}, "cpu", 1)
+    LocalWorkers(1).start(Job(0, 0), order)
+    told = json.loads(processes[0].getvalue())
+    assert told["recipe"] == str(here / "sub" / "moves.py")
+    assert told["folder"] == str(here / "study" / "0")

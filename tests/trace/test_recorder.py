@@ -7,7 +7,7 @@ import torch
 
 from hotlap.task import TaskFacts
 from hotlap.trace.clock import DATA, FORWARD, OTHER, PhaseClock
-from hotlap.trace.recorder import Limits, Recorder
+from hotlap.trace.recorder import Limits, Recorder, number_of
 from hotlap.trace.schema import PHASES, Anchor, Trace
 
 
@@ -132,3 +132,32 @@ def test_a_step_that_was_marked_and_goes_on_is_one_step() -> None:
     run.recorder.commit()
     (row,) = run.trace().steps
     assert sum(row) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("on_cuda", "is_capturing", "is_copied"),
+    [(False, False, False), (True, False, True), (True, True, False)],
+)
+def test_a_loss_on_a_device_is_copied_since_a_graph_may_write_over_it(
+    on_cuda: bool, is_capturing: bool, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cuda", on_cuda)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_capturing)
+    loss = torch.tensor(3.0)
+    kept = number_of(loss)
+    loss.fill_(4.0)
+    assert kept == (3.0 if is_copied else 4.0)
+
+
+@pytest.mark.gpu
+def test_the_loss_of_a_replayed_graph_is_that_of_its_own_step() -> None:
+    given = torch.ones((), device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = given * 2
+    kept = []
+    for number in range(3):
+        given.fill_(float(number))
+        graph.replay()
+        kept.append(number_of(loss))
+    assert [float(each) for each in kept] == [0.0, 2.0, 4.0]

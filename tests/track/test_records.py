@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +83,79 @@ def test_a_tail_that_is_longer_than_what_is_read_at_once_is_cut_off(tmp_path: Pa
     assert (tmp_path / METRICS).read_text() == whole
 
 
-def test_one_process_at_a_time_records_into_a_folder(tmp_path: Path) -> None:
+def test_one_process_at_a_time_records_into_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.track.metrics_file._PATIENCE_S", 0.0)
     first = MetricsFile(tmp_path)
     with pytest.raises(UsageError, match="is in use: another run writes to it"):
         MetricsFile(tmp_path)
     first.close()
     MetricsFile(tmp_path).close()
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do something in a child; return its process id."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def test_a_child_that_outlives_its_run_does_not_hold_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotlap.track.metrics_file._PATIENCE_S", 0.0)
+    waits, ends = os.pipe()
+
+    def wait() -> None:
+        os.close(ends)
+        os.read(waits, 1)
+
+    def run() -> None:
+        """Open the file, leave a worker behind, and die."""
+        MetricsFile(tmp_path)
+        forked(wait)
+
+    assert os.waitpid(forked(run), 0)[1] == 0
+    try:
+        MetricsFile(tmp_path).close()
+    finally:
+        # The worker ends with the last end of the pipe.
+        os.close(ends)
+        os.close(waits)
+
+
+def test_a_child_neither_writes_nor_closes_the_file_of_its_parent(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path)
+
+    def child() -> None:
+        # Its own file may get the number of the parent's.
+        with (tmp_path / "other").open("w") as other:
+            with pytest.raises(OSError, match="the process that opened the file"):
+                file.append("a line")
+            file.close()
+            other.write("written")
+
+    assert os.waitpid(forked(child), 0)[1] == 0
+    assert (tmp_path / "other").read_text() == "written"
+    file.append(record(1).line())
+    file.close()
+    file.close()
+    assert steps(read_records(tmp_path / METRICS)[0]) == [1]
+
+
+def test_the_file_of_a_run_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
+    first = MetricsFile(tmp_path)
+    timer = threading.Timer(0.1, first.close)
+    timer.start()
+    MetricsFile(tmp_path).close()
+    timer.join()
 
 
 def test_killed_while_it_writes_the_file_is_readable(tmp_path: Path) -> None:

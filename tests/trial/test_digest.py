@@ -1,16 +1,22 @@
 """Digests tell bits, shapes and formats apart, and are read from a device all at once."""
 
+import io
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotlap.device.accelerator import Cuda
 from hotlap.lab.run_checks import check_batches
+from hotlap.lab.verdict import judge
+from hotlap.techniques import Numerics
 from hotlap.trial import digest
+from hotlap.trial.not_read import not_read_in
 from hotlap.trial.protocol import UNREAD
 from tests.lab.records import STEPS, record
 
@@ -133,6 +139,66 @@ def test_objects_in_an_array_are_digested_by_their_values() -> None:
     assert of(torch.ones(2)) != of(torch.zeros(2))
 
 
+class Held:
+    """An object as libraries give batches: what it holds is in its attributes."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+class Slots:
+    __slots__ = ("x",)
+
+
+def test_objects_are_digested_by_what_they_hold() -> None:
+    def of(value: Any) -> str:
+        found = digest.of_nested([value])
+        assert not not_read_in([found]), found
+        return found
+
+    boxes = Held(boxes=torch.ones(2, 4), size=(3, 4), of=Held(classes=[1, 2]))
+    again = Held(boxes=torch.ones(2, 4), size=(3, 4), of=Held(classes=[1, 2]))
+    assert of(boxes) == of(again)
+    again.of.classes[1] = 3  # pyright: ignore[reportAttributeAccessIssue]
+    assert of(boxes) != of(again)
+    assert of(numpy.int64(1)) != of(numpy.int64(2))
+    assert of({"a", "b"}) == of({"b", "a"}) != of({"a", "c"})
+    assert of(deque([1])) != of(deque([2]))
+    around = Held(number=1)
+    around.itself = around  # pyright: ignore[reportAttributeAccessIssue]
+    assert of(around) == of(around)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Slots(), io.BytesIO(b"1"), nn.Linear(1, 1), lambda: 0, Held(core=object()), {object()}],
+)
+def test_what_an_object_holds_beside_its_attributes_is_said_not_to_be_read(value: Any) -> None:
+    found = digest.of_nested({"x": torch.ones(2), "rest": value})
+    assert not_read_in([found]) and found == digest.of_nested({"x": torch.ones(2), "rest": value})
+    batch = {**record(), "batches": [found] * STEPS}
+    check = check_batches(batch, batch, None)
+    assert check.state == "partial" and "but not what these objects hold" in check.evidence
+    verdict = judge(batch, batch, claimed=Numerics.EXACT, plain_repeats=None)
+    assert verdict.tier == "exact"
+    assert any(line.startswith("batches: ") for line in verdict.not_checked)
+    assert "batches" not in {limit.of for limit in verdict.limits}
+    # Of one rank alone, and of all that an evaluation reads.
+    assert not_read_in([f"0123 {found}"]) == not_read_in([digest.of_digests(["0123", found])])
+
+
+def test_a_row_of_objects_without_end_is_read_in_part() -> None:
+    first: Any = Held(number=0)
+    for number in range(2000):
+        first = Held(number=number, before=first)
+    assert not_read_in([digest.of_nested(first)]) == {f"{Held.__module__}.Held"}
+    many = [Held(number=number) for number in range(2 * digest._MOST_OBJECTS)]
+    assert not_read_in([digest.of_nested(many)])
+    # What raises where it is read ends no digest.
+    assert not_read_in([digest.of_nested([Held(x=Unreadable(x=1))])])
+    assert not not_read_in([digest.of_nested(values())])
+
+
 class Unreadable(dict[str, Any]):
     def __getitem__(self, key: str) -> Any:
         raise RuntimeError(key)
@@ -146,6 +212,9 @@ def test_what_cannot_be_read_ends_no_script_and_proves_nothing() -> None:
     assert check_batches(batch, batch, None).state == "not_made"
     assert check_batches(record(), record(), None).state == "passed"
     assert check_batches(record(), batch, None).state == "failed"
+    # Of another rank than the first.
+    batch = {**record(), "batches": [f"0123 {unread}"] * STEPS}
+    assert check_batches(batch, batch, None).state == "not_made"
 
 
 def test_nothing_is_read_tensor_by_tensor() -> None:
@@ -171,3 +240,11 @@ def test_a_device_is_waited_for_once() -> None:
         assert digest.of_nested(given) == expected
     # The sums of whole words, and what is left of tensors that end within one.
     assert len(reads) == 2
+
+
+def test_a_default_device_of_the_script_is_not_that_of_the_digests() -> None:
+    given = torch.arange(41.0)
+    expected = digest.of_nested([given, given[:3]])
+    digest._multipliers.cache_clear()
+    with torch.device("meta"):
+        assert digest.of_nested([given, given[:3]]) == expected

@@ -314,3 +314,18 @@ def test_what_was_not_followed_is_not_proven() -> None:
     missed["delivered"]["updates"][3] = {"optimizer": 0, "missed": "replayed"}
     found = check_delivery(run(), missed)
     assert found.state == "partial" and "1 updates could not be followed" in found.evidence
+
+
+def test_a_default_device_of_the_script_is_not_that_of_what_is_drawn() -> None:
+    def follow() -> dict[str, Any]:
+        weight = torch.ones(3000, device="cpu", requires_grad=True)
+        custody = GradientCustody(seed=3)
+        custody.watch([weight, bias := torch.ones(3, device="cpu", requires_grad=True)])
+        (weight.square().sum() + bias.sum()).backward()
+        custody.update_begins(0, [weight, bias])
+        return custody.report()
+
+    expected = follow()
+    assert expected["updates"][0]["followed"] == 2
+    with torch.device("meta"):
+        assert follow() == expected

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from hotlap.lab.updates import UpdateEstimate, estimate_updates
 from hotlap.trial.elements import Elements
 from hotlap.trial.twin import Chain
-from hotlap.trial.update_follower import BLOCK, Follower, _places_in_stream
+from hotlap.trial.update_follower import BLOCK, Follower, _is_layout_known, _places_in_stream
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True},
@@ -261,3 +261,25 @@ def test_strange_groups_and_gradients_end_no_script() -> None:
         follower.has_gradients(0, optimizer)
         follower.update_ends(0, optimizer)
     assert len(follower.updates) == 1
+
+
+def test_a_default_device_of_the_script_is_not_that_of_what_follows_it() -> None:
+    def follow() -> dict[str, Any]:
+        torch.manual_seed(0)
+        model, follower = nn.Linear(300, 9, device="cpu"), Follower(seed=3)
+        optimizer = torch.optim.SGD(model.parameters(), **OPTIMIZERS["SGD"])
+        for _ in range(4):
+            model(torch.ones(2, 300, device="cpu")).square().mean().backward()
+            follower.update_begins(0, optimizer)
+            follower.has_gradients(0, optimizer)
+            optimizer.step()
+            follower.update_ends(0, optimizer)
+        return follower.report({})
+
+    expected = follow()
+    _is_layout_known.cache_clear()
+    # The one that nothing can be read from: of another, half would go unnoticed.
+    with torch.device("meta"):
+        found = follow()
+    assert not found["problem"] and found["updates"][0]["place"]
+    assert found == expected

@@ -40,6 +40,7 @@ class Proofs:
     """A prover whose verdicts are given."""
 
     plain: Any = "followed"
+    applied: Any = ()
 
     def __init__(self, **tiers: str) -> None:
         self.tiers = tiers

@@ -8,11 +8,12 @@ from hotlap.errors import UsageError
 from hotlap.lab.process_race import Race
 from hotlap.lab.verdict import Verdict
 from hotlap.plan import Plan
-from hotlap.tuning import proofs
+from hotlap.tuning import proofs, racing
 from hotlap.tuning.concluding import conclude
+from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.stages import check_request
 from hotlap.tuning.tuner import Tuner
-from hotlap.tuning.whole_run_savings import most_saving_first, savings
+from hotlap.tuning.whole_run_savings import keep_compiling, most_saving_first, savings
 from tests.tuning import faked
 
 FUSED = Plan({"optimizer": {"implementation": "fused"}})
@@ -52,6 +53,44 @@ def test_among_those_that_save_as_much_the_order_stays() -> None:
     assert most_saving_first(order, saved(final, 10_000)) == order[::-1]
 
 
+def test_what_an_earlier_race_has_compiled_still_has_to_be_compiled_in_a_run() -> None:
+    """The first race takes 90 s to compile, later ones 2 s: they find what it has made."""
+    tuner, both = faked.tuner(), COMPILED.with_technique("optimizer", implementation="fused")
+    keep_compiling(tuner, race())
+    later = faked.raced({both: 2.0, FUSED: 1.25}, plain_ms=20.0)
+    for arm in later.arms.values():
+        arm.warm_up_s = sum(arm.warm_up) * arm.means_ms[0] / 1e3
+    later.arms[faked.name_of(both)].warm_up_s += 2.0
+    keep_compiling(tuner, later)
+    found = saved(later, 2_000, tuner)
+    assert found[faked.name_of(both)].start_s == pytest.approx(90, 0.01)
+    # Control: what compiles nothing starts as fast as before.
+    assert found[faked.name_of(FUSED)].start_s == 0
+    assert saved(later, 2_000)[faked.name_of(both)].start_s == pytest.approx(2, 0.01)
+
+
+def test_without_time_to_watch_the_plan_its_run_is_predicted_with_what_it_compiles() -> None:
+    final, seen = race(), faked.watched(20.0, planned_steps=100_000)
+    name, plan = faked.name_of(COMPILED), COMPILED
+    verdict = Verdict("rounding", "so it was given", 99)
+    found = conclude(
+        faked.tuner(seconds=1.0),
+        seen,
+        final,
+        [ProvenPlan("rounding", plan, final.ratio(name), verdict)],
+    )
+    before, after = (found.whole_run[key].seconds or 0.0 for key in ("baseline", "best"))
+    # 2 s of set-up, and half of the steps' time.
+    assert after == pytest.approx(2.0 + 90.0 + (before - 2.0) / 2, rel=0.001)
+
+
+def test_each_race_notes_what_was_compiled_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(racing, "race", lambda *_, **__: race())
+    tuner = faked.tuner()
+    racing.race_plans(tuner, faked.watched(), [], until=0.0, number=1)
+    assert tuner.compiling_s[COMPILED] == pytest.approx(90, 0.01)
+
+
 def test_starts_that_differ_by_chance_count_for_nothing() -> None:
     final = race(compiling_s=0.8)
     assert saved(final, 100)[faked.name_of(COMPILED)].start_s == 0
@@ -76,6 +115,7 @@ class Exact:
     """A prover to whom all is exact."""
 
     plain: Any = "followed"
+    applied: Any = ()
 
     def __init__(self, *args: Any, **options: Any) -> None:
         del args, options

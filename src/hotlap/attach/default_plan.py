@@ -37,7 +37,11 @@ def plan_path(script: Started) -> Path:
         # A script beside it may have its name.
         return script.folder / f"{script.path}.plan.toml"
     if script.path is not None:
-        return script.folder / Path(script.path).with_suffix(".plan.toml")
+        path = Path(script.path)
+        if path.name in ("", ".."):
+            # `.` is a folder, whose name does not stand there.
+            path = Path((script.folder / path).resolve().name or "root")
+        return script.folder / path.with_suffix(".plan.toml")
     if script.program is not None:
         # Whoever starts a script, its plan is the script's.
         words = (script.program, *script.args)

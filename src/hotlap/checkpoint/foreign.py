@@ -9,7 +9,7 @@ import argparse
 import os
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,17 +97,7 @@ def fit_to_model(
     """
     # What modules give by `get_extra_state` is no weight, and need not be in a file.
     wanted = {name: each for name, each in wanted.items() if isinstance(each, torch.Tensor)}
-    found = dict(weights)
-    while found.keys() != wanted.keys():
-        # DataParallel and DDP say `module.`, Lightning the name of the attribute.
-        fronts = {name.partition(".")[0] for name in found if "." in name}
-        if len(fronts) != 1 or not all("." in name for name in found):
-            break
-        (front,) = fronts
-        bare = {name.partition(".")[2]: tensor for name, tensor in found.items()}
-        if bare.keys() != wanted.keys() and any(name.startswith(f"{front}.") for name in wanted):
-            break
-        found = bare
+    found = _by_own_names(weights, wanted)
     missing, more = wanted.keys() - found.keys(), found.keys() - wanted.keys()
     shapes = [
         f"{name} has shape {tuple(found[name].shape)}, in the model {tuple(wanted[name].shape)}"
@@ -145,6 +135,39 @@ def fit_to_model(
             "change model() in the recipe to match it."
         )
     return found
+
+
+def _by_own_names(
+    weights: Mapping[str, torch.Tensor], names: Iterable[str]
+) -> dict[str, torch.Tensor]:
+    """Return weights under the names of a model, as far as only wrappers make them differ."""
+    # model() may compile a part of the model, or all of it: then its own names say so, too.
+    own, found = by_plain_name(names), dict(weights)
+    if found.keys() == set(own.values()):
+        return found
+    while found.keys() != own.keys():
+        # DataParallel and DDP say `module.`, Lightning the name of the attribute.
+        fronts = {name.partition(".")[0] for name in found if "." in name}
+        if len(fronts) != 1 or not all("." in name for name in found):
+            break
+        (front,) = fronts
+        bare = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+        if bare.keys() != own.keys() and any(name.startswith(f"{front}.") for name in own):
+            break
+        found = bare
+    named = {own.get(name, name): tensor for name, tensor in found.items()}
+    # What would become one is told by the names that it has.
+    return named if len(named) == len(found) else found
+
+
+def by_plain_name(names: Iterable[str]) -> dict[str, str]:
+    """Return name without what torch.compile put into it -> name, for the names of a model.
+
+    Where two would become one, all keep what they are called.
+    """
+    every = list(names)
+    plain = {name.replace(_COMPILED, ""): name for name in every}
+    return plain if len(plain) == len(every) else {name: name for name in every}
 
 
 def _is_broken(tensor: torch.Tensor, fresh: torch.Tensor | None) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from hotlap.checkpoint.files import sync_folder
 from hotlap.checkpoint.owner import Owner
 from hotlap.errors import UsageError
+from hotlap.host.own_descriptors import disown, is_own, own
 
 NAME = "LOCK"
 _MOST_BYTES = 4096
@@ -26,18 +27,6 @@ _PATIENCE_S = 3.0
 """Until what a dead process has left behind has let go of its lock."""
 _UNKNOWN = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 """What a file system says that has no locks."""
-
-_held: set[int] = set()
-"""Descriptors of the locks of this process."""
-
-
-def _forget() -> None:
-    # A worker that outlives this process would hold its locks.
-    while _held:
-        os.close(_held.pop())
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 class Lock:
@@ -68,7 +57,7 @@ class Lock:
             finally:
                 if is_ours:
                     self._descriptor, self._pid = descriptor, os.getpid()
-                    _held.add(descriptor)
+                    own(descriptor)
                 else:
                     os.close(descriptor)
 
@@ -76,13 +65,13 @@ class Lock:
         """Give the lock back; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         # A child that was forked has closed it, and the lock is its parent's.
-        if descriptor is None or self._pid != os.getpid() or descriptor not in _held:
+        if descriptor is None or self._pid != os.getpid() or not is_own(descriptor):
             return
         # While it is held: nobody else's is deleted.
         if self._is_named(descriptor):
             with contextlib.suppress(OSError):  # it says of a dead process what is true
                 os.unlink(self.path)
-        _held.discard(descriptor)
+        disown(descriptor)
         os.close(descriptor)
 
     def _try(self, descriptor: int, until: float) -> bool:

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from hotlap.cli.command import Command
 from hotlap.cli.options import JsonFlag
-from hotlap.cli.script import task_of
+from hotlap.cli.script import StartFolder, task_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 
@@ -37,8 +37,10 @@ def export(
             f"{missing} is missing. Expected: --from with a run or weights to read, and --to with "
             "the file to write, as in `--from runs/1 --to model.pt2`."
         )
+    start = StartFolder()
     with task_of(target) as task:
-        done = export_task(task, source, to, overwrite=overwrite, notice=say)
+        found, file = str(start.path(source)), str(start.path(to))
+        done = export_task(task, found, file, overwrite=overwrite, notice=say)
     if json:
         jsonout.write(done.to_json())
     else:

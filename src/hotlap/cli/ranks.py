@@ -1,7 +1,6 @@
 """`--devices`, `--restarts`, `--rank-timeout` of `hotlap train`: checked, and ranks launched."""
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,11 +86,13 @@ class RankRequest:
         from hotlap.cli.starting import say
         from hotlap.distributed import stacks
         from hotlap.distributed.launch import check_devices, check_platform, launch
-        from hotlap.distributed.ranks import STORE, detect_ranks
+        from hotlap.distributed.ranks import STORE, check_mpi, detect_ranks
+        from hotlap.lab.subject import start_module
 
         stacks.write_on_request(os.environ)
         if STORE in os.environ or detect_ranks(os.environ).world > 1:
             return None
+        check_mpi(os.environ)
         if self.devices is not None:
             check_devices(self.devices, self.device)
         count = self.devices or 1
@@ -99,7 +100,7 @@ class RankRequest:
             return None
         check_platform()
         return launch(
-            [sys.executable, "-m", "hotlap", "train", *tokens],
+            [*start_module("hotlap", Path.cwd()), "train", *tokens],
             count,
             logs=None if self.run_dir is None else Path(self.run_dir) / "logs",
             timeout_s=self.timeout_s,

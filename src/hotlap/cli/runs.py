@@ -14,7 +14,7 @@ from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.report import jsonout
 from hotlap.report import runs as pages
 from hotlap.report.terminal import page_console
-from hotlap.track.comparing import compare_runs, summary
+from hotlap.track.comparing import compare_runs, summary_of
 from hotlap.track.runs import find_runs, read_run
 
 _COMPARE, _OPEN = "compare", "open"
@@ -71,9 +71,14 @@ def runs(
             f"folder '{root}' was not found. Expected: a folder that contains runs, each recorded "
             "with --run-dir. Check the path."
         )
-    found = [read_run(folder) for folder in find_runs(root)]
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise UsageError(
+            f"folder '{root}' cannot be read: no permission. Choose a folder that you may read."
+        )
+    # One run at a time is in memory.
+    found = [summary_of(folder) for folder in find_runs(root)]
     if as_json:
-        jsonout.write({"runs": [summary(run) for run in found]})
+        jsonout.write({"runs": found})
     elif found:
         pages.show_list(page_console(), found, root)
     else:

@@ -50,6 +50,19 @@ def recipe_of(target: Target) -> str:
     return target.script
 
 
+class StartFolder:
+    """The current folder before a recipe is imported: the recipe may change to another one."""
+
+    def __init__(self) -> None:
+        self.folder = os.getcwd()
+
+    def path(self, given: str | None) -> str | None:
+        """Return a path of the command line as it leads to the same file now."""
+        if given is None or os.getcwd() == self.folder:
+            return given
+        return os.path.join(self.folder, given)
+
+
 @contextmanager
 def task_of(target: Target) -> Iterator[Task]:
     """Give the task of the recipe that was given, see `task_and_values_of`."""

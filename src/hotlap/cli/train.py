@@ -11,7 +11,7 @@ from hotlap.cli.micro_batch import MicroBatchRequest
 from hotlap.cli.options import JsonFlag
 from hotlap.cli.page import PageFile, check_page, signed, write_page
 from hotlap.cli.ranks import RankRequest, is_first_rank
-from hotlap.cli.script import recipe_of, task_and_values_of
+from hotlap.cli.script import StartFolder, recipe_of, task_and_values_of
 from hotlap.cli.starting import say
 from hotlap.cli.target import Target
 from hotlap.cli.tracking import TrackRequest, about_recipe
@@ -140,7 +140,7 @@ def train(
     from hotlap.lab.subject import RecipeRun
     from hotlap.report import training as text
 
-    path = recipe_of(target)
+    path, start = recipe_of(target), StartFolder()
     _check_page(page, estimate)
     tracking = TrackRequest(track, every, run_dir or resume)
     request = MicroBatchRequest(micro_batch, memory, again, estimate)
@@ -148,7 +148,9 @@ def train(
     code = None if estimate else ranks.launch(target.typed)
     if code is not None:
         return code
-    host, recipe = Host.detect(), RecipeRun(path=path, args=target.args, device=device)
+    _check_device(device, estimate)
+    host = Host.detect()
+    recipe = RecipeRun(path=path, args=target.args, cwd=start.folder, device=device)
     chosen = _choose(recipe, plan, host, technique)
     with task_and_values_of(target) as (task, values):
         split = request.choose(recipe, task, chosen.plan, host, technique)
@@ -162,10 +164,10 @@ def train(
                 task,
                 split.plan,
                 device=device,
-                run_dir=run_dir,
-                resume=ranks.resumes_from,
-                weights=weights,
-                continue_from=continue_from,
+                run_dir=start.path(run_dir),
+                resume=_resumed(ranks.resumes_from, start),
+                weights=start.path(weights),
+                continue_from=start.path(continue_from),
                 keys=keys,
                 epochs_done=epochs_done,
                 save_every=save_every,
@@ -175,7 +177,7 @@ def train(
                 rank_overlap=rank_overlap,
                 track=track,
                 system_every_s=tracking.every_s,
-                about=about_recipe(path, values),
+                about=about_recipe(str(start.path(path)), values),
                 progress=lambda epoch: say(text.line(epoch, task)),
                 notice=say,
                 stop=lambda: stopping.is_asked,
@@ -183,11 +185,23 @@ def train(
     split.remember(done)
     if is_first_rank():
         found = {"script": str(target), **done.to_json(), **split.to_json()}
-        _tell(done, signed("training", found, host, target.typed, "train"), page, json)
+        _tell(done, signed("training", found, host, target.typed, "train"), start.path(page), json)
     if not done.is_stopped:
         return 0
     say(text.stop_line(done, stopping.name))
     return stopping.exit_code
+
+
+def _check_device(device: str | None, estimate: bool) -> None:
+    """Refuse a device that is not there before the recipe is imported; an estimate needs none."""
+    from hotlap.device.accelerator import device_of, kind_of
+
+    if device is not None:
+        (kind_of if estimate else device_of)(device)
+
+
+def _resumed(resume: str | None, start: StartFolder) -> str | None:
+    return resume if resume == "auto" else start.path(resume)
 
 
 def _choose(recipe: Any, plan: str | None, host: Any, techniques: tuple[str, ...]) -> Any:

@@ -5,12 +5,12 @@ the tests that records and delays as a device does; only `Cuda` itself needs one
 """
 
 import contextlib
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from hotlap.device.capture import Graph, capture_graph, noted_host_reads
+from hotlap.device.capture import Graph, capture_graph, noted_host_draws, noted_host_reads
 from hotlap.errors import UsageError
+from hotlap.host.memory import peak_bytes
 
 _TAKE_FOUND_INF = ("Adam", "AdamW", "SGD")
 """Optimizers whose fused CUDA kernels look at `found_inf`."""
@@ -49,11 +49,7 @@ class Device:
     @staticmethod
     def host_peak_bytes() -> int:
         """Return the most bytes that this process held at once on the host."""
-        import resource
-
-        # Linux counts in KiB, macOS in bytes.
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return peak_bytes()
 
     def needed_bytes(self, work: Callable[[], Any]) -> int:
         """Run `work`; return the most bytes that it held at once, beside what was held before."""
@@ -89,9 +85,29 @@ class Accelerator(Device):
     has_own_memory = True
 
     def synchronize(self) -> None:
+        self._module.synchronize()
+
+    @property
+    def _module(self) -> Any:
+        """What torch has of such devices. That of MPS, whose memory is the host's, has no sizes."""
         import torch
 
-        getattr(torch, self.kind).synchronize()
+        return getattr(torch, self.kind)
+
+    def peak_bytes(self) -> int:
+        if not hasattr(self._module, "max_memory_allocated"):
+            return super().peak_bytes()
+        return int(self._module.max_memory_allocated(self.name))
+
+    def free_bytes(self) -> int:
+        if not hasattr(self._module, "mem_get_info"):
+            return super().free_bytes()
+        return int(self._module.mem_get_info(self.name)[0])
+
+    def total_bytes(self) -> int:
+        if not hasattr(self._module, "mem_get_info"):
+            return super().total_bytes()
+        return int(self._module.mem_get_info(self.name)[1])
 
 
 class Cuda(Accelerator):
@@ -147,12 +163,21 @@ class Cuda(Accelerator):
         held = torch.cuda.memory_reserved(self.name) - torch.cuda.memory_allocated(self.name)
         return int(free + held - self._idle_bytes_of_graphs())
 
-    def _idle_bytes_of_graphs(self) -> int:
+    @property
+    def number(self) -> int:
+        """Which CUDA device it is: not all of torch's calls take `cuda` for the current one."""
         import torch
 
         number = torch.device(self.name).index
-        if number is None:
-            number = torch.cuda.current_device()
+        return torch.cuda.current_device() if number is None else number
+
+    def _idle_bytes_of_graphs(self) -> int:
+        import torch
+
+        if torch.cuda.get_allocator_backend() != "native":
+            # The driver's own allocator tells of no segments: torch raises when it is asked.
+            return 0
+        number = self.number
         return sum(
             segment["total_size"] - segment["allocated_size"]
             for segment in torch.cuda.memory_snapshot()
@@ -237,7 +262,8 @@ class Cuda(Accelerator):
         """Return a pinned buffer on the host, uint8, shape (size,)."""
         import torch
 
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        # Named, as a script may have set another default: only memory of the host can be pinned.
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def empty_like(self, tensor: Any) -> Any:
         """Return an uninitialised tensor on the device, of the same shape, strides and dtype."""
@@ -251,9 +277,14 @@ class Cuda(Accelerator):
         """Return a tensor on the device, itself if it is there; the host waits for it."""
         return tensor.to(self.name)
 
-    def copy(self, target: Any, source: Any) -> None:
-        """Queue a copy on the current stream; the host does not wait if host memory is pinned."""
-        target.copy_(source, non_blocking=True)
+    def is_pinned(self, tensor: Any) -> bool:
+        """True if it is on the host in pinned memory."""
+        return tensor.is_pinned()
+
+    def copy(self, target: Any, source: Any, *, waits: bool = False) -> None:
+        """Queue a copy on the current stream; the host does not wait if host memory is pinned,
+        unless it is told to."""
+        target.copy_(source, non_blocking=not waits)
 
     def scalar(self, value: float) -> Any:
         """Return a float32 scalar on the device."""
@@ -274,6 +305,11 @@ class Cuda(Accelerator):
         waited for the device."""
         return noted_host_reads()
 
+    def host_draws(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Return a context manager that gives the generator of the host that was drawn from in it,
+        if one was: a graph draws from those of the device only."""
+        return noted_host_draws()
+
 
 def device_of(name: str | None) -> Device:
     """Return the device of that name, or the one to use where nobody said: CUDA, else the CPU.
@@ -285,12 +321,7 @@ def device_of(name: str | None) -> Device:
 
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        kind = torch.device(name).type
-    except RuntimeError:
-        raise UsageError(
-            f"device='{name}' is not known. Expected: cpu, cuda, cuda:N, or another torch device."
-        ) from None
+    kind = kind_of(name)
     if kind == "cpu":
         return Device(name)
     if kind == "cuda":
@@ -305,6 +336,22 @@ def device_of(name: str | None) -> Device:
             "env` to see what was found."
         )
     return Accelerator(name)
+
+
+def kind_of(name: str) -> str:
+    """Return what torch calls a kind of devices, whether one is there or not: `cuda` of `cuda:1`.
+
+    Raises:
+        UsageError: torch knows no such device.
+    """
+    import torch
+
+    try:
+        return torch.device(name).type
+    except RuntimeError:
+        raise UsageError(
+            f"device='{name}' is not known. Expected: cpu, cuda, cuda:N, or another torch device."
+        ) from None
 
 
 def _check_cuda(name: str) -> None:

@@ -2,14 +2,23 @@
 
 import contextlib
 import logging
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from hotlap import compat
 
 log = logging.getLogger("hotlap")
+
+_WATCHERS = tuple(
+    os.path.join(Path(__file__).parents[1], *folder, "")
+    for folder in (["trial"], ["engine", "roles"])
+)
+"""Folders of what watches a run that is proven or observed, and is no part of its steps."""
 
 
 class Graph(Protocol):
@@ -29,20 +38,54 @@ def capture_graph(work: Callable[[], Any], device: str, stream: Any) -> Graph:
     import torch
 
     graph = torch.cuda.CUDAGraph()
+    handled = sys.exception()
     before, pool = torch.cuda.current_stream(device), torch.cuda.graph_pool_handle()
     # Other threads may go on: one of them may be pinning the next batch.
     mode = "thread_local"
+    raised: list[BaseException] = []
     try:
         with torch.cuda.graph(graph, pool, stream=stream, capture_error_mode=mode):
-            result = work()
+            try:
+                result = work()
+            except BaseException as error:
+                raised.append(error)
+                raise
     except RuntimeError as error:
         _leave_capture(before, pool)
-        # What could not be captured is said first; that the capture could not end, last.
-        first: BaseException = error
-        while first.__context__ is not None:
-            first = first.__context__
-        raise RuntimeError(str(first)) from error
+        # That the capture could not end is raised last, and says nothing of why.
+        first = _first_error(raised[0] if raised else error, handled)
+        raise RuntimeError(in_one_line(first)) from error
     return _CudaGraph(graph, result)
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its class where it says nothing."""
+    said = (str(error).strip().splitlines() or [""])[0]
+    if isinstance(error, RuntimeError) and said:
+        return said
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _first_error(error: BaseException, handled: BaseException | None) -> BaseException:
+    """Return what could not be captured, where more errors followed on it while frames ended.
+
+    Args:
+        error: the last of them.
+        handled: what was being handled before the capture began, None if nothing was.
+
+    Raises:
+        BaseException: one that is no error, as of Ctrl-C: the others only followed on it.
+    """
+    first, before = error, error.__context__
+    # A handler's own error has what it handled as its context: a missing key, say.
+    while isinstance(before, RuntimeError) and before is not handled:
+        first, before = before, before.__context__
+    before = error
+    while before is not None and before is not handled:
+        if not isinstance(before, Exception | GeneratorExit):
+            raise before
+        before = before.__context__
+    return first
 
 
 def _leave_capture(before: Any, pool: Any) -> None:
@@ -87,7 +130,7 @@ def noted_host_reads() -> Iterator[list[str]]:
     """Collect `file:line` of every place in the block where the host waited for the device.
 
     What threads do that Python had started before is theirs. A backward in Python runs in one of
-    torch's own threads, and counts.
+    torch's own threads, and counts. What watches a trial reads inside its steps, and does not.
     """
     import torch
 
@@ -105,7 +148,8 @@ def noted_host_reads() -> Iterator[list[str]]:
 
         def note(*told: Any) -> None:
             if threading.get_ident() not in others:
-                caught.append(told)
+                if not (_is_of_reads(told) and _is_by_a_watcher(told[2])):
+                    caught.append(told)
             elif not _is_of_reads(told):
                 show(*told)
 
@@ -124,6 +168,32 @@ def noted_host_reads() -> Iterator[list[str]]:
             found.append(f"{file}:{line}")
 
 
+@contextlib.contextmanager
+def noted_host_draws() -> Iterator[list[str]]:
+    """Collect which of the host's global generators was drawn from in the block."""
+    from hotlap import rng
+
+    found: list[str] = []
+    before = rng.global_random_states()
+    yield found
+    drawn = rng.generator_that_advanced(before)
+    if drawn is not None:
+        found.append(drawn)
+
+
 def _is_of_reads(told: Any) -> bool:
     text = str(told[0])
     return "synchronizing CUDA operation" in text or "debug mode" in text
+
+
+def _is_by_a_watcher(file: str) -> bool:
+    """True if what watches a trial, not the step, has read in this file, or called torch to."""
+    import torch
+
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    torchs = os.path.join(Path(torch.__file__).parent, "")
+    while frame is not None and frame.f_code.co_filename.startswith(torchs):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_WATCHERS)

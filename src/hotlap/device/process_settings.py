@@ -112,7 +112,7 @@ def product_error(device: str) -> float:
     import torch
 
     own = torch.Generator().manual_seed(0)
-    left, right = (torch.randn(_PROBE, _PROBE, generator=own) for _ in range(2))
+    left, right = (torch.randn(_PROBE, _PROBE, generator=own, device="cpu") for _ in range(2))
     exact = left.double() @ right.double()
     given = (left.to(device) @ right.to(device)).cpu().double()
     return float((given - exact).abs().max() / exact.abs().max())

@@ -127,12 +127,13 @@ def conclude(
         switches: plans of one technique each that blame no line.
         trials: what was tried, as far as the budget allowed.
     """
-    mean = known.trace.step_ms()["mean"]
+    # Of a step without evaluation, as the turns whose ratio it is multiplied by.
+    step_ms = known.trace.step_ms()["median"]
     findings, ruled_out, suspects = [], [], []
     for nomination in nominations:
         remedies = trials.of_all(nomination.remedies)
         bound = trials.of(nomination.bound) if nomination.bound is not None else None
-        finding = _convict(nomination, remedies, bound, mean, known.is_recipe)
+        finding = _convict(nomination, remedies, bound, step_ms, known.is_recipe)
         if finding is not None:
             findings.append(finding)
             continue
@@ -153,7 +154,7 @@ def conclude(
     return replace(
         known,
         findings=by_cost((*known.findings, *findings)),
-        opportunities=tuple(_opportunities(switches, trials, mean)),
+        opportunities=tuple(_opportunities(switches, trials, step_ms)),
         ruled_out=tuple(ruled_out),
         suspects=tuple(suspects),
         floor=trials.floor,
@@ -230,23 +231,23 @@ def _in_words(tried: Sequence[Tried]) -> str:
     return "; ".join(one.words for one in tried)
 
 
-def _saved_ms(mean_ms: float, ratio: float) -> float:
-    return mean_ms * (1 - 1 / ratio)
+def _saved_ms(step_ms: float, ratio: float) -> float:
+    return step_ms * (1 - 1 / ratio)
 
 
 def _convict(
     nomination: Nomination,
     remedies: Sequence[Tried],
     bound: Tried | None,
-    mean: float,
+    step_ms: float,
     is_recipe: bool,
 ) -> Finding | None:
     gains = [tried for tried in remedies if tried.is_gain and tried.ratio is not None]
     if gains:
         best = max(gains, key=lambda tried: tried.ratio.median if tried.ratio else 0.0)
-        return _by_remedy(nomination, best, remedies, bound, mean, is_recipe)
+        return _by_remedy(nomination, best, remedies, bound, step_ms, is_recipe)
     if bound is not None and bound.is_gain:
-        return _by_bound(nomination, remedies, bound, mean)
+        return _by_bound(nomination, remedies, bound, step_ms)
     return None
 
 
@@ -255,14 +256,14 @@ def _by_remedy(
     best: Tried,
     remedies: Sequence[Tried],
     bound: Tried | None,
-    mean: float,
+    step_ms: float,
     is_recipe: bool,
 ) -> Finding:
     assert best.ratio is not None
-    cost = _saved_ms(mean, best.ratio.median)
+    cost = _saved_ms(step_ms, best.ratio.median)
     at_most = nomination.at_most_ms
     if bound is not None and bound.ratio is not None:
-        at_most = _saved_ms(mean, bound.ratio.median)
+        at_most = _saved_ms(step_ms, bound.ratio.median)
     (name,) = best.plan.techniques
     numerics = best.numerics
     remedy = best.words
@@ -275,9 +276,9 @@ def _by_remedy(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved_ms(mean, best.ratio.low),
-        high=_saved_ms(mean, best.ratio.high),
-        at_most_ms=max(cost, at_most),
+        low=_saved_ms(step_ms, best.ratio.low),
+        high=_saved_ms(step_ms, best.ratio.high),
+        at_most_ms=at_most,
         where=nomination.where,
         evidence=nomination.evidence,
         remedy=remedy,
@@ -288,20 +289,20 @@ def _by_remedy(
 
 
 def _by_bound(
-    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, mean: float
+    nomination: Nomination, remedies: Sequence[Tried], bound: Tried, step_ms: float
 ) -> Finding | None:
     """Return a cause that no technique removes: what a perfect remedy would save is measured."""
     assert bound.ratio is not None
-    cost = _saved_ms(mean, bound.ratio.median)
-    if cost < nomination.bound_share * mean:
+    cost = _saved_ms(step_ms, bound.ratio.median)
+    if cost < nomination.bound_share * step_ms:
         return None
     tried = _in_words(remedies) or "hotlap has no technique against it"
     return Finding(
         rule=nomination.rule,
         kind=nomination.kind,
         cost_ms=cost,
-        low=_saved_ms(mean, bound.ratio.low),
-        high=_saved_ms(mean, bound.ratio.high),
+        low=_saved_ms(step_ms, bound.ratio.low),
+        high=_saved_ms(step_ms, bound.ratio.high),
         at_most_ms=cost,
         where=nomination.where,
         evidence=f"{nomination.evidence}; {nomination.bound_words}, a step is "
@@ -317,7 +318,7 @@ def _confidence(ratio: Ratio, floor: float) -> str:
     return "high" if ratio.low > 1 + 2 * floor else "medium"
 
 
-def _opportunities(switches: Sequence[Plan], trials: Trials, mean: float) -> list[Opportunity]:
+def _opportunities(switches: Sequence[Plan], trials: Trials, step_ms: float) -> list[Opportunity]:
     found = []
     for tried in trials.of_all(switches):
         if tried.ratio is None or not tried.is_gain:
@@ -327,9 +328,9 @@ def _opportunities(switches: Sequence[Plan], trials: Trials, mean: float) -> lis
             Opportunity(
                 technique=name,
                 options=options,
-                saves_ms=_saved_ms(mean, tried.ratio.median),
-                low=_saved_ms(mean, tried.ratio.low),
-                high=_saved_ms(mean, tried.ratio.high),
+                saves_ms=_saved_ms(step_ms, tried.ratio.median),
+                low=_saved_ms(step_ms, tried.ratio.low),
+                high=_saved_ms(step_ms, tried.ratio.high),
                 numerics=tried.numerics,
             )
         )

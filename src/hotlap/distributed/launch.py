@@ -14,6 +14,7 @@ from hotlap.distributed import processes
 from hotlap.distributed.processes import Loss, RankProcess
 from hotlap.distributed.ranks import RESTARTS, STORE, TIMEOUT_S
 from hotlap.errors import RunError, UsageError
+from hotlap.host.probes import usable_cores
 
 _ASKING = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)
@@ -83,7 +84,7 @@ def launch(
         command: program and arguments, the same for all.
         count: number of ranks.
         logs: folder of `rank-N.log`; a temporary one if None, which is kept if a rank dies.
-        cores: that the ranks share; those of the machine if None.
+        cores: that the ranks share; those that this process can use if None.
         timeout_s: after which a rank gives up waiting for another one; for the message.
         restarts: how often all ranks are started again after one has died. The variable
             `RESTARTS` tells them how often they have been.
@@ -99,7 +100,7 @@ def launch(
     folder.mkdir(parents=True, exist_ok=True)
     shared = dict(environ)
     if count > 1:
-        threads = max(1, (cores or os.cpu_count() or 1) // count)
+        threads = max(1, (cores or usable_cores()) // count)
         shared.setdefault("OMP_NUM_THREADS", str(threads))
     words, tried = "", ""
     with _Signals() as signals:

@@ -15,7 +15,10 @@ TIMEOUT_S = 300.0
 """Seconds after which a rank that waits for another one gives up."""
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+_SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+"""Of what `srun` has started: a batch script, which is no rank, has `SLURM_NTASKS` as well."""
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
+"""Number of processes that mpirun has started, of several makes."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,31 @@ def detect_ranks(environ: Mapping[str, str]) -> Ranks:
     Raises:
         UsageError: they are not numbers, or not those of one of the processes.
     """
-    for names in (_TORCHRUN, _SLURM):
-        # A task that Slurm started alone, and a shell within an allocation, are no ranks.
-        if names[0] in environ and environ.get(names[1], "1") != "1":
-            return _read(environ, names)
-    return ALONE
+    names = _named_by(environ)
+    # A task that was started alone is no rank, nor is a shell within an allocation.
+    if names is None or environ[names[1]] == "1":
+        return ALONE
+    return _read(environ, names)
+
+
+def check_mpi(environ: Mapping[str, str]) -> None:
+    """Raise UsageError in one of several processes of mpirun that nothing says the ranks of."""
+    name = next((each for each in _MPI_SIZES if environ.get(each, "1") != "1"), None)
+    if name is None or _named_by(environ) is not None:
+        return
+    raise UsageError(
+        f"mpirun started this process as one of {environ[name]} ({name}), but RANK and WORLD_SIZE "
+        "are not set, so each process would train a model of its own. Set RANK, WORLD_SIZE, "
+        "LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each of them, or use `torchrun` or `hotlap "
+        "train RECIPE --devices N`. To train one model in each process, set WORLD_SIZE=1 and "
+        "RANK=0."
+    )
+
+
+def _named_by(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the variables of who started this process, the first one that says its rank."""
+    known = (names for names in (_TORCHRUN, _SLURM) if names[0] in environ and names[1] in environ)
+    return next(known, None)
 
 
 def _read(environ: Mapping[str, str], names: tuple[str, ...]) -> Ranks:

@@ -14,12 +14,15 @@ from torch.distributed.rendezvous import rendezvous
 from hotlap.distributed import stacks
 from hotlap.distributed.absent import Meeting, name_logs, name_ranks
 from hotlap.distributed.ending import let_tensors_go
+from hotlap.distributed.own_group import check_backends, is_joined, ranks_here
 from hotlap.distributed.ranks import ALONE, LOST, STORE, TIMEOUT_S, Ranks
 from hotlap.distributed.shared_slots import MAX_RANKS, SharedSlots, share_memory
 from hotlap.errors import RunError, UsageError
 
 _GONE = ("Connection closed by peer", "Connection reset by peer", "gloo/transport")
 """What gloo says where another rank is gone, or does not answer."""
+_LATE = ("timed out", "timeout")
+"""What is said, in any case of letters, where it did not answer in time."""
 
 
 class PendingSum:
@@ -110,15 +113,16 @@ class Reduce:
         """
         first, size = tensors[0], sum(tensor.numel() for tensor in tensors)
         key = number, first.dtype, first.device
-        memory = self._memory.get(key)
-        if (memory is None or len(memory) != size) and self._shares_memory(first):
-            self._slots[key] = None
-            self._slots[key] = share_memory(self, size, first.dtype)
-        slots = self._slots.get(key)
+        memory, slots = self._memory.get(key), self._slots.get(key)
+        is_new = memory is None or len(memory) != size
         # Gradients that are zeroed in place are still where they were last added up.
         is_read = slots is None and memory is not None and any(_is_in(x, memory) for x in tensors)
-        if memory is None or len(memory) != size or is_read:
-            memory = self._memory[key] = torch.empty(size, dtype=first.dtype, device=first.device)
+        if memory is None or is_new or is_read:
+            memory = torch.empty(size, dtype=first.dtype, device=first.device)
+        # Behind what memory may run out in: all ranks do this together, and once.
+        if is_new and self._shares_memory(first):
+            slots = self._slots[key] = share_memory(self, size, first.dtype)
+        self._memory[key] = memory
         return PendingSum(tensors, memory, slots)
 
     def _shares_memory(self, tensor: torch.Tensor) -> bool:
@@ -206,21 +210,29 @@ def _collective(function: Callable[..., Any], *arguments: Any) -> None:
     try:
         function(*arguments)
     except RuntimeError as error:
+        # Others are mistakes of this rank's own, such as a device without a back end.
+        if not (isinstance(error, dist.DistError) or _is_loss(str(error)) or _is_late(str(error))):
+            raise
         raise explain_loss(error) from error
 
 
 def is_of_lost_rank(error: Exception) -> bool:
     """Return whether a collective, of whoever's code, has failed because another rank is gone."""
-    if not dist.is_available() or not dist.is_initialized():
-        return False
-    text = str(error)
-    return isinstance(error, dist.DistBackendError) or any(words in text for words in _GONE)
+    return is_joined() and (isinstance(error, dist.DistBackendError) or _is_loss(str(error)))
+
+
+def _is_loss(text: str) -> bool:
+    return any(words in text for words in _GONE)
+
+
+def _is_late(text: str) -> bool:
+    return any(words in text.lower() for words in _LATE)
 
 
 def explain_loss(error: Exception) -> RunError:
     """Return which rank a collective has waited for in vain."""
     said = " ".join(str(error).partition("This is typically")[0].split())
-    is_late = "timed out" in said.lower() or "timeout" in said.lower()
+    is_late = _is_late(said)
     if is_late:
         stacks.write_now("This rank has waited for another one in vain, here:")
     meeting = _meetings[-1] if _meetings else None
@@ -256,14 +268,15 @@ def joined(
         environ: with the place where ranks find each other.
 
     Raises:
-        UsageError: torch was built without the back end, or nothing says where the ranks meet.
+        UsageError: torch was built without the back end, nothing says where the ranks meet, or the
+            caller's group has no back end for the CPU.
     """
+    if is_joined():
+        check_backends()
+        yield Reduce(ranks_here(environ), overlaps=overlaps)
+        return
     if ranks.world == 1:
         yield Reduce()
-        return
-    if dist.is_available() and dist.is_initialized():
-        joined_ranks = Ranks(dist.get_rank(), dist.get_world_size(), *_local(ranks))
-        yield Reduce(joined_ranks, overlaps=overlaps)
         return
     if not dist.is_available() or not (dist.is_nccl_available() if is_cuda else True):
         raise UsageError(
@@ -316,10 +329,6 @@ def _join(meeting: Meeting, is_cuda: bool) -> None:
             f"slowly, pass a longer --rank-timeout, such as {2 * meeting.timeout_s:g}s."
         ) from error
     _meetings.append(meeting)
-
-
-def _local(ranks: Ranks) -> tuple[int, int]:
-    return ranks.local_rank, ranks.local_world
 
 
 _meetings: list[Meeting] = []

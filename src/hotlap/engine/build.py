@@ -10,7 +10,7 @@ import torch
 
 from hotlap.device.accelerator import Device, device_of
 from hotlap.distributed.reduce import Reduce
-from hotlap.engine.checks.same_on_ranks import check_batch, check_model
+from hotlap.engine.checks.same_on_ranks import check_batch, check_model, check_task
 from hotlap.engine.checks.schedule_length import values_of
 from hotlap.engine.checks.sharded_optimizer import check_sharding
 from hotlap.engine.checks.splitting import check_gradients, check_statistics
@@ -125,6 +125,7 @@ def build(
     check(plan, registry(techniques))
     hardware = device_of(device)
     reduce = reduce or Reduce()
+    check_task(task, plan, reduce)
     check_batch(task, reduce)
     applied = Applied(plan, techniques, on_ranks=reduce.world > 1)
     switched, ended = applied.start(hardware.kind), []
@@ -149,7 +150,7 @@ def _build(
     reduce: Reduce,
 ) -> BuiltRun:
     seed_everything(task.seed)
-    model = model_of(task).to(hardware.name).train()
+    model = _make_model(task, hardware)
     check_model(model, reduce)
     on_model = ModelTarget(model, [], ended=ended, reduce=reduce)
     applied.apply("model", on_model)
@@ -208,6 +209,13 @@ def _build(
         reduce=reduce,
         warmed=_warm_up(step, source, hardware),
     )
+
+
+def _make_model(task: Task, hardware: Device) -> Any:
+    model = model_of(task).to(hardware.name)
+    # A model's own `train` need not return it.
+    model.train()
+    return model
 
 
 def _step_target(model: Any, optimizer: Any, hardware: Device, on_model: ModelTarget) -> StepTarget:

@@ -7,7 +7,8 @@ from pathlib import Path
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.evaluate import Stopped, evaluate
-from hotlap.engine.evaluation_guard import is_disturbed
+from hotlap.engine.evaluation_guard import is_disturbed, kept_random_states
+from hotlap.engine.loss_errors import raise_explained
 from hotlap.engine.state.position import Position
 from hotlap.engine.state.saving import Saver
 from hotlap.engine.steps import StepDone, waits_for_measure
@@ -52,6 +53,49 @@ def _steps_left(task: Task, step: StepDone, in_this_epoch: int) -> int:
     return ((task.epochs or 0) - step.epoch) * in_this_epoch
 
 
+def try_measures(built: BuiltRun, *, is_finished: bool) -> None:
+    """Measure one held-out batch: a mistake shows before the first step, not after an epoch.
+
+    Args:
+        built: the run.
+        is_finished: no step comes.
+
+    Raises:
+        UsageError: the schedule follows a measure that evaluation does not give.
+    """
+    try:
+        found = evaluate(built, batches=1, is_trial=True)
+    except (IndexError, RuntimeError) as error:
+        raise_explained(error)
+        raise
+    if not is_finished and waits_for_measure(built):
+        _check_metric(found)
+
+
+def report_epoch(
+    progress: Callable[[EpochDone], None],
+    done: EpochDone,
+    built: BuiltRun,
+    step: StepDone,
+    saver: Saver | None,
+) -> None:
+    """Report an epoch to the caller's function, and save what was trained if that raises.
+
+    Args:
+        progress: the function.
+        done: the epoch; a schedule that waits for its measure has taken its step.
+        built: the run; what is drawn meanwhile, by another training say, it does not notice.
+        step: the last one that was done.
+        saver: None if nothing is saved.
+    """
+    try:
+        with kept_random_states():
+            progress(done)
+    except Exception as error:
+        _save_trained(built, step, saver, error, "progress()")
+        raise
+
+
 def measure_epoch(
     built: BuiltRun,
     step: StepDone,
@@ -83,7 +127,9 @@ def measure_epoch(
         except Stopped:
             raise
         except Exception as error:
-            _save_trained(built, step, saver, error)
+            # Without its measure the schedule would go on from an earlier step.
+            if not waits_for_measure(built):
+                _save_trained(built, step, saver, error, "evaluation")
             raise
     if waits_for_measure(built) and step.ends_epoch:
         built.scheduler.step(_scheduler_metric(held_out, loss))
@@ -106,17 +152,16 @@ def _answer_no() -> bool:
     return False
 
 
-def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: Exception) -> None:
-    """Save what was trained before evaluation raised: it is not lost with it.
-
-    A schedule that waits for the measure goes on from an earlier step.
-    """
-    if saver is None or saver.reduce.rank or waits_for_measure(built):
+def _save_trained(
+    built: BuiltRun, step: StepDone, saver: Saver | None, error: Exception, what: str
+) -> None:
+    """Save what was trained before something else raised: it is not lost with it."""
+    if saver is None or saver.reduce.rank:
         return
     if is_disturbed(built.model):
         error.add_note(
-            "hotlap: evaluation raised this while the model's state was being restored, so this "
-            "step is not saved; the last saved checkpoint is intact"
+            f"hotlap: {what} raised this while the model's state was being restored, so this step "
+            "is not saved; the last saved checkpoint is intact"
         )
         return
     try:
@@ -126,15 +171,19 @@ def _save_trained(built: BuiltRun, step: StepDone, saver: Saver | None, error: E
         error.add_note(f"hotlap: the trained state could not be saved either: {full}")
     else:
         where = saver.step_folder(step.after)
-        error.add_note(f"hotlap: evaluation raised this; the trained state is saved in '{where}'")
+        error.add_note(f"hotlap: {what} raised this; the trained state is saved in '{where}'")
 
 
 def _scheduler_metric(held_out: Mapping[str, float], loss: float) -> float:
     """Return what a schedule that waits for a measure is given."""
+    _check_metric(held_out)
+    return held_out.get("loss", loss)
+
+
+def _check_metric(held_out: Mapping[str, float]) -> None:
     if held_out and "loss" not in held_out:
         raise UsageError(
             "the schedule ReduceLROnPlateau needs the held-out loss, but evaluate() returned only "
             f"{sorted(held_out)}. Return a `loss` from evaluate() as well, as in {{'loss': (sum, "
             "count)}, or use another schedule in the task."
         )
-    return held_out.get("loss", loss)

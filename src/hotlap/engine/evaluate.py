@@ -1,9 +1,8 @@
 """`evaluate`: the loss and the metrics of the held-out batches, summed over batches and ranks."""
 
-import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,18 +12,14 @@ import torch
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluation_guard import evaluation_guard
 from hotlap.engine.sources import first_batch
+from hotlap.engine.step.learned_buffers import say_first_ranks
 from hotlap.engine.step.sums import widen
 from hotlap.errors import UsageError
+from hotlap.nested import copy_of
 from hotlap.task import Task
-
-log = logging.getLogger("hotlap")
 
 _TAKES_GRADIENTS = ("does not require grad", "Inference tensor")
 """What torch says of a gradient that is asked for in inference mode."""
-
-
-_said: set[str] = set()
-"""Buffers that were said to differ between ranks."""
 
 
 class Stopped(Exception):
@@ -54,22 +49,31 @@ def evaluate(
         Stopped: `stop` said so.
         UsageError: the task's `evaluate` gave no mapping, or a measure no number.
     """
+    found: dict[str, tuple[float, float]] = {}
+    is_refused = False
     try:
-        return _evaluate(built, batches, stop, is_trial=is_trial)
+        found = _measure(built, batches, stop, is_trial=is_trial)
     except RuntimeError as error:
         if not any(words in str(error) for words in _TAKES_GRADIENTS):
             raise
-        return _evaluate(built, batches, stop, takes_gradients=True)
+        is_refused = True
+    told = built.reduce.gather([is_refused, found])
+    # All ranks measure again, or none: to one without held-out samples nothing is refused.
+    if any(theirs for theirs, _ in told):
+        again = _measure(built, batches, stop, takes_gradients=True)
+        told = built.reduce.gather([False, again])
+    return _add_up([theirs for _, theirs in told])
 
 
-def _evaluate(
+def _measure(
     built: BuiltRun,
     batches: int | None,
     stop: Callable[[], bool],
     *,
     takes_gradients: bool = False,
     is_trial: bool = False,
-) -> dict[str, float]:
+) -> dict[str, tuple[float, float]]:
+    """Return (sum, count) of each measure over this rank's batches."""
     if built.reduce.world > 1:
         _take_first_ranks_buffers(built)
     sums: dict[str, Any] = defaultdict(float)
@@ -91,10 +95,14 @@ def _evaluate(
     if is_shared:
         # No backward pass comes that would do it.
         sharding.reshard()
-    found = {name: (float(sums[name]), float(counts[name])) for name in sums}
+    return {name: (float(sums[name]), float(counts[name])) for name in sums}
+
+
+def _add_up(told: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
+    """Return the mean of each measure, given (sum, count) of each rank."""
     totals: dict[str, tuple[float, float]] = {}
     # Of a rank without samples there is no name.
-    for theirs in built.reduce.gather(found):
+    for theirs in told:
         for name, (total, count) in theirs.items():
             before = totals.get(name, (0.0, 0.0))
             totals[name] = before[0] + total, before[1] + count
@@ -114,13 +122,8 @@ def _take_first_ranks_buffers(built: BuiltRun) -> None:
             buffer.copy_(first)
     found = built.reduce.sum_numbers(differ)
     other = next((name for name, count in zip(named, found, strict=True) if count), None)
-    if other is not None and built.reduce.rank == 0 and other not in _said:
-        _said.add(other)
-        log.warning(
-            "the model's buffer '%s' is computed from each rank's own samples: that of the first "
-            "rank is used and saved",
-            other,
-        )
+    if other is not None and built.reduce.rank == 0:
+        say_first_ranks(other)
 
 
 def _pair(name: str, value: Any, samples: int) -> tuple[Any, Any]:
@@ -157,8 +160,11 @@ def _mean(total: float, count: float) -> float:
 def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
     """Give the name and (sum, count), or mean, of each measure of a batch."""
     if task.evaluate is None:
-        for name, measure in {"loss": task.loss, **task.metrics}.items():
-            yield name, measure(model, batch)
+        *others, (last, measure) = {"loss": task.loss, **task.metrics}.items()
+        for name, other in others:
+            # Each may write into what it is given, or take entries out of it.
+            yield name, other(model, copy_of(batch))
+        yield last, measure(model, batch)
         return
     found = task.evaluate(model, batch)
     if not isinstance(found, Mapping):
@@ -172,18 +178,20 @@ def _measure_batch(task: Task, model: Any, batch: Any) -> Iterator[tuple[str, An
 def _batches_together(built: BuiltRun) -> Iterator[tuple[int, Any]]:
     """Give as many batches as any rank has, since all of them gather the parameters together.
 
-    Where this rank has fewer it gets one that it has had, of 0 samples.
+    Where this rank has fewer it gets its first one again, of 0 samples.
     """
     assert built.held_out is not None
-    batch: Any = None
+    spare: Any = None
     for step in built.held_out.epoch(0):
         most = int(built.reduce.most([float(len(step))])[0])
-        for samples, batch in step:
-            yield samples, batch
-        if len(step) < most and batch is None:
-            batch = first_batch(built.held_out, built.hardware)
+        if spare is None and step:
+            # As it was read: what it is measured with may write into it.
+            spare = copy_of(step[0][1])
+        yield from step
+        if len(step) < most and spare is None:
+            spare = first_batch(built.held_out, built.hardware)
         for _ in range(len(step), most):
-            yield 0, batch
+            yield 0, copy_of(spare)
 
 
 def _batches(built: BuiltRun) -> Iterator[tuple[int, Any]]:

@@ -1,5 +1,7 @@
 """Chooses how many held-out samples are measured at once on a device with memory of its own."""
 
+import math
+
 from hotlap.engine.build import BuiltRun
 from hotlap.engine.evaluate import evaluate
 from hotlap.feed.sources.source import Source, share
@@ -8,14 +10,17 @@ _ENOUGH_BYTES = 64 * 2**20
 """What a batch of evaluation may need, if it is larger than those of training. A call on a device
 costs more than the work of a small model; a language model's scores fill its memory."""
 _MOST_SAMPLES = 8192
+_ROUNDING = 1e-3
+"""By which share of itself a measure may differ that is computed for more samples at once."""
 
 
 def enlarge_batches(built: BuiltRun) -> None:
     """Let evaluation take larger batches than training if these need little memory.
 
-    To be called once, after some held-out batch was evaluated: what libraries take for good with
-    their first call is not a batch's. The answer depends on the model and its batches alone, so
-    that a run which is resumed measures as it did before.
+    Only if the measures are those of the samples: a loss over the batch, as contrastive ones are,
+    would be another one. To be called once, after some held-out batch was evaluated: what libraries
+    take for good with their first call is not a batch's. The answer depends on the model and its
+    batches alone, so that a run which is resumed measures as it did before.
 
     Args:
         built: the run.
@@ -28,7 +33,29 @@ def enlarge_batches(built: BuiltRun) -> None:
     needed = hardware.needed_bytes(lambda: evaluate(built, batches=1))
     most = int(built.reduce.most([float(needed)])[0])
     times = min(_ENOUGH_BYTES // max(1, most), _MOST_SAMPLES // source.micro)
-    if times > 1 and not is_split:
-        source.batch *= 1 << times.bit_length() - 1
-        source.micro = share(source.batch, source.world)
-        source.last = len(source)
+    if times > 1 and not is_split and _is_same_in_larger_batches(built, source):
+        _set_batch(source, source.batch << times.bit_length() - 1)
+
+
+def _set_batch(source: Source, batch: int) -> None:
+    source.batch, source.micro = batch, share(batch, source.world)
+    source.last = len(source)
+
+
+def _is_same_in_larger_batches(built: BuiltRun, source: Source) -> bool:
+    """Return whether two held-out batches measured as one give what they give one by one."""
+    apart, batch = evaluate(built, batches=2, is_trial=True), source.batch
+    _set_batch(source, 2 * batch)
+    try:
+        together = evaluate(built, batches=1, is_trial=True)
+    finally:
+        _set_batch(source, batch)
+    return apart.keys() == together.keys() and all(
+        _are_near(value, together[name]) for name, value in apart.items()
+    )
+
+
+def _are_near(one: float, other: float) -> bool:
+    if math.isnan(one) or math.isnan(other):
+        return math.isnan(one) and math.isnan(other)
+    return math.isclose(one, other, rel_tol=_ROUNDING, abs_tol=_ROUNDING**2)

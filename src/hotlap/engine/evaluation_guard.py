@@ -114,7 +114,10 @@ def evaluation_mode(model: Any) -> Iterator[None]:
     before. So has an embedding with `max_norm` its weights, which a look-up writes to.
     """
     modes = [(module, module.training) for module in model.modules()]
-    bounded = [m.weight for m in model.modules() if getattr(m, "max_norm", None) is not None]
+    held = [m for m in model.modules() if getattr(m, "max_norm", None) is not None]
+    # Others than embeddings may have a `max_norm` as well.
+    weights = [getattr(module, "weight", None) for module in held]
+    bounded = [weight for weight in weights if isinstance(weight, torch.nn.Parameter)]
     contents = [weight.detach().clone() for weight in bounded]
     with kept_random_states():
         model.eval()
@@ -131,15 +134,18 @@ def evaluation_mode(model: Any) -> Iterator[None]:
 
 @contextmanager
 def kept_random_states() -> Iterator[None]:
-    """Put Python's, numpy's and torch's random states back, those of CUDA devices too."""
+    """Put Python's, numpy's and torch's random states back, those of devices too."""
     states = rng.global_random_states()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    others = rng.device_states(rng.other_accelerators())
     try:
         yield
     finally:
         rng.restore(states)
         if devices:
             torch.cuda.set_rng_state_all(devices)
+        if others:
+            rng.set_device_states(others)
 
 
 @contextmanager

@@ -1,21 +1,21 @@
 """`RunRecording`: passes losses, epochs and a task's description to `hotlap.track.recording`."""
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hotlap.checkpoint.codec import decode
-from hotlap.distributed.ranks import detect_ranks
 from hotlap.engine.build import BuiltRun
+from hotlap.engine.state.position import Position
 from hotlap.engine.state.same_task import fingerprint
 from hotlap.engine.steps import StepDone
 from hotlap.engine.training_report import EpochDone
 from hotlap.track.losses import DeferredLosses
 from hotlap.track.recording import Recording, Request
 from hotlap.track.records import EPOCH, EVALUATION
-from hotlap.track.run_file import FAILED, FINISHED, STOPPED
+from hotlap.track.run_file import FAILED, FINISHED, MEASURED, STOPPED, RunInfo
+from hotlap.track.runs import read_run
 
 
 class RunRecording:
@@ -50,6 +50,28 @@ class RunRecording:
         recording = self._recording = Recording(self._folder, self._request, self._notice)
         recording.begin(describe_task(built), built.plan, resumed_step)
         self._losses = DeferredLosses(built.hardware, recording.add_loss, recording.now)
+
+    def begin_again(self, built: BuiltRun, step: int) -> None:
+        """Begin to record a run of which all steps are saved, if its records do not say so.
+
+        It was stopped, killed or failed after its last step: while that was evaluated or saved.
+
+        Args:
+            built: the run.
+            step: its last one.
+        """
+        info = None if self._folder is None else RunInfo.read(self._folder)
+        if info is not None and info.state not in (FINISHED, MEASURED):
+            self.begin(built, step)
+
+    def last_evaluation(self, position: Position, held_out: Mapping[str, float]) -> None:
+        """Record what evaluation gives at the end of a run, if it was not recorded before."""
+        if self._recording is None or not held_out:
+            return
+        records = read_run(self._recording.folder).records
+        if not any(each.kind == EVALUATION and each.step == position.step for each in records):
+            epoch = position.epoch + bool(position.in_epoch)
+            self._recording.add(EVALUATION, position.step, epoch, dict(held_out))
 
     def step(self, step: StepDone) -> None:
         """Record a step's loss, as soon as it is known without waiting for it."""
@@ -121,7 +143,7 @@ def describe_task(built: BuiltRun) -> Mapping[str, Any]:
         "epochs": task.epochs,
         "steps": task.total_steps,
         "device": built.hardware.name,
-        "ranks": detect_ranks(os.environ).world,
+        "ranks": built.reduce.world,
         **found,
         # Which group holds which parameters takes pages.
         "hyperparameters": {

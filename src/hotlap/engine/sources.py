@@ -14,7 +14,7 @@ from hotlap.feed.sources.source import Source
 from hotlap.feed.sources.stream import Stream
 from hotlap.feed.transfer.plain import DeviceTransfer, to_device
 from hotlap.plan import Plan
-from hotlap.sequences.lengths import Budget, lengths_of
+from hotlap.sequences.lengths import Budget, bucket, lengths_of
 from hotlap.task import Task, is_stream
 from hotlap.techniques import FeedTarget
 from hotlap.techniques.applying import Applied
@@ -77,9 +77,11 @@ def held_out_source(task: Task, reduce: Reduce) -> Source | Stream | None:
     if not callable(task.lengths):
         # Their lengths are not known; as many as would fit if all were the longest.
         longest = int(task.budget.edges[-1])
-        return Source(task.held_out, tokens // longest, **options)
+        return Source(task.held_out, max(1, tokens // longest), **options)
     lengths = lengths_of(task.lengths, task.held_out)
-    budget = Budget(lengths, max(tokens, int(lengths.max())), task.budget.to)
+    # One that is longer than all of training is measured alone.
+    padded = bucket(int(lengths.max()), task.budget.to)
+    budget = Budget(lengths, max(tokens, padded), task.budget.to)
     most = budget.most_samples
     return LengthSource(task.held_out, most, lengths=lengths, budget=budget, **options)
 

@@ -1,7 +1,6 @@
 """`steps_of` and `hotlap.steps`: take a run's steps one by one; `StepDone`: what a step gives."""
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from hotlap.device.out_of_memory import is_out_of_memory
-from hotlap.distributed.ranks import detect_ranks
+from hotlap.distributed.own_group import ranks_here
 from hotlap.engine.build import BuiltRun, build
 from hotlap.engine.loss_errors import raise_explained
 from hotlap.engine.retries import Retries
@@ -94,12 +93,12 @@ def steps(
     ...     if step.number % 100 == 0:
     ...         print(step.number, float(step.loss))
     """
-    world = detect_ranks(os.environ).world
+    world = ranks_here().world
     if world > 1:
         raise UsageError(
             f"hotlap.steps trains in one process, and this is one of {world} ranks, each of which "
             "would train its own model. Use hotlap.train; or unset WORLD_SIZE (under Slurm, "
-            "SLURM_NTASKS) if this is the only process."
+            "SLURM_STEP_NUM_TASKS) if this is the only process."
         )
     chosen = EXACT_PLAN if plan is None else plan
     built = build(task, chosen, device=device, check_finite=check_finite)

@@ -43,7 +43,8 @@ def scheduler_of(task: Task, optimizer: Any) -> Any:
     """Return a new scheduler over that optimizer, None if the task has no schedule.
 
     Raises:
-        UsageError: it is none, is one of another optimizer, or of another length than the task.
+        UsageError: it is none, is one of another optimizer, needs what no run gives it, or is of
+            another length than the task.
     """
     if task.schedule is None:
         return None
@@ -54,6 +55,7 @@ def scheduler_of(task: Task, optimizer: Any) -> Any:
             "would never change. Create the scheduler for the optimizer that is passed to "
             "schedule(optimizer)."
         )
+    _check_step(scheduler)
     check_length(scheduler, task)
     return scheduler
 
@@ -119,14 +121,33 @@ def _name_of(make: Any) -> str:
 
 def check_closure(optimizer: Any) -> None:
     """Raise UsageError if an optimizer's `step` needs an argument."""
-    parameters = inspect.signature(optimizer.step).parameters.values()
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in _ANY_NUMBER]
-    if needed:
+    needed = _argument_of(optimizer.step)
+    if needed is not None:
         raise UsageError(
             f"optimizer() returned {type(optimizer).__name__}, whose `step` needs the argument "
-            f"`{needed[0].name}`. Use an optimizer whose `step()` needs none and applies the "
-            "gradients in `.grad`, such as AdamW or SGD."
+            f"`{needed}`. Use an optimizer whose `step()` needs none and applies the gradients in "
+            "`.grad`, such as AdamW or SGD."
         )
+
+
+def _check_step(scheduler: Any) -> None:
+    """Raise UsageError if a schedule's `step` needs an argument that no run gives it."""
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        return
+    needed = _argument_of(scheduler.step)
+    if needed is not None:
+        raise UsageError(
+            f"schedule() returned {type(scheduler).__name__}, whose `step` needs the argument "
+            f"`{needed}`. Use a schedule whose `step()` needs none, such as those in "
+            "torch.optim.lr_scheduler; only ReduceLROnPlateau is given the held-out loss."
+        )
+
+
+def _argument_of(step: Callable[..., Any]) -> str | None:
+    """Return the first argument that a function cannot be called without, None if there is none."""
+    parameters = inspect.signature(step).parameters.values()
+    needed = (p.name for p in parameters if p.default is p.empty and p.kind not in _ANY_NUMBER)
+    return next(needed, None)
 
 
 def check_parameters(model: Any, optimizer: Any) -> None:

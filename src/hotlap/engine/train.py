@@ -2,28 +2,31 @@
 
 import logging
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hotlap.checkpoint.foreign_run import ForeignRun, read_run
-from hotlap.device.accelerator import device_of
-from hotlap.distributed.ranks import TIMEOUT_S, Ranks, detect_ranks
-from hotlap.distributed.reduce import joined
-from hotlap.engine.build import BuiltRun, build
+from hotlap.distributed.ranks import TIMEOUT_S
+from hotlap.engine.build import build
+from hotlap.engine.checks.same_on_ranks import check_given
 from hotlap.engine.clock import EpochClock
 from hotlap.engine.continuing.continuing import continue_run
-from hotlap.engine.epoch_end import check_learning, ends_at, measure_epoch
+from hotlap.engine.epoch_end import (
+    check_learning,
+    ends_at,
+    measure_epoch,
+    report_epoch,
+    try_measures,
+)
 from hotlap.engine.evaluate import Stopped, evaluate
 from hotlap.engine.evaluation_batches import enlarge_batches
+from hotlap.engine.evaluation_guard import kept_random_states
 from hotlap.engine.export.stored_weights import weights_of
-from hotlap.engine.loss_errors import raise_explained
 from hotlap.engine.memory.rank_bytes import announce
+from hotlap.engine.rank_device import joined_on_device
 from hotlap.engine.recording import RunRecording
 from hotlap.engine.retries import Retries
 from hotlap.engine.state.beginning import Beginning, begin
@@ -74,8 +77,8 @@ def train(
     """Train to the end, evaluate after every epoch, and save as often as was asked for.
 
     In a process that `torchrun`, Slurm or `hotlap train --devices` has started as one of several
-    ranks, all ranks train one model: each takes its share of every step. What is learned is the
-    same for any number of ranks.
+    ranks, or that is in a process group of `torch.distributed`, all ranks train one model: each
+    takes its share of every step. What is learned is the same for any number of ranks.
 
     Args:
         task: what is learned.
@@ -109,7 +112,8 @@ def train(
         progress: called after every epoch, before it is saved; of several ranks, by the first one.
         saved: called after an epoch whose checkpoint was committed, with the epoch and the folder
             of the step; of several ranks, by the first one. Not called for an epoch that is not
-            saved, or whose checkpoint could not be written.
+            saved, or whose checkpoint could not be written. What it and `progress` draw from the
+            global random generators, and how they seed them, changes nothing of the run.
         notice: called with what the user should know, in words: before the first step what the run
             goes on from, later what went wrong with a save that does not end the run.
         stop: asked after every step, and while held-out samples are looked at; once it says True
@@ -122,7 +126,8 @@ def train(
     Raises:
         PlanError: the plan holds what no plan holds.
         UsageError: something in the task is not what it says it is, the checkpoint is of another
-            task, or the folder holds what this run's steps would be mixed with.
+            task, or the folder holds what this run's steps would be mixed with; ranks do not begin
+            alike.
         MissingFile: there is nothing to resume from.
         CheckpointCorrupt: the step that is to be resumed is damaged, or no step of a run.
         RunError: another rank is gone, or did not answer in time; steps that cannot be taken.
@@ -148,10 +153,8 @@ def train(
         foreign = read_run(Path(continue_from), keys, epochs_done)
     if folder is None and checkpoint is not None:
         folder = run_of(checkpoint.path)
-    ranks = detect_ranks(os.environ)
-    device = _own_device(device, ranks)
-    is_cuda = ranks.world > 1 and device_of(device).kind == "cuda"
-    with joined(ranks, is_cuda=is_cuda, timeout_s=rank_timeout_s, overlaps=rank_overlap) as reduce:
+    ranks = joined_on_device(device, timeout_s=rank_timeout_s, overlaps=rank_overlap)
+    with ranks as (reduce, device):
         if reduce.rank:
             progress = saved = notice = _say_nothing
         saver = None if folder is None else Saver(folder, every, keep, notice, reduce)
@@ -201,14 +204,6 @@ def _check_unsaved(save_every: str | None, track: Sequence[str]) -> None:
         )
 
 
-def _own_device(device: str | None, ranks: Ranks) -> str | None:
-    """Return the device of one of several ranks: each has its own, where there are several."""
-    if ranks.world > 1 and device in (None, "cuda") and device_of(device).kind == "cuda":
-        # Slurm may show each task no device but its own.
-        return f"cuda:{ranks.local_rank if torch.cuda.device_count() > 1 else 0}"
-    return device
-
-
 def _say_nothing(*_: object) -> None:
     return None
 
@@ -251,6 +246,7 @@ class _Run:
     def train(self, weights: str | Path | None, foreign: ForeignRun | None) -> TrainingReport:
         """Train, and return what that gave."""
         is_finished = self._prepare(weights, foreign)
+        self.begun_step = self.position.step
         kept = None if self.saved is None else self.saved.state["clock"]
         self.clock = EpochClock(self.built.hardware, kept)
         if not is_finished:
@@ -262,6 +258,7 @@ class _Run:
                 held_out = evaluate(self.built, stop=self.stop_measuring)
             except Stopped:
                 return self._make_report(is_stopped=True)
+        self.recording.last_evaluation(self.position, held_out)
         saver, saved = self.saver, self.saved
         if saver is not None and not (saved is not None and saver.holds(saved)):
             saver.save(self.built, self.position, self.clock.to_json(), must=True)
@@ -272,10 +269,13 @@ class _Run:
         built, saved, saver = self.built, self.saved, self.saver
         if weights is not None and saved is None:
             found = weights_of(weights, built.model.state_dict(), self.notice)
+            check_given(found, weights, built.reduce)
             load_weights(built, found)
         source = None if saved is None else saved.path
         if foreign is not None:
             source = foreign.path
+            also = {"epoch": foreign.epoch, "step": foreign.step}
+            check_given({**foreign.weights, **also}, source, built.reduce)
             self.position = continue_run(built, foreign, self.notice)
         is_finished = source is not None and ends_at(built.task, self.position, source)
         if saved is not None:
@@ -290,13 +290,15 @@ class _Run:
         if built.held_out is not None and not (
             is_finished and not built.hardware.tells_needed_bytes
         ):
-            _try_measures(built)
+            try_measures(built, is_finished=is_finished)
             enlarge_batches(built)
         if saver is not None:
             saver.unfit |= self.unfit
             saver.prepare(saved)
             if not is_finished:
                 self.recording.begin(built, None if saved is None else self.position.step)
+            elif saved is not None:
+                self.recording.begin_again(built, self.position.step)
         return is_finished
 
     def _take_steps(self) -> bool:
@@ -328,7 +330,9 @@ class _Run:
                 clock = self.clock.to_json()
                 self.recording.before_save()
                 if saver.save(built, step.after, clock, must=must) and is_measured:
-                    self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
+                    # What it draws, a run that is resumed from this step would not draw.
+                    with kept_random_states():
+                        self.tell_saved(self.epochs[-1], saver.step_folder(step.after))
             if is_stopped:
                 return True
         return False
@@ -350,7 +354,7 @@ class _Run:
             return False
         self.epochs.append(done)
         self.recording.epoch(step, done)
-        self.progress(done)
+        report_epoch(self.progress, done, self.built, step, self.saver)
         check_learning(self.built, step, done)
         return True
 
@@ -360,8 +364,9 @@ class _Run:
         built, epochs, saver = self.built, self.epochs, self.saver
         if held_out is None:
             held_out = epochs[-1].held_out if epochs and not is_stopped else {}
+        built.model.eval()
         report = TrainingReport(
-            model=built.model.eval(),
+            model=built.model,
             epochs=tuple(epochs),
             steps=self.position.step,
             skipped_steps=built.step.skipped,
@@ -376,20 +381,12 @@ class _Run:
             held_out=held_out,
             is_stopped=is_stopped,
             device_memory=built.hardware.memory_report(),
+            begun_step=self.begun_step,
         )
         if built.sharding is not None:
             # While all ranks are here: one that failed could not be waited for.
             built.sharding.gather()
         return report
-
-
-def _try_measures(built: BuiltRun) -> None:
-    """Measure one held-out batch: a mistake shows before the first step, not after an epoch."""
-    try:
-        evaluate(built, batches=1, is_trial=True)
-    except (IndexError, RuntimeError) as error:
-        raise_explained(error)
-        raise
 
 
 def _steady_rate(epochs: list[EpochDone]) -> float:

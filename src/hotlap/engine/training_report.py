@@ -64,11 +64,14 @@ class TrainingReport:
     """It was asked to stop, and something is left to do."""
     device_memory: Mapping[str, int] = field(default_factory=dict)
     """See `Device.memory_report`."""
+    begun_step: int = 0
+    """Steps of the run that were taken before: `seconds` and `epochs` say nothing of these."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as the JSON that `hotlap train --json` prints."""
         return {
             "steps": self.steps,
+            "begun_step": self.begun_step,
             "stopped": self.is_stopped,
             "skipped_steps": self.skipped_steps,
             "seconds": self.seconds,

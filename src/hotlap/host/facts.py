@@ -126,7 +126,7 @@ class Host:
         return cls(
             cpu=probes.cpu_name(),
             features=probes.features(FEATURES),
-            cores=max(1, min(allowed, int(quota) if quota is not None else allowed)),
+            cores=probes.usable_cores(),
             cores_total=probes.core_count(),
             cpu_quota=quota,
             memory_bytes=total,

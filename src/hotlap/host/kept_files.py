@@ -10,9 +10,15 @@ log = logging.getLogger("hotlap")
 
 
 def cache_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/hotlap`, or `~/.cache/hotlap`; it may not exist."""
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(root, "hotlap")
+    """Return `$XDG_CACHE_HOME/hotlap`, or `~/.cache/hotlap`; it may not exist.
+
+    It cannot exist for a user without a home: nothing is kept then.
+    """
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative one is to be ignored. Source: the XDG Base Directory Specification.
+    if not os.path.isabs(root):
+        root = os.path.expanduser("~/.cache")
+    return Path(root if os.path.isabs(root) else os.devnull, "hotlap")
 
 
 def write_cached(path: Path, text: str) -> None:

@@ -54,6 +54,17 @@ def resident_bytes() -> tuple[int, int]:
     return found["VmRSS"], found["VmHWM"]
 
 
+def peak_bytes() -> int:
+    """Return the most bytes that this process ever held in memory."""
+    import resource
+
+    if sys.platform == "linux" and (peak := _status().get("VmHWM")) is not None:
+        return peak
+    # Linux, where a sandbox does not say more, counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 @contextlib.contextmanager
 def limited_memory(limit: int) -> Iterator[bool]:
     """Let this process take memory of its own up to a limit, libraries and all, while entered.

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotlap.host import control_groups
+
 _SAMPLE_S = 0.1
 _TOOL_TIMEOUT_S = 10.0
 _MIB = 1024**2
@@ -51,6 +53,12 @@ def affinity() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return core_count()
+
+
+def usable_cores() -> int:
+    """Return the cores' worth of time that this process can use: of its affinity, by its quota."""
+    allowed, quota = affinity(), control_groups.cpu_quota()
+    return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
 def shm_bytes() -> int | None:

@@ -249,8 +249,8 @@ class _Work:
         if how == "none":
             return torch.cat(parts)
         normaliser = self._normaliser()
-        total = torch.stack(parts).sum()
-        return total if normaliser is None else total / normaliser
+        total = torch.stack(parts).sum(dtype=self._wide_dtype())
+        return (total if normaliser is None else total / normaliser).to(self.loss_dtype)
 
     def losses_and_gradients(
         self, wants: tuple[bool, ...], factor: torch.Tensor | None = None
@@ -264,7 +264,7 @@ class _Work:
         is_by_row = self.setting.reduction == "none"
         normaliser = self._normaliser()
         sums = _Gradients(self, wants)
-        total = self.hidden.new_zeros((), dtype=self.loss_dtype)
+        total = self.hidden.new_zeros((), dtype=self._wide_dtype())
         for place, part, logits in self._chunks():
             with torch.enable_grad():
                 logits.requires_grad_()
@@ -277,7 +277,11 @@ class _Work:
             sums.add(place, part, gradient)
             # Before the next chunk is made, or two of them exist at once.
             del logits, loss, gradient
-        return total, sums.result()
+        return total.to(self.loss_dtype), sums.result()
+
+    def _wide_dtype(self) -> torch.dtype:
+        """Return the format in which losses are added up: many small ones would be rounded away."""
+        return torch.promote_types(self.loss_dtype, torch.float32)
 
 
 class _Gradients:

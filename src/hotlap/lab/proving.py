@@ -131,6 +131,15 @@ class Prover:
             return verdict
         return self._judge(record, claimed, sampled, seeds=self._seeds(plan, record))
 
+    def prove_ahead(self, plan: Plan) -> Verdict:
+        """Return the verdict of `prove` where samples are served from the first step on."""
+        before = self.fill_ahead
+        self.fill_ahead = self._runs.fill_ahead = True
+        try:
+            return self.prove(plan)
+        finally:
+            self.fill_ahead = self._runs.fill_ahead = before
+
     def _judge_repeated(
         self, plan: Plan, claimed: Numerics
     ) -> tuple[Verdict, SampledSteps, dict[str, Any]]:

@@ -7,7 +7,8 @@ from math import isfinite
 from statistics import fmean, pstdev, stdev
 from typing import Any
 
-from hotlap.lab.check import Check
+from hotlap.lab.check import Check, not_compared
+from hotlap.trial.not_read import not_read_in
 from hotlap.trial.protocol import UNREAD
 
 LOSS_SIGMAS = 4.0
@@ -58,11 +59,15 @@ def check_batches(plain: Record, other: Record, plain_repeats: str | None) -> Ch
             return Check("batches", "failed", words)
     if not plain["batches"] and not plain["inputs"]:
         return Check("batches", "not_made", "no batch was recorded")
-    unread = [each for each in (*plain["batches"], *plain["inputs"]) if each.startswith(UNREAD)]
+    digests = (*plain["batches"], *plain["inputs"])
+    unread = [each for each in digests if UNREAD in each]
     if unread:
         words = f"{len(unread)} batches or model inputs could not be read"
-        return Check("batches", "not_made", f"{words} ({unread[0].removeprefix(UNREAD)})")
-    return Check("batches", "passed", f"{len(plain['batches'])} batches have equal digests")
+        return Check("batches", "not_made", f"{words} ({unread[0].partition(UNREAD)[2]})")
+    words = f"{len(plain['batches'])} batches have equal digests"
+    if kinds := not_read_in(digests):
+        return Check("batches", "partial", f"{words}, {not_compared(kinds)}")
+    return Check("batches", "passed", words)
 
 
 def _may_follow_from_weights(plain: Record, other: Record, position: int) -> bool:

@@ -58,6 +58,19 @@ class Subject(Protocol):
         ...
 
 
+def start_module(module: str, folder: Path, python: str = sys.executable) -> list[str]:
+    """Return the command line that starts a module of hotlap's, so that it finds what this process
+    finds: `-m` alone would also look for modules in its working folder.
+
+    Args:
+        module: its name.
+        folder: its working folder.
+        python: what runs it.
+    """
+    is_seen = not {"", str(folder)}.isdisjoint(sys.path)
+    return [python, *([] if is_seen else ["-P"]), "-m", module]
+
+
 def plain(subject: Subject) -> str:
     """Return the subject under no plan, in words."""
     if isinstance(subject, RecipeRun) and subject.base:
@@ -85,7 +98,8 @@ class RecipeRun:
 
     def command(self) -> list[str]:
         """Return the command line of a trial's process."""
-        return [self.python, "-m", "hotlap.engine.roles.process", self.path, *self.args]
+        start = start_module("hotlap.engine.roles.process", self.folder, self.python)
+        return [*start, self.path, *self.args]
 
     def environment(
         self, config: Config, base: Mapping[str, str], *, seed: int | None = None

@@ -29,6 +29,7 @@ from typing import Any
 from hotlap.lab.auxiliary_checks import (
     check_averages,
     check_buffers,
+    check_equal_evaluation,
     check_evaluation,
     check_outputs,
 )
@@ -150,7 +151,10 @@ def judge(
     equal = check_bits(plain, other, plain_repeats)
     if equal.state == "passed" and all(map(_is_settled, made)):
         tier = claimed.best_verdict
-        verdict = Verdict(tier, equal.evidence, horizon, (*made, equal))
+        evaluation = check_equal_evaluation(plain)
+        # Bits that are equal say nothing of what was not read.
+        not_read = [evaluation] if evaluation.state == "partial" else []
+        verdict = Verdict(tier, equal.evidence, horizon, (*made, *not_read, equal))
         return _with_coverage(verdict, plain, SampledSteps(), is_exact=True)
     is_narrow, claims_exact = claimed is Numerics.PRECISION, claimed is Numerics.EXACT
     draws_others = any(check.name == "random" and check.state == "partial" for check in made)

@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
 from hotlap.trace.schema import Trace
 
@@ -11,6 +11,8 @@ _EXIT_S = 0.2
 
 
 _ENOUGH_STEPS = 30
+_FIRST_STEPS = 5
+"""In which a plan compiles; more of them may hold an evaluation."""
 
 
 def seconds_to_read(trace: Trace) -> float:
@@ -35,8 +37,54 @@ class WholeRun:
     """What the prediction rests on."""
 
 
+@dataclass(frozen=True)
+class _Epochs:
+    """What a run that was watched beyond the start of its second epoch shows of its epochs."""
+
+    starts: list[int]
+    periods: list[float]
+    """Seconds of each whole epoch, with what comes after it."""
+    mean: float
+    """Seconds of a step of the last whole one."""
+
+    @property
+    def steps(self) -> int:
+        return self.starts[1] - self.starts[0]
+
+    @property
+    def between(self) -> float:
+        """Seconds of what comes between two epochs: evaluation, saving, the start of the next."""
+        return self.periods[-1] - self.steps * self.mean
+
+
+def _epochs(trace: Trace) -> _Epochs | None:
+    """Return what a run shows of its epochs, None if it was not watched for a whole one."""
+    totals = _step_seconds(trace)
+    starts = sorted({start for start in trace.epoch_starts if start < len(totals)})
+    # The record of an epoch's first step holds the evaluation of the epoch before it.
+    periods = [sum(totals[a + 1 : b + 1]) for a, b in itertools.pairwise(starts)]
+    if not periods:
+        return None
+    return _Epochs(starts, periods, fmean(totals[starts[-2] + 1 : starts[-1]] or totals))
+
+
+def _step_seconds(trace: Trace) -> list[float]:
+    return [sum(row) / 1e3 for row in trace.steps]
+
+
+def seconds_between_epochs(trace: Trace, planned_steps: int) -> float:
+    """Return the seconds of a whole run that pass between its epochs, as far as they were seen."""
+    epochs = _epochs(trace)
+    if epochs is None:
+        return 0.0
+    return max(0.0, epochs.between) * planned_steps / epochs.steps
+
+
 def predict_whole_run(
-    trace: Trace, planned_steps: int | None, steady_ms: float | None = None
+    trace: Trace,
+    planned_steps: int | None,
+    steady_ms: float | None = None,
+    beside: Trace | None = None,
 ) -> WholeRun:
     """Predict from a run's first epoch, its last whole one, and what comes between epochs.
 
@@ -47,35 +95,35 @@ def predict_whole_run(
         planned_steps: optimizer steps of the whole run.
         steady_ms: ms per step of later epochs, from a race. Of the two measurements the smaller
             one counts: whatever disturbs a host only slows it.
+        beside: the run that the prediction will be compared with. What comes between epochs is
+            taken from it where only it was watched for so long: both must count it, or neither.
     """
     if planned_steps is None:
         return WholeRun(None, trace.facts.planned_why)
-    totals = [sum(row) / 1e3 for row in trace.steps]
-    begun = trace.setup_s + totals[0]
+    totals = _step_seconds(trace)
     if trace.ended == "script":
         return WholeRun(trace.setup_s + sum(totals) + _EXIT_S, "the whole run was measured")
-    starts = sorted({start for start in trace.epoch_starts if start < len(totals)})
-    # The record of an epoch's first step holds the evaluation of the epoch before it.
-    periods = [sum(totals[a + 1 : b + 1]) for a, b in itertools.pairwise(starts)]
-    if not periods:
-        return _from_steps_alone(trace, planned_steps, steady_ms)
-    per_epoch = starts[1] - starts[0]
-    of_last = fmean(totals[starts[-2] + 1 : starts[-1]] or totals)
-    between = periods[-1] - per_epoch * of_last
-    after = totals[starts[-1] + 1 :]
-    steady = fmean(after) if len(after) >= _ENOUGH_STEPS else of_last
+    epochs = _epochs(trace)
+    if epochs is None:
+        known = None if beside is None else _epochs(beside)
+        return _from_steps_alone(trace, planned_steps, steady_ms, known)
+    after = totals[epochs.starts[-1] + 1 :]
+    steady = fmean(after) if len(after) >= _ENOUGH_STEPS else epochs.mean
     if steady_ms is not None:
         steady = min(steady, steady_ms / 1e3)
-    later = between + per_epoch * steady
-    seconds = begun + periods[0] + (planned_steps / per_epoch - 1) * later + _EXIT_S
-    return WholeRun(seconds, f"{len(periods)} whole epochs of {per_epoch} steps")
+    later = epochs.between + epochs.steps * steady
+    seconds = trace.setup_s + totals[0] + epochs.periods[0] + _EXIT_S
+    seconds += (planned_steps / epochs.steps - 1) * later
+    return WholeRun(seconds, f"{len(epochs.periods)} whole epochs of {epochs.steps} steps")
 
 
-def _from_steps_alone(trace: Trace, planned_steps: int, steady_ms: float | None) -> WholeRun:
-    totals = [sum(row) / 1e3 for row in trace.steps]
+def _from_steps_alone(
+    trace: Trace, planned_steps: int, steady_ms: float | None, beside: _Epochs | None
+) -> WholeRun:
+    totals = _step_seconds(trace)
     first = fmean(totals[1:] or totals)
-    epoch = trace.facts.steps_per_epoch or planned_steps
-    later = first if steady_ms is None else steady_ms / 1e3
+    epoch = beside.steps if beside is not None else trace.facts.steps_per_epoch or planned_steps
+    later = first if steady_ms is None else min(first, steady_ms / 1e3)
     seconds = (
         trace.setup_s
         + totals[0]
@@ -83,4 +131,42 @@ def _from_steps_alone(trace: Trace, planned_steps: int, steady_ms: float | None)
         + max(0, planned_steps - epoch) * later
         + _EXIT_S
     )
-    return WholeRun(seconds, f"{len(totals)} steps; the end of an epoch was not reached")
+    words = f"{len(totals)} steps; the end of an epoch was not reached"
+    if beside is not None:
+        seconds += beside.between * planned_steps / epoch
+        words += ": what comes after one is that of the run beside it"
+    return WholeRun(seconds, words)
+
+
+def shows_epochs(trace: Trace) -> bool:
+    """True if the run was watched for a whole epoch."""
+    return _epochs(trace) is not None
+
+
+def predict_from_plain(
+    plain: WholeRun, seen: Trace, own: Trace, planned_steps: int, saved_ms: float
+) -> WholeRun:
+    """Predict a plan's run where no epoch ends: the plain run, less what the plan's steps save.
+
+    The model may be evaluated or saved at any step there: of two watched stretches one may hold
+    that, and the other not.
+
+    Args:
+        plain: what is predicted of the plain run.
+        seen: the plain run, watched from its start.
+        own: the plan's run, watched from its start.
+        planned_steps: optimizer steps of the whole run.
+        saved_ms: ms that each of the plan's steps saves, from a race.
+    """
+    if plain.seconds is None:
+        return plain
+    longer_s = _start_seconds(own) - _start_seconds(seen)
+    seconds = plain.seconds + longer_s - planned_steps * saved_ms / 1e3
+    return WholeRun(seconds, "the plain run's, its start exchanged, less what the steps save")
+
+
+def _start_seconds(trace: Trace) -> float:
+    """Return the set-up, and what the first steps take beyond later ones, as where they compile."""
+    totals = _step_seconds(trace)
+    usual = median(totals)
+    return trace.setup_s + sum(max(0.0, each - usual) for each in totals[:_FIRST_STEPS])

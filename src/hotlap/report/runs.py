@@ -8,8 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hotlap.report.printable import printable
-from hotlap.track.comparing import PARTS, Comparison, TwoValues, summary
-from hotlap.track.runs import Run
+from hotlap.track.comparing import PARTS, UNREADABLE, Comparison, TwoValues
 
 _ENDINGS = {"evaluation/loss": "held-out", "epoch/loss": "epoch", "step/loss": "step"}
 """What is shown of a run in a list, the first of these that it has, and what it is called."""
@@ -23,21 +22,22 @@ _LABELS = {
 }
 
 
-def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
+def show_list(console: Console, rows: Sequence[Mapping[str, Any]], root: Path) -> None:
     """Print a line for each run.
 
     Args:
         console: where to.
-        runs: in the order in which they are shown.
+        rows: the `summary` of each, in the order in which they are shown.
         root: the folder that they were found in.
     """
     table = Table(box=None)
     for label in ("run", "state", "began", "steps", "time", "last loss", "found"):
         table.add_column(label, no_wrap=True)
     table.add_column("of", overflow="fold")
-    for run in runs:
-        row = summary(run)
-        name = run.folder.relative_to(root) if run.folder != root else run.folder
+    for row in rows:
+        folder = Path(row["folder"])
+        name = folder.relative_to(root) if folder != root else folder
+        is_read = row["state"] != UNREADABLE
         loss = next((each for each in _ENDINGS if each in row["last"]), None)
         table.add_row(
             printable(str(name)),
@@ -47,7 +47,7 @@ def show_list(console: Console, runs: Sequence[Run], root: Path) -> None:
             _as_time(row["seconds"]),
             "" if loss is None else f"{row['last'][loss]:.4g} {_ENDINGS[loss]}",
             found_text(row["findings"]),
-            printable(Path(row["recipe"] or "").name),
+            printable(Path(row["recipe"] or "").name if is_read else row["error"]),
         )
     console.print(table)
 
@@ -73,7 +73,7 @@ def show_comparison(console: Console, compared: Comparison) -> None:
         rows = [each for each in compared.differences if each.part == part]
         console.print()
         if not rows:
-            console.print(f"{_LABELS[part]}: the same", style="bold")
+            console.print(f"{_LABELS[part]}: {compared.alike[part]}", style="bold")
             continue
         table = Table(_LABELS[part], "A", "B", box=None)
         for row in rows:

@@ -64,11 +64,19 @@ def stop_line(done: Any, signal: str) -> str:
     )
 
 
+def _steps_taken(done: Any) -> str:
+    """Return the steps that this process took: what it measured is of these."""
+    if not done.begun_step:
+        return f"{done.steps} steps"
+    taken = done.steps - done.begun_step
+    return f"{taken:,} of {done.steps:,} steps, resumed from step {done.begun_step:,},"
+
+
 def page(done: Any, console: Console) -> None:
     """Print what a training gave."""
     if done.epochs:
         console.print(
-            f"{done.steps} steps in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} "
+            f"{_steps_taken(done)} in {done.seconds:.1f} s, steady {done.samples_per_s:,.0f} "
             f"samples/s, peak memory {done.peak_memory_bytes / 2**20:,.0f} MiB"
             + _other_counts(done.device_memory)
         )

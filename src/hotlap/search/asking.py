@@ -1,7 +1,9 @@
 """Makes a `SearchSpec` of what was asked, and refuses what cannot be searched before it starts."""
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,8 @@ def ask(request: Request, host: Host) -> Asked:
     """
     _check(request)
     objectives = _objectives(request)
-    with as_command_line(request.recipe, request.args):
+    # The trials begin in this folder too, and the recipe may change to another one.
+    with as_command_line(request.recipe, request.args), chdir(os.getcwd()):
         recipe = load(request.recipe)
         space = read_space(recipe, request.args, request.space)
         task = recipe.task([*request.args, *_first_words(space)])

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from hotlap.errors import UsageError
 from hotlap.failures import recognize_output
 from hotlap.host.control_groups import out_of_memory_kills
 from hotlap.lab.last_words import exit_in_words, last_words
+from hotlap.lab.subject import start_module
 from hotlap.search.job_order import EXIT_FULL, EXIT_STOPPED, LOG, Order, full_disk, read_outcome
 from hotlap.search.state import Job, Outcome
 
@@ -89,14 +89,16 @@ class LocalWorkers:
     def start(self, job: Job, order: Order) -> Mapping[str, Any]:
         """Start a job; return its lease, by which another process finds out whether it lives."""
         slot = min(set(range(self._count)) - self._running.keys())
-        order = replace(order, slot=slot)
+        # The recipe may change the current folder.
+        recipe = os.path.abspath(os.path.join(order.cwd or "", order.recipe))
+        order = replace(order, slot=slot, recipe=recipe, folder=os.path.abspath(order.folder))
         folder = Path(order.folder)
         folder.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **dict.fromkeys(_THREADS, str(order.threads))}
         before = out_of_memory_kills()
         with open(folder / LOG, "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "hotlap.search.rung"],
+                start_module("hotlap.search.rung", Path(order.cwd or os.getcwd())),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -3,7 +3,7 @@
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, median
 from typing import Any
@@ -138,8 +138,22 @@ class SearchResult:
 
     @property
     def comparison(self) -> Comparison | None:
-        """The best configuration against the recipe's own; None if these cannot be compared."""
-        return None if self.best is None else self.compared(self.best)
+        """The best configuration against the recipe's own; None if these cannot be compared.
+
+        Of equal finalists one has the better seeds: the better of two would be called `better`
+        nearly twice as often as one. So the one that the search's own seed puts first must be
+        better, too, which `_LEVEL` of equal ones are.
+        """
+        best = self.best
+        found = None if best is None else self.compared(best)
+        if found is None or found.verdict != "better":
+            return found
+        own = self.state.trials[0]
+        first = next(trial for trial in finalists(self.state) if trial is not own)
+        of_first = self.compared(first)
+        if of_first is not None and of_first.verdict == "better":
+            return found
+        return replace(found, verdict="same", low=0.0)
 
     def compared(self, trial: TrialState, axis: int = 0) -> Comparison | None:
         """Return a configuration against the recipe's own, over the seeds that both have.

@@ -7,7 +7,14 @@ from typing import Any
 from hotlap.errors import DIFFERS, PlanError
 from hotlap.plan import Plan
 from hotlap.techniques import techniques_of
-from hotlap.techniques.record import FeedTarget, ProcessTarget, Proof, Refusal, Technique
+from hotlap.techniques.record import (
+    FeedTarget,
+    Numerics,
+    ProcessTarget,
+    Proof,
+    Refusal,
+    Technique,
+)
 
 log = logging.getLogger("hotlap")
 
@@ -98,6 +105,14 @@ class Applied:
             (technique, options, target)
             for technique, options in self.chosen
             for target in self._targets[technique.name]
+        ]
+
+    def refused(self) -> list[str]:
+        """Return the names of techniques that are not exact and were refused."""
+        return [
+            technique.name
+            for technique, options in self.chosen
+            if self._refused[technique.name] and technique.numerics(options) is not Numerics.EXACT
         ]
 
     def drop(self, target: Any) -> None:

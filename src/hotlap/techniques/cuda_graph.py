@@ -17,8 +17,9 @@ When it hurts  memory: each graph keeps what one step needs. Models that the dev
                no kernel faster; dropout is no obstacle, its generator is part of the graph, and a
                schedule of the learning rate is none either. What is: a schedule of momentum, betas
                or weight decay, as OneCycleLR's; `.item()`, `print` or an `if` on a value in model
-               or loss, shapes that change, and hooks, which a replay does not call. `p.grad` is
-               right between steps, and overwritten by the next.
+               or loss, a number that the host draws there (mixup's, LayerDrop's), shapes that
+               change, hooks, which a replay does not call, and modes or `requires_grad` that are
+               set during the run. `p.grad` is right between steps, and overwritten by the next.
 Numerics       rounding: the update runs in fused kernels, with the learning rate in float32.
 Measured       not yet measured on a GPU; `python -m benchmarks gpu graph` does it
 Source         CUDA programming guide, CUDA graphs; torch.cuda.CUDAGraph documentation.

@@ -19,6 +19,8 @@ class WatchedLoader:
         self.where = ""
         self.function: frames.Function | None = None
         self.training = False
+        self.feeds_steps = True
+        """Waits for its batches are the training loop's, not an evaluation's."""
         self.starts: list[int] = []
         self.orders: list[tuple[int, int] | None] = []
         """What the order of each pass follows from, None if that is not known."""
@@ -32,6 +34,10 @@ class WatchedLoader:
         A pass in which no step was taken, to look at the data or to evaluate on them, is no epoch:
         the next one takes its place.
         """
+        if not self.starts:
+            # Before the first step nothing tells a loader of training from another one that comes
+            # before it in `zip`; what is begun later evaluates, until a backward follows.
+            self.feeds_steps = steps == 0
         if self.starts[-1:] == [steps]:
             del self.starts[-1], self.orders[-1]
             self.batches = self.batches_before

@@ -38,6 +38,8 @@ class EvaluationFacts:
     """Without gradients, and in training mode, of a model that behaves otherwise in it."""
     with_gradients: int = 0
     """In evaluation mode, and with a graph for gradients."""
+    is_evaluated: bool = False
+    """The model was seen in evaluation mode, here or elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ class InputFacts:
     """Of all gradients at the first step."""
     later_norm: float | None = None
     """The median over later steps."""
+    is_learned: bool = True
+    """That layer is trained, and no batch or instance norm comes next."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,10 @@ class Learning:
     """First backwards after a step that found the gradients of the step before."""
     first_backwards: int = 0
     """Of those that were looked at."""
+    compared_gradients: int = 0
+    """Steps whose gradients were compared before they were used with what backward had left."""
+    changed_gradients: int = 0
+    """Of those, how many were changed by the script meanwhile."""
     scales: bool = False
     """A `GradScaler` is used."""
     scalers: Sequence[ScalerFacts] = ()

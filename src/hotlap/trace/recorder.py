@@ -252,14 +252,17 @@ class Recorder:
 
 
 def number_of(loss: torch.Tensor) -> torch.Tensor:
-    """Return the loss without its graph, and without memory that is not its own.
+    """Return the loss without its graph, in memory that is its own alone.
 
     The storage of a mean, as `mse_loss` gives it, may be as large as what it is the mean of.
     """
     number = loss.detach()
-    if type(number) is not torch.Tensor or number.untyped_storage().nbytes() == number.nbytes:
+    if type(number) is not torch.Tensor:
         return number
-    # In a graph that is being captured, a copy would become a part of it.
-    if number.is_cuda and torch.cuda.is_current_stream_capturing():
+    if number.is_cuda:
+        # A graph that is replayed, as compiled code may be, writes its next loss where this one is.
+        # In one that is being captured, a copy would become a part of it.
+        return number if torch.cuda.is_current_stream_capturing() else number.clone()
+    if number.untyped_storage().nbytes() == number.nbytes:
         return number
     return number.clone()

@@ -11,7 +11,7 @@ from hotlap.trace.learning import Learning
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 """Every instant of a step belongs to exactly one of these.
 
-`data`: waiting for a DataLoader, evaluation's included.
+`data`: waiting for a DataLoader that training reads; waits of an evaluation belong to `other`.
 `forward`: from the call of the trained model to the start of backward, the loss included.
 `backward`, `optimizer` (`zero_grad` included), `other`: whatever remains, copies to a device too,
 which nothing measures apart, and all of a step that is replayed as a graph.

@@ -1,13 +1,19 @@
 """`MetricsFile`: appends whole lines to a run's `metrics.jsonl`, which a crash leaves readable."""
 
+import errno
 import os
+import time
 from pathlib import Path
 
 from hotlap.errors import UsageError
+from hotlap.host.own_descriptors import disown, is_own, own
 from hotlap.track.records import Record
 
 METRICS = "metrics.jsonl"
 _CHUNK = 1 << 16
+_PATIENCE_S = 3.0
+"""Until a process that was killed has let go of the file: it frees its memory first."""
+_LOOK_S = 0.05
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -27,13 +33,15 @@ class MetricsFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
-        self._descriptor = os.open(self.path, _OPEN, 0o666)
+        self._descriptor, self._pid = os.open(self.path, _OPEN, 0o666), os.getpid()
+        own(self._descriptor)
         try:
             self._lock()
             self.end = _end_of_lines(self._descriptor)
             # What a process that was killed had not written to its end.
             os.ftruncate(self._descriptor, self.end)
         except BaseException:
+            disown(self._descriptor)
             os.close(self._descriptor)
             raise
 
@@ -43,6 +51,8 @@ class MetricsFile:
         Raises:
             OSError: they could not be written; the file is as it was before.
         """
+        if not self._is_here:
+            raise OSError(errno.EBADF, "the process that opened the file writes into it")
         content = memoryview(lines.encode())
         try:
             while content:
@@ -53,25 +63,44 @@ class MetricsFile:
         self.end += len(lines.encode())
 
     def close(self) -> None:
-        """Let other processes append."""
+        """Let other processes append; a second call does nothing."""
+        if not self._is_here:
+            return
+        _flock(self._descriptor, "LOCK_UN")
+        disown(self._descriptor)
         os.close(self._descriptor)
 
+    @property
+    def _is_here(self) -> bool:
+        """False once it is closed, and in a forked child, whose descriptor may be another file."""
+        return self._pid == os.getpid() and is_own(self._descriptor)
+
     def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:
-            # Windows: the lock of the checkpoints' folder has to do.
-            return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f"'{self.path}' is in use: another run writes to it. Wait until that run has "
-                "ended, or choose another folder with --run-dir."
-            ) from None
-        except OSError:
-            # A file system without locks.
-            return
+        until = time.monotonic() + _PATIENCE_S
+        while not _flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
+            if time.monotonic() > until:
+                raise UsageError(
+                    f"'{self.path}' is in use: another run writes to it. Wait until that run has "
+                    "ended, or choose another folder with --run-dir."
+                )
+            time.sleep(_LOOK_S)
+
+
+def _flock(descriptor: int, *flags: str) -> bool:
+    """Change the kernel's lock on a file; return False where another process has it."""
+    try:
+        import fcntl
+    except ImportError:
+        # Windows: the lock of the checkpoints' folder has to do.
+        return True
+    try:
+        fcntl.flock(descriptor, sum(getattr(fcntl, flag) for flag in flags))
+    except BlockingIOError:
+        return False
+    except OSError:
+        # A file system without locks.
+        return True
+    return True
 
 
 def _end_of_lines(descriptor: int) -> int:

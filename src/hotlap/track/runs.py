@@ -105,16 +105,18 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
-    """Give the folders of runs in a folder, itself and some levels below, sorted by path."""
-    if is_run(folder):
-        yield folder
-        return
-    if depth == 0:
-        return
+    """Give the folders of runs in a folder, itself and some levels below, sorted by path.
+
+    Folders below it that cannot be looked into are passed over.
+    """
     try:
-        inside = sorted(each for each in folder.iterdir() if each.is_dir())
-    except PermissionError:
+        is_one = is_run(folder)
+        is_deep = is_one or depth == 0
+        inside = [] if is_deep else sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError:
         return
+    if is_one:
+        yield folder
     for each in inside:
         if not each.is_symlink() and not each.name.startswith("."):
             yield from find_runs(each, depth - 1)

@@ -1,30 +1,45 @@
 """Fast digests of tensors: equal bits give equal digests, others do once in 2^31 at the most."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from datetime import date, time, timedelta
 from functools import lru_cache
 from itertools import islice
+from pathlib import PurePath
 from typing import Any
 
 import numpy
 import torch
 
 from hotlap.distributed.shares import local_of
+from hotlap.trial.not_read import not_read_in, not_read_words
 from hotlap.trial.protocol import UNREAD
 
 _SEED = 20240229
 _OF_HIGH_HALF = 0x1E3779B97F4A7C16
 """What the high half of a word counts besides. Even, but no multiple of 4: then, whichever of its
 halves change their top bits, the change of a word is divisible by 2^32 at the most."""
+_SHOWN_WHOLE = (
+    *(int, float, complex, str, bytes, bytearray, range, slice, type(None)),
+    *(date, time, timedelta, PurePath, torch.dtype, torch.device),
+)
+"""Kinds whose `repr` says everything of a value."""
+_MOST_OBJECTS = 1000
+"""Objects of a value whose attributes are read: it is done for every batch of a proof."""
+_DEEPEST = 20
+"""Objects within each other whose attributes are read."""
 
 
 @lru_cache(maxsize=64)
 def _multipliers(words: int, device: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(_SEED)
     low, high = -(2**63), 2**63 - 1
-    odd = torch.randint(low, high, (words,), generator=generator, dtype=torch.int64) | 1
-    return odd.to(device)
+    # Named, as a script may have set another default: the generator is one of the CPU.
+    drawn = torch.randint(low, high, (words,), generator=generator, dtype=torch.int64, device="cpu")
+    return (drawn | 1).to(device)
 
 
 def of_tensor(tensor: torch.Tensor) -> int:
@@ -96,10 +111,23 @@ def _read(parts: Sequence[torch.Tensor], dtype: torch.dtype) -> list[list[int]]:
 
 
 def of_nested(value: Any) -> str:
-    """Return the digest, as hex, of whatever a loader or a module's caller hands over."""
+    """Return the digest, as hex, of whatever a loader or a module's caller hands over.
+
+    Behind it stand the kinds of objects in it that nothing but their kind is known of.
+    """
+    parts = _Parts()
+    parts.add(value)
+    digests = iter(of_tensors([part for part in parts.found if isinstance(part, torch.Tensor)]))
     state = hashlib.blake2b(digest_size=8)
-    _update(state, value, iter(of_tensors(list(_tensors_in(value)))))
-    return state.hexdigest()
+    for part in parts.found:
+        if isinstance(part, torch.Tensor):
+            state.update(next(digests).to_bytes(8, "little"))
+        elif isinstance(part, numpy.ndarray):
+            state.update(repr((part.shape, str(part.dtype))).encode())
+            state.update(part.tobytes())
+        else:
+            state.update(part)
+    return state.hexdigest() + not_read_words(parts.not_read)
 
 
 def of_readable(value: Any) -> str:
@@ -111,52 +139,99 @@ def of_readable(value: Any) -> str:
         return f"{UNREAD}{type(error).__name__}"
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Give the tensors in the order in which `_update` comes to them."""
-    value = _opened(value)
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for key in value:
-            yield from _tensors_in(value[key])
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for item in fields(value):
-            yield from _tensors_in(getattr(value, item.name))
+def of_digests(digests: Sequence[str]) -> str:
+    """Return the digest of a row of them, with what any of them says was not read."""
+    return of_nested(list(digests)) + not_read_words(not_read_in(digests))
+
+
+class _Parts:
+    """What a value consists of, in an order that follows from the value alone."""
+
+    def __init__(self) -> None:
+        self.found: list[torch.Tensor | numpy.ndarray[Any, Any] | bytes] = []
+        self.not_read: set[str] = set()
+        """Kinds of objects that hold something which cannot be read."""
+        self._inside: set[int] = set()
+        """Identities of the objects around the one that is read: one may lead back to itself."""
+        self._objects = 0
+
+    def add(self, value: Any) -> None:
+        """Take a value apart."""
+        value = _opened(value)
+        if isinstance(value, torch.Tensor | numpy.ndarray):
+            self.found.append(value)
+        elif isinstance(value, Mapping):
+            for key in value:
+                self.found.append(repr(key).encode())
+                self.add(value[key])
+        elif isinstance(value, list | tuple):
+            self.found.append(f"{len(value)}[".encode())
+            for item in value:
+                self.add(item)
+        elif is_dataclass(value) and not isinstance(value, type):
+            self.add({item.name: getattr(value, item.name) for item in fields(value)})
+        elif isinstance(value, _SHOWN_WHOLE):
+            self.found.append(repr(value).encode())
+        else:
+            self._add_object(value)
+
+    def _add_object(self, value: Any) -> None:
+        kind = type(value)
+        self.found.append(kind.__qualname__.encode())
+        attributes = _attributes_of(value)
+        if isinstance(value, type):
+            self.found.append(f"{value.__module__}.{value.__qualname__}".encode())
+        elif isinstance(value, numpy.generic):
+            self.found.append(str(value.dtype).encode() + value.tobytes())
+        elif isinstance(value, weakref.ref) or id(value) in self._inside:
+            # What it refers to is no content of its own, or is being read.
+            return
+        elif attributes is None or not self._add_attributes(value, attributes):
+            self.not_read.add(f"{kind.__module__}.{kind.__qualname__}")
+
+    def _add_attributes(self, value: Any, attributes: dict[str, Any]) -> bool:
+        """Return whether the attributes of an object could be taken apart as well."""
+        if self._objects >= _MOST_OBJECTS or len(self._inside) >= _DEEPEST:
+            return False
+        self._objects += 1
+        self._inside.add(id(value))
+        before = len(self.found)
+        try:
+            self.add(attributes)
+        except Exception:
+            # The check says that it was not read.
+            del self.found[before:]
+            return False
+        finally:
+            self._inside.discard(id(value))
+        return True
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object that holds nothing else, None of any other one."""
+    held = getattr(value, "__dict__", None)
+    # Slots, and what is written in C, make an object larger than a plain one.
+    is_plain = type(value).__basicsize__ <= _Plain.__basicsize__ and not any(
+        vars(kind).get("__slots__") for kind in type(value).__mro__
+    )
+    is_known = isinstance(held, dict) and not isinstance(value, torch.nn.Module)
+    return held if is_known and is_plain else None
+
+
+class _Plain:
+    """All that an object of such a class holds is in its `__dict__`."""
 
 
 def _opened(value: Any) -> Any:
-    """Return a list for what has no bytes of its own: nested tensors, arrays of objects."""
+    """Return a list for what has no bytes of its own: nested tensors, arrays of objects, sets."""
     if isinstance(value, torch.Tensor) and value.is_nested:
         return list(value.unbind())
-    if isinstance(value, numpy.ndarray) and value.dtype.hasobject:
+    if isinstance(value, numpy.ndarray | numpy.generic) and value.dtype.hasobject:
         # Its bytes are addresses, which differ in each run.
         return value.tolist()
+    if isinstance(value, deque):
+        return list(value)
+    is_set = isinstance(value, set | frozenset)
+    if is_set and all(isinstance(item, _SHOWN_WHOLE) for item in value):
+        return sorted(map(repr, value))
     return value
-
-
-def _update(state: Any, value: Any, digests: Iterator[int]) -> None:
-    value = _opened(value)
-    if isinstance(value, torch.Tensor):
-        state.update(next(digests).to_bytes(8, "little"))
-    elif isinstance(value, Mapping):
-        for key in value:
-            state.update(repr(key).encode())
-            _update(state, value[key], digests)
-    elif isinstance(value, list | tuple):
-        state.update(f"{len(value)}[".encode())
-        for item in value:
-            _update(state, item, digests)
-    elif isinstance(value, numpy.ndarray):
-        state.update(repr((value.shape, str(value.dtype))).encode())
-        state.update(value.tobytes())
-    elif is_dataclass(value) and not isinstance(value, type):
-        named = {item.name: getattr(value, item.name) for item in fields(value)}
-        _update(state, named, digests)
-    elif isinstance(value, int | float | str | bytes | bool | type(None)):
-        state.update(repr(value).encode())
-    else:
-        # Without a value of its own an object can only be told apart by its kind.
-        state.update(type(value).__qualname__.encode())

@@ -15,8 +15,11 @@ TRACKERS_OFF = {
     "COMET_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "disabled",
 }
-"""Environment of a trial: nobody's dashboard should show runs that were only measurements."""
+"""Environment of a trial: nobody's dashboard should show runs that were only measurements. What a
+script says itself (`wandb.init(mode="online")`) counts more for most of them."""
 
 TRACKERS_FOLDERS = {
     "MLFLOW_TRACKING_URI": "file:{}/hotlap-mlflow",

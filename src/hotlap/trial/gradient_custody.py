@@ -190,7 +190,7 @@ def _line(error: Exception) -> str:
 
 def _draw_places(parameter: Any, count: int, generator: torch.Generator) -> torch.Tensor:
     if parameter.numel() <= count:
-        return torch.arange(parameter.numel())
+        return torch.arange(parameter.numel(), device="cpu")
     return torch.randint(parameter.numel(), (count,), generator=generator, device="cpu").unique()
 
 

@@ -239,7 +239,9 @@ class _Twin:
         """Return the twin as the optimizer was before the update, and what it will update."""
         shape = [row[0].group for row in rows]
         if self._made is None or self._made[0] != shape:
-            empty = [torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in rows]
+            # On the CPU, as what is read there, whatever the script's default device is.
+            made = (torch.zeros(1, dtype=torch.float64, device="cpu") for _ in rows)
+            empty = [torch.nn.Parameter(each) for each in made]
             groups = [
                 {"params": [vector], **numbers[row[0].group]}
                 for row, vector in zip(rows, empty, strict=True)
@@ -257,7 +259,7 @@ class _Twin:
             twin.state[vector] = {
                 name: torch.from_numpy(numpy.concatenate([part.state[name] for part in row]))
                 if isinstance(value, numpy.ndarray)
-                else (torch.tensor(value) if isinstance(value, float) else value)
+                else (torch.tensor(value, device="cpu") if isinstance(value, float) else value)
                 for name, value in row[0].state.items()
             }
         return twin, vectors

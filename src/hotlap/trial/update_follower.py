@@ -209,7 +209,7 @@ def _is_layout_known() -> bool:
     """Draw from a generator of ours, and look whether its state shows how much."""
     generator = torch.Generator().manual_seed(0)
     before = _numbers_left(generator.get_state())
-    torch.rand(BLOCK + 7, generator=generator)
+    torch.rand(BLOCK + 7, generator=generator, device="cpu")
     return (before - _numbers_left(generator.get_state())) % BLOCK == 7
 
 

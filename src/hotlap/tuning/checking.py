@@ -12,10 +12,12 @@ from hotlap.lab.process_race import race
 from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import Ratio
 from hotlap.lab.trial import Lab
+from hotlap.lab.turn_lengths import late_age
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
 from hotlap.plan.file import PlanFile
 from hotlap.techniques import registry
+from hotlap.tuning.proofs import prove_in_effect
 from hotlap.tuning.racing import TWINS
 from hotlap.tuning.time_plan import TURN_S
 
@@ -67,7 +69,7 @@ def compare(
     progress(f"following {lab.subject} under the first plan for {steps} steps")
     prover.run_plain()
     progress("following it under the second plan")
-    verdict = prover.prove(second)
+    verdict = prove_in_effect(prover, second, prover.known)
     return PlanComparison(str(lab.subject), (first, second), verdict, prover.applied)
 
 
@@ -156,6 +158,8 @@ def _race(
     lab: Lab, plan: Plan, budget_s: float, progress: Progress
 ) -> tuple[Ratio | None, float, bool, str]:
     facts = watch(lab, seconds=min(_WATCH_S, budget_s / 4), epochs=1).trace
+    known = registry(lab.techniques)
+    acts_late = any(known[name].acts_late for name in plan.techniques)
     arm = Arm("the plan", plan, lab, is_awaited=True)
     owns_step = lab.subject.step_owner == "engine"
     try:
@@ -168,6 +172,7 @@ def _race(
             deadline=time.monotonic() + budget_s,
             planned_steps=None if owns_step else facts.facts.planned_steps,
             step_ms=facts.step_ms()["median"],
+            age=late_age(len(facts.steps)) if acts_late else 0,
             at_once=facts.facts.processes_at_once,
             progress=progress,
         )

@@ -9,12 +9,19 @@ from hotlap.lab.observing import Observation, watch
 from hotlap.lab.process_race import Race
 from hotlap.lab.statistics import Ratio, Spread, figures, spread
 from hotlap.lab.verdict import TIERS, Verdict
-from hotlap.lab.whole_run import WholeRun, predict_whole_run
+from hotlap.lab.whole_run import (
+    WholeRun,
+    predict_from_plain,
+    predict_whole_run,
+    seconds_between_epochs,
+    shows_epochs,
+)
 from hotlap.plan import Plan
 from hotlap.trace.schema import Trace
 from hotlap.tuning.hints import HintAnswer, answer
 from hotlap.tuning.result import ProvenPlan, TrialRow, Tuning
 from hotlap.tuning.tuner import Tuner
+from hotlap.tuning.whole_run_savings import longer_start_s
 
 _LEAST_WATCH_S = 3.0
 BASELINES_AGREE = 1.5
@@ -119,11 +126,8 @@ def _arm_of(final: Race, plan: Plan) -> str:
 
 def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan | None) -> _Claim:
     """Predict the whole run with and without the plan, and look for what speaks against it."""
-    planned = seen.trace.facts.planned_steps
-    raced_ms = None
-    if final is not None:
-        raced_ms = fmean(fmean(twin) for twin in final.twins_means_ms)
-    plain = predict_whole_run(seen.trace, planned, raced_ms)
+    raced_ms = None if final is None else _plain_ms(final)
+    plain = predict_whole_run(seen.trace, seen.trace.facts.planned_steps, raced_ms)
     if best is None or final is None:
         return _Claim({"baseline": plain, "best": plain})
     doubt = _doubt_baselines(tuner, seen, spread(final.base_ms).median)
@@ -138,15 +142,21 @@ def _claim(tuner: Tuner, seen: Observation, final: Race | None, best: ProvenPlan
             return _Claim({"baseline": plain, "best": plain}, doubt=doubt)
         speedup, floor, by_means = live, tuner.live_floor, by_means or live.median
     try:
-        under, proofs, own = _whole_run_under(tuner, seen, final, name, plain, by_means)
+        plain, under, own = _whole_runs(tuner, seen, final, name, plain, by_means)
     except HotlapError as error:
         words = f"the plan failed when it was run from its very start: {error}".splitlines()[0]
         return _Claim({"baseline": plain, "best": plain}, doubt=words)
+    proofs = own.techniques if own is not None else ()
     doubt = _is_not_what_was_raced(best, proofs)
     if tuner.aim == "run":
         doubt = doubt or saves_nothing(plain, under, figures(speedup))
     whole = {"baseline": plain, "best": under}
-    return _Claim(whole, proofs, doubt, speedup, floor, own)
+    return _Claim(whole, proofs, doubt, speedup, floor, own.trace if own is not None else None)
+
+
+def _plain_ms(final: Race) -> float:
+    """Return the mean ms of the plain run's steps in a race."""
+    return fmean(fmean(twin) for twin in final.twins_means_ms)
 
 
 def _doubt_baselines(tuner: Tuner, seen: Observation, raced_ms: float) -> str:
@@ -203,45 +213,70 @@ def _is_not_what_was_raced(best: ProvenPlan, rows: Sequence[Mapping[str, str]]) 
     return ""
 
 
-def _whole_run_under(
+def _whole_runs(
     tuner: Tuner,
     seen: Observation,
     final: Race,
     name: str,
     plain: WholeRun,
     by_means: float | None,
-) -> tuple[WholeRun, Sequence[Mapping[str, str]], Trace | None]:
-    """Run the plan as a user would, from its very start; return the prediction from that.
+) -> tuple[WholeRun, WholeRun, Observation | None]:
+    """Run the plan as a user would, from its very start; return what that predicts of both runs.
 
-    Also returned are its techniques as it proved them, and what was watched.
+    Returns:
+        The prediction of the plain run, which may have been watched for less, that of the plan's,
+        and what was watched, None if there was no time for it.
 
     Args:
         tuner: what the tuning shares.
         seen: the watched plain run.
         final: the last race.
         name: of the plan's arm.
-        plain: what is predicted of the plain run.
+        plain: what is predicted of the plain run as long as it alone was watched.
         by_means: how many times faster the plan's steps are, as the last race says if None.
     """
+    ratio = by_means or final.ratio_of_means(name)
     spare = max(0.0, tuner.budget.left - 1.0)
     if spare < seen.trace.setup_s + _LEAST_WATCH_S:
         tuner.budget.not_reached.append("the plan's own whole run, watched from its start")
-        if plain.seconds is None:
-            return plain, (), None
-        as_before = seen.trace.setup_s
-        if tuner.reads_all(final.arms[name].plan):
-            as_before += _first_epoch_s(seen.trace)
-        ratio = by_means or final.ratio_of_means(name)
-        seconds = as_before + max(0.0, plain.seconds - as_before) / ratio
-        words = "the plain run's, its steps divided by the speed-up"
-        return WholeRun(seconds, words), (), None
+        return plain, _divided(tuner, seen.trace, final, name, plain, ratio), None
     tuner.progress("watching the plan from its very start")
     seconds = spare - seen.trace.setup_s - 0.5
-    own = watch(tuner.lab, final.arms[name].plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
+    plan, planned = final.arms[name].plan, seen.trace.facts.planned_steps
+    own = watch(tuner.lab, plan, seconds=seconds, epochs=2, steps=tuner.most_steps)
+    plain = predict_whole_run(seen.trace, planned, _plain_ms(final), own.trace)
+    fills = tuner.reads_all(plan)
+    if planned is not None and _is_one_stretch(seen.trace, own.trace, planned, fills=fills):
+        step_ms = min(_plain_ms(final), seen.trace.step_ms()["mean"])
+        saved_ms = step_ms * (1 - 1 / ratio)
+        return plain, predict_from_plain(plain, seen.trace, own.trace, planned, saved_ms), own
     steady_ms = fmean(final.arms[name].means_ms)
-    planned = seen.trace.facts.planned_steps
-    predicted = predict_whole_run(own.trace, planned, steady_ms)
-    return predicted, own.techniques, own.trace
+    return plain, predict_whole_run(own.trace, planned, steady_ms, seen.trace), own
+
+
+def _is_one_stretch(seen: Trace, own: Trace, planned_steps: int, *, fills: bool) -> bool:
+    """True if the run has no later epochs, in which what `fills` the memory would first serve."""
+    if own.ended == "script" or shows_epochs(seen) or shows_epochs(own):
+        return False
+    epoch = seen.facts.steps_per_epoch
+    return epoch is None or (epoch >= planned_steps and not fills)
+
+
+def _divided(
+    tuner: Tuner, seen: Trace, final: Race, name: str, plain: WholeRun, ratio: float
+) -> WholeRun:
+    """Return the plain run with its steps divided by the speed-up, where the plan's was not seen.
+
+    Its start is the longest that a race has shown; what comes between epochs is as long as before.
+    """
+    if plain.seconds is None or seen.facts.planned_steps is None:
+        return plain
+    as_before = seen.setup_s + seconds_between_epochs(seen, seen.facts.planned_steps)
+    if tuner.reads_all(final.arms[name].plan):
+        as_before += _first_epoch_s(seen)
+    seconds = as_before + max(0.0, plain.seconds - as_before) / ratio
+    words = "the plain run's, its steps divided by the speed-up"
+    return WholeRun(seconds + longer_start_s(tuner, final, name), words)
 
 
 def _first_epoch_s(trace: Trace) -> float:

@@ -1,11 +1,13 @@
 """Confirms in fresh processes what gained in one live process."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
+from hotlap.lab.statistics import paired_ratio
 from hotlap.plan import Plan
 from hotlap.tuning.candidates import Candidate
 from hotlap.tuning.live_races import LiveRaces
@@ -29,7 +31,8 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
         live: what gained in one process, and what could not be tried there.
 
     Returns:
-        The last race, None if there was no time for any.
+        The last race, None if there was no time for any. A plan with one more technique is in it
+        only if that was faster in two races: the fastest of several is the luckiest one as well.
     """
     best = next(iter(live.finalists))
     extended = _extend(tuner, best, live)
@@ -49,29 +52,111 @@ def confirm(tuner: Tuner, seen: Observation, live: LiveRaces) -> Race | None:
             break
         plural = "s" * (len(raced) != 1)
         tuner.progress(f"race {number}: {len(raced)} plan{plural}, in turns with {tuner.plain}")
-        # A finalist may take long to start: that it gains is known.
-        arms = [Arm(str(p), p, tuner.lab, is_awaited=p in live.finalists) for p in raced]
-        final = race_plans(
-            tuner,
-            seen,
-            arms,
-            until=until,
-            number=number,
-            twins=twins,
-            rounds=CONFIRM_ROUNDS,
-            turn_s=CONFIRM_TURN_S,
-            # Looked at once: stopping where it looks good would confirm too much.
-            is_settled=lambda _: True,
-        )
-        tuner.floor = max(tuner.floor, final.floor)
+        arms = _arms(tuner, live, raced)
+        final = _race(tuner, seen, arms, twins, until=until, number=number)
         for arm in arms:
             if arm.plan in extended:
                 tuner.notes.note_extension(extended[arm.plan], arm, final, best)
+        leaders = {p: c for p, c in extended.items() if _leads(tuner, final, p, best)}
+        final = _without(final, extended)
+        if leaders:
+            return _race_again(tuner, seen, live, final, leaders, number=number + 1)
         if fastest_first(final, tuner.floor, live=tuner.live_gains()):
             break
         # Fresh processes once more, for the plan alone: one that was unlucky differs for life.
         plans = [best]
     return final
+
+
+def _arms(tuner: Tuner, live: LiveRaces, plans: Sequence[Plan]) -> list[Arm]:
+    # A finalist may take long to start: that it gains is known.
+    return [Arm(str(plan), plan, tuner.lab, is_awaited=plan in live.finalists) for plan in plans]
+
+
+def _race(
+    tuner: Tuner,
+    seen: Observation,
+    arms: Sequence[Arm],
+    twins: Sequence[str],
+    *,
+    until: float,
+    number: int,
+) -> Race:
+    race = race_plans(
+        tuner,
+        seen,
+        arms,
+        until=until,
+        number=number,
+        twins=twins,
+        rounds=CONFIRM_ROUNDS,
+        turn_s=CONFIRM_TURN_S,
+        # Looked at once: stopping where it looks good would confirm too much.
+        is_settled=lambda _: True,
+    )
+    tuner.floor = max(tuner.floor, race.floor)
+    return race
+
+
+def _race_again(
+    tuner: Tuner,
+    seen: Observation,
+    live: LiveRaces,
+    alone: Race,
+    leaders: Mapping[Plan, Candidate],
+    *,
+    number: int,
+) -> Race:
+    """Race plans that beat the best finalist once more: a process differs from others for life.
+
+    Args:
+        tuner: what the tuning shares.
+        seen: the watched plain run.
+        live: what gained in one process.
+        alone: the race in which they did, without them.
+        leaders: these plans, and what each has more than the best finalist.
+        number: of the new race.
+
+    Returns:
+        The new race, if one of them beats it there as well; else one with the finalists alone.
+    """
+    best, plans = next(iter(live.finalists)), [*live.finalists, *leaders]
+    # Without these the best finalist can be proven: no time is taken from that.
+    until = tuner.time_plan.second_until
+    twins, raced = _fit_to_time(tuner, until, plans, live)
+    again = None
+    if any(plan in leaders for plan in raced):
+        names = ", ".join(str(plan) for plan in raced if plan in leaders)
+        tuner.progress(f"race {number}: {names} once more, in turns with {tuner.plain}")
+        again = _race(tuner, seen, _arms(tuner, live, raced), twins, until=until, number=number)
+    lost = [p for p in leaders if again is None or not _leads(tuner, again, p, best)]
+    for plan in lost:
+        why = "another race did not show it again"
+        if again is None or plan not in raced:
+            why = f"no time for another race: use {tuner.budget.ask(_race_s(tuner, TWINS, plans))}"
+        tuner.notes.note_once(leaders[plan], why)
+    if again is None:
+        return alone
+    again = _without(again, lost)
+    gained = fastest_first(again, tuner.floor, live=tuner.live_gains())
+    if any(again.arms[name].plan in leaders for name in gained):
+        return again
+    if fastest_first(alone, tuner.floor, live=tuner.live_gains()):
+        return alone
+    return _without(again, leaders)
+
+
+def _leads(tuner: Tuner, race: Race, plan: Plan, best: Plan) -> bool:
+    """True if a plan was faster than the best finalist by more than identical runs differ."""
+    name, other = str(plan), str(best)
+    if name not in race.arms or other not in race.arms or not race.took_effect(name):
+        return False
+    lead = paired_ratio(race.arms[other].turns_ms, race.arms[name].turns_ms)
+    return lead.median > 1 + tuner.floor
+
+
+def _without(race: Race, plans: Collection[Plan]) -> Race:
+    return replace(race, arms={n: arm for n, arm in race.arms.items() if arm.plan not in plans})
 
 
 def _fit_to_time(

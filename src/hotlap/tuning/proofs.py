@@ -1,6 +1,7 @@
 """Proves the plans that gained, the best of each tier first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from hotlap.errors import HotlapError
 from hotlap.lab.process_race import Race
@@ -8,7 +9,7 @@ from hotlap.lab.proving import Prover
 from hotlap.lab.statistics import figures
 from hotlap.lab.verdict import TIERS, Verdict
 from hotlap.plan import Plan
-from hotlap.techniques import numerics_of
+from hotlap.techniques import Technique, numerics_of
 from hotlap.tuning.ranking import fastest_first
 from hotlap.tuning.result import ProvenPlan
 from hotlap.tuning.tuner import ACCEPT, Tuner
@@ -92,12 +93,69 @@ def _verdict(tuner: Tuner, prover: Prover, name: str, plan: Plan) -> Verdict:
         tuner.progress(f"proving over {prover.horizon} steps: {tuner.plain}")
         prover.run_plain()
     tuner.progress(f"proving {name}")
+    more_s = tuner.time_plan.prove_s + tuner.time_plan.fill_s
+
+    def has_time(idle: str) -> bool:
+        if not tuner.budget.affords(f"another proof of {name}, with its samples in memory", more_s):
+            return False
+        tuner.progress(f"proving {name} once more, with its samples in memory: {idle}")
+        return True
+
     try:
-        verdict = prover.prove(plan)
+        verdict = prove_in_effect(prover, plan, tuner.known, has_time)
     except HotlapError as error:
         return Verdict("unproven", str(error).splitlines()[0], 0)
+    verdict = without_idle(verdict, plan, prover.applied)
     tuner.kept.keep_verdict(plan, verdict)
     return verdict
+
+
+def prove_in_effect(
+    prover: Prover,
+    plan: Plan,
+    known: Mapping[str, Technique],
+    has_time: Callable[[str], bool] = lambda _: True,
+) -> Verdict:
+    """Prove a plan, once more with its samples in memory where the steps were too few to get there.
+
+    Args:
+        prover: gives the verdict.
+        plan: what is proven.
+        known: the techniques by name.
+        has_time: told what had no effect; True if there is time for another proof.
+    """
+    verdict = prover.prove(plan)
+    idle = [
+        row
+        for row in _idle(plan, prover.applied)
+        if row["state"] == "no_effect" and known[row["name"]].memory.keeps_dataset
+    ]
+    if not idle or prover.fill_ahead or verdict.tier in ("changed", "unproven"):
+        return verdict
+    return prover.prove_ahead(plan) if has_time(_in_words(idle)) else verdict
+
+
+def without_idle(verdict: Verdict, plan: Plan, applied: Sequence[Mapping[str, str]]) -> Verdict:
+    """Return the verdict, `unproven` if a technique had no effect: of that nothing is proven.
+
+    Args:
+        verdict: on a run under the plan.
+        plan: the plan.
+        applied: {name, state, why} of the techniques in that run.
+    """
+    idle = _idle(plan, applied)
+    if not idle or verdict.tier in ("changed", "unproven"):
+        return verdict
+    words = f"not in effect in the {verdict.horizon_steps} steps of the proof: {_in_words(idle)}"
+    return replace(verdict, tier="unproven", evidence=words)
+
+
+def _idle(plan: Plan, applied: Sequence[Mapping[str, str]]) -> list[Mapping[str, str]]:
+    return [row for row in applied if row["name"] in plan.techniques and row["state"] != "applied"]
+
+
+def _in_words(rows: Sequence[Mapping[str, str]]) -> str:
+    return "; ".join(f"{row['name']}: {row['why']}" for row in rows)
 
 
 def _fastest_tier_first(tuner: Tuner, final: Race, names: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from hotlap.tuning.candidates import LOOKS_FASTER
 from hotlap.tuning.result import TrialRow
 from hotlap.tuning.time_plan import TURN_S
 from hotlap.tuning.tuner import Tuner
+from hotlap.tuning.whole_run_savings import keep_compiling
 
 TWINS = ("plain", "plain again", "plain once more")
 _ROUNDS = (7, 12)
@@ -70,6 +71,7 @@ def race_plans(
         (each.peak_bytes or 0 for each in plain), default=tuner.plain_peak_bytes or 0
     )
     result = without_too_large(result, tuner.memory)
+    keep_compiling(tuner, result)
     for arm in arms:
         done = arm.name in result.arms
         tuner.trials.append(

@@ -103,6 +103,12 @@ class Notes:
             words = f"{candidate.name} in addition to {best}: {figures(ratio)}"
             self._note(candidate.technique, "no_effect", words, speed=ratio.median)
 
+    def note_once(self, candidate: Candidate, why: str) -> None:
+        """Note that what a candidate gave on top of the best plan was seen in one race only."""
+        row = self._rows.get(candidate.technique)
+        if row is not None and row["why"].startswith(f"{candidate.name} in addition to "):
+            row["why"] += f"; {why}"
+
     def note_replaced(self, candidate: Candidate, by: Plan) -> None:
         """Note a candidate that cannot be in one plan with what was found to be faster."""
         words = f"{candidate.name}: it cannot be combined with {by}"

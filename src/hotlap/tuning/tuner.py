@@ -58,6 +58,8 @@ class Tuner:
     """Bytes that a plan may hold at once, None for any number."""
     plain_peak_bytes: int | None = None
     """Most bytes that the plain run held at once in races."""
+    compiling_s: dict[Plan, float] = field(default_factory=dict)
+    """The longest that a plan took to compile in a race; later ones find what it has made."""
     kept: KeptTuning = field(default_factory=KeptTuning)
     """What an earlier tuning measured, and where to keep more."""
     time_plan: TimePlan = field(init=False)

@@ -7,6 +7,7 @@ from statistics import median
 from hotlap.lab.arm import Arm
 from hotlap.lab.observing import Observation
 from hotlap.lab.process_race import Race
+from hotlap.plan import Plan
 from hotlap.tuning.tuner import Tuner
 
 _START_NOISE_S = 1.0
@@ -43,23 +44,55 @@ def savings(tuner: Tuner, seen: Observation, final: Race) -> dict[str, Saving] |
     if tuner.aim == "steady" or facts.planned_steps is None:
         return None
     plain_s = median(final.base_ms) / 1e3
-    twins = [final.arms[name] for name in final.twins]
     found = {}
     for name, arm in final.arms.items():
         if name in final.twins:
             continue
         steps = facts.planned_steps
-        fills = tuner.reads_all(arm.plan)
-        if fills:
+        if tuner.reads_all(arm.plan):
             # It serves from the second epoch on; in a race everything was read before.
             steps -= min(steps, facts.steps_per_epoch or 0)
         ratio = tuner.live.get(arm.plan) or final.ratio(name)
-        start_s = _compiling_s(arm) - median(map(_compiling_s, twins))
-        if not fills:
-            start_s += arm.setup_s - median(twin.setup_s for twin in twins)
-        longer_s = start_s if start_s > _START_NOISE_S else 0.0
-        found[name] = Saving(longer_s, steps * plain_s * (1 - 1 / ratio.median))
+        saved_s = steps * plain_s * (1 - 1 / ratio.median)
+        found[name] = Saving(longer_start_s(tuner, final, name), saved_s)
     return found
+
+
+def longer_start_s(tuner: Tuner, final: Race, name: str) -> float:
+    """Return how many seconds longer than the plain run a plan takes to start, compiling included.
+
+    Races share what they have compiled: a user's run takes what the first of them took.
+    """
+    plan = final.arms[name].plan
+    twins = [final.arms[twin] for twin in final.twins]
+    start_s = _compiling_s(final.arms[name]) - median(map(_compiling_s, twins))
+    start_s = max(start_s, _compiled_before(tuner, plan))
+    if not tuner.reads_all(plan):
+        start_s += final.arms[name].setup_s - median(twin.setup_s for twin in twins)
+    return start_s if start_s > _START_NOISE_S else 0.0
+
+
+def keep_compiling(tuner: Tuner, race: Race) -> None:
+    """Note what each plan of a race took to compile, where it is the longest so far.
+
+    Beyond the slowest plain run: the longest of several is also the one that was most disturbed.
+    """
+    plain_s = max(_compiling_s(race.arms[twin]) for twin in race.twins)
+    for name, arm in race.arms.items():
+        if name not in race.twins:
+            before = tuner.compiling_s.get(arm.plan, 0.0)
+            tuner.compiling_s[arm.plan] = max(before, _compiling_s(arm) - plain_s)
+
+
+def _compiled_before(tuner: Tuner, plan: Plan) -> float:
+    """Return the longest that the plan, or a part of it, took to compile in any race."""
+    of = plan.techniques
+    found = [
+        seconds
+        for part, seconds in tuner.compiling_s.items()
+        if all(of.get(name) == options for name, options in part.techniques.items())
+    ]
+    return max(found, default=0.0)
 
 
 def _compiling_s(arm: Arm) -> float:

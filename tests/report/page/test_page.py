@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,16 @@ import pytest
 
 from hotlap.errors import UsageError
 from hotlap.report.page.documents import check_document, read_document
+from hotlap.report.page.sources import document_of
+from hotlap.report.page.verdict import MEANING
 from hotlap.report.page.writing import page_of, render, write_page
+from hotlap.track.metrics_file import METRICS
+from hotlap.track.records import EPOCH, STEP, Record
 from tests.report.page import documents
 from tests.report.page.parsing import read
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[2J\u202e{{ 7*7 }}"
+NAN = math.nan
 KINDS = (
     "diagnosis",
     "tuning",
@@ -134,6 +140,62 @@ def test_a_tuning_shows_what_changed_and_why_to_believe_it() -> None:
         assert shown in words, shown
 
 
+def run_of(folder: Path, *losses: float) -> dict[str, Any]:
+    """Return the document of a run with these losses, from step 99 on."""
+    records = [
+        Record(STEP, step, 1, step / 10, {"loss": loss}) for step, loss in enumerate(losses, 99)
+    ]
+    documents.write_run(folder, 0.1, count=0)
+    (folder / METRICS).write_text("".join(record.line() for record in records))
+    return document_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ((2.0, 1.0), "; the training loss went from 2 to 1."),
+        ((2.0, 1.0, NAN, NAN), " went from 2 to 1, and was not finite from step 101 on."),
+        ((2.0, math.inf, 1.0, NAN), " went from 2 to 1, and was not finite from step 102 on."),
+        ((2.0, NAN, 1.0), " went from 2 to 1, and was not finite in 1 step before the end."),
+        ((NAN, -math.inf), "; the training loss was not finite from step 99 on."),
+    ],
+)
+def test_a_run_whose_loss_became_nan_says_from_where_on(
+    losses: tuple[float, ...], words: str, tmp_path: Path
+) -> None:
+    assert page_of(run_of(tmp_path / "a", *losses)).answer.endswith(words)
+
+
+def test_a_loss_that_became_nan_is_not_called_unknown(tmp_path: Path) -> None:
+    first, second = (tmp_path / name for name in "ab")
+    run_of(first, 2.0, 1.0)
+    run_of(second, 2.0, NAN)
+    with (second / METRICS).open("a") as file:
+        file.write(Record(EPOCH, 2, 1, 1.0, {"loss": NAN}).line())
+    page = page_of(document_of(first, second))
+    assert page.answer.endswith(" The last training losses are 1 and not finite.")
+    shown = words_of(document_of(first, second))
+    assert "epoch: loss not known not finite" in shown and "step: loss 1 not finite" in shown
+    assert "training loss not finite the last epoch" in words_of(document_of(second))
+    # Of a run without a loss none is told.
+    bare = documents.write_run(tmp_path / "c", 0.1, count=0)
+    assert "training losses" not in page_of(document_of(first, bare)).answer
+
+
+@pytest.mark.parametrize("tier", MEANING)
+def test_a_verdict_says_what_is_learned(tier: str) -> None:
+    document = documents.verdict()
+    document["verdict"]["tier"] = tier
+    checks = document["verdict"]["checks"]
+    words = f"Verdict: {tier} over 343 steps. What is learned is {MEANING[tier]}."
+    assert f"{words} 1 of 2 checks passed, 1 in part." in words_of(document)
+    checks[1]["state"] = "passed"
+    assert f"{words} 2 of 2 checks passed." in words_of(document)
+    checks += [{"name": "a", "state": "failed"}, {"name": "b", "state": "not_made"}]
+    counted = "2 of 4 checks passed, 1 not made, 1 failed."
+    assert f"{words} {counted}" in words_of(document)
+
+
 def test_without_a_gain_no_speed_is_claimed() -> None:
     words = words_of(documents.tuning_without_gain())
     assert "Undecided whether there is anything to gain: 2 plans tried." in words
@@ -193,8 +255,40 @@ def test_a_search_says_whether_it_was_worth_it(verdict: str, words: str) -> None
 def test_a_search_without_a_comparison_claims_nothing() -> None:
     shown = words_of(documents.search() | {"comparison": None})
     assert "so it may be the noise of one" in shown and "Yes" not in shown
-    failed = documents.search() | {"comparison": None, "best": None, "command": None}
-    assert "No trial gave a value" in words_of(failed)
+    no_best = {"comparison": None, "best": None, "command": None}
+    ended = {"value": None, "rungs": {"100": None}, "state": "nan"}
+    failed = [each | ended for each in documents.search()["trials"]]
+    shown = words_of(documents.search() | no_best | {"trials": failed})
+    assert "No trial gave a value: see below why each has failed." in shown
+    assert "trial None" not in shown
+
+
+def test_a_search_whose_best_is_the_recipes_own_says_so() -> None:
+    document = documents.search()
+    own = {"comparison": None, "best": document["trials"][0]}
+    answer = page_of(document | own).answer
+    assert answer.startswith("The best configuration is trial 0, loss ")
+    assert answer.endswith(". The recipe's own values are the best ones that were found.")
+    # A trial 0 that is not the recipe's own, as it has none.
+    answer = page_of(document | own | {"search": document["search"] | {"defaults": None}}).answer
+    assert answer.endswith("The recipe has no values of its own to compare with.")
+    failed = {"value": None, "state": "crash", "error": "no file"}
+    document["trials"][0] |= failed
+    answer = page_of(document | {"comparison": None}).answer
+    assert answer.endswith("The recipe's own values failed: no file.")
+
+
+def test_a_search_that_was_stopped_before_any_trial_ended_says_so() -> None:
+    document = documents.search() | {"comparison": None, "best": None, "command": None}
+    for each in document["trials"]:
+        each["rungs"].pop("300", None)
+    words = words_of(document)
+    assert "No trial was trained to the end, so there is no best configuration." in words
+    # Of what is drawn, nothing is called the end of a training.
+    assert "trained to the end" not in words.replace("No trial was trained to the end", "")
+    assert "stopped early" in words
+    too_large = documents.search() | {"comparison": None, "best": None, "command": None}
+    assert "stayed below the limit of memory" in page_of(too_large).answer
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Inputs:
             return
         handles: list[Any] = []
         for module in filter(_multiplies, modules):
-            handles.append(module.register_forward_pre_hook(self._looking(handles)))
+            handles.append(module.register_forward_pre_hook(self._looking(handles, modules)))
         self._handles += handles
 
     def step_begins(self, optimizer: Any) -> None:
@@ -79,18 +79,18 @@ class Inputs:
             replace(each, gradient_norm=self._norms[0], later_norm=later) for each in self._found
         )
 
-    def _looking(self, handles: list[Any]) -> Callable[..., None]:
+    def _looking(self, handles: list[Any], modules: list[Any]) -> Callable[..., None]:
         def look(module: Any, inputs: tuple[Any, ...]) -> None:
             if torch.compiler.is_compiling():
                 return
             # The first layer that is called is the first one; of the others nothing is asked.
             for handle in handles:
                 handle.remove()
-            self._safely.call(INPUTS, self._look, module, inputs)
+            self._safely.call(INPUTS, self._look, module, inputs, modules)
 
         return look
 
-    def _look(self, module: Any, inputs: tuple[Any, ...]) -> None:
+    def _look(self, module: Any, inputs: tuple[Any, ...], modules: list[Any]) -> None:
         if not inputs or not isinstance(inputs[0], torch.Tensor):
             return
         given = inputs[0]
@@ -102,7 +102,27 @@ class Inputs:
                 mean, std, most = given.mean(), given.std(), given.abs().max()
             where = frames.location_of(frames.caller())
             layer = type(module).__name__
-            self._found.append(InputFacts(where, layer, float(mean), float(std), float(most)))
+            numbers = float(mean), float(std), float(most)
+            is_learned = _is_trained(module) and not _is_normalized(module, modules)
+            self._found.append(InputFacts(where, layer, *numbers, is_learned=is_learned))
+
+
+def _is_trained(layer: Any) -> bool:
+    return any(each.requires_grad for each in layer.parameters(recurse=False) if each.ndim >= 2)
+
+
+def _is_normalized(layer: Any, modules: list[Any]) -> bool:
+    """Return whether a norm takes the scale of what a layer gives away, as far as order tells.
+
+    Layers without weights in between, such as a ReLU, keep the scale.
+    """
+    leaves = [each for each in modules if next(each.children(), None) is None]
+    for each in leaves[leaves.index(layer) + 1 :]:
+        if isinstance(each, torch.nn.modules.batchnorm._NormBase):
+            return True
+        if next(each.parameters(), None) is not None:
+            return False
+    return False
 
 
 def _multiplies(module: Any) -> bool:

@@ -1,11 +1,12 @@
 """`WatchLearning`: the part of a session that feeds the watchers of this folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from hotlap.attach.learning.batch_sizes import BatchSizes
+from hotlap.attach.learning.changed_gradients import ChangedGradients
 from hotlap.attach.learning.inputs import INPUTS, Inputs
 from hotlap.attach.learning.losses import Losses, Modes
 from hotlap.attach.learning.safe_calls import SafeCalls
@@ -34,6 +35,7 @@ _STEPS = 64
 _HALF = torch.float16
 # Names of watchers, see `SafeCalls`.
 _BATCH_SIZES = "batch sizes"
+_CHANGED = "changed gradients"
 _EVALUATIONS = "evaluations"
 _FORMATS = "formats of numbers"
 _GRADIENTS = "missing gradients"
@@ -53,6 +55,8 @@ class _Evaluated:
     at_step: int = -1
     in_training_mode: int = 0
     with_gradients: int = 0
+    modules: set[int] = field(default_factory=set)
+    """Identities of those that were called."""
 
 
 @dataclass
@@ -87,6 +91,9 @@ class WatchLearning(Part):
         self._scalers, self._batch_sizes = Scalers(), BatchSizes()
         self._workers: dict[str, Workers] = {}
         self._evaluated: dict[str, _Evaluated] = {}
+        self._in_evaluation: set[int] = set()
+        """Identities of modules that were called in evaluation mode."""
+        self._changed = ChangedGradients()
         self._saved: list[SavedFacts] = []
         self._unsafe: list[str] = []
         self._held: dict[int, _Held] = {}
@@ -125,6 +132,8 @@ class WatchLearning(Part):
             forwards=self._forwards,
             kept_gradients=kept,
             first_backwards=looked,
+            compared_gradients=self._changed.compared,
+            changed_gradients=self._changed.changed,
             scales=self._scales,
             scalers=seen_by(_SCALERS, self._scalers.facts),
             batch_sizes=seen_by(_BATCH_SIZES, self._batch_sizes.facts),
@@ -141,7 +150,8 @@ class WatchLearning(Part):
             self._workers[where] = iterator._hotlap_workers = Workers(loader, where)
 
     def hears(self, name: str) -> bool:
-        return super().hears(name) and (name != "batch_ends" or bool(self._workers))
+        wanted = {"batch_ends": bool(self._workers), "backward_ends": self._changed.is_open}
+        return super().hears(name) and wanted.get(name, True)
 
     def batch_ends(self, iterator: Any, batch: Any) -> Any:
         workers = getattr(iterator, "_hotlap_workers", None)
@@ -179,11 +189,14 @@ class WatchLearning(Part):
     def _look_at_evaluation(self, module: Any, inputs: Any, output: Any) -> None:
         self._decide()
         where = frames.location_of(frames.caller())
+        if not module.training:
+            self._in_evaluation.add(id(module))
         if torch.is_grad_enabled():
             if _has_graph(output):
                 self._undecided = (module, where, _asks_for_gradient(inputs))
         else:
             seen = self._count(where)
+            seen.modules.add(id(module))
             seen.in_training_mode += module.training and self._modes.differ(module)
 
     def backward_begins(self, loss: Any) -> None:
@@ -195,6 +208,12 @@ class WatchLearning(Part):
         self._safely.call(_LOSSES, self._add_loss, loss, is_evaluating)
         if self._looked < _CHECKS:
             self._safely.call(_KEPT, self._look_for_gradients)
+
+    def backward_ends(self) -> None:
+        # Of several optimizers nothing is said; before the first step none is known.
+        if self._changed.is_open and len(self._held) == 1:
+            (held,) = self._held.values()
+            self._safely.call(_CHANGED, self._changed.backward_ends, held.optimizer)
 
     def _add_loss(self, loss: Any, is_evaluating: bool) -> None:
         self._losses.add(
@@ -223,7 +242,9 @@ class WatchLearning(Part):
             self._losses.gradients_zeroed()
 
     def event_happens(self, kind: str) -> None:
-        if kind == event_kinds.SCALER_UPDATE and not self._scales:
+        if self._changed.is_open and kind in (event_kinds.CLIP, event_kinds.UNSCALE):
+            self._safely.call(_CHANGED, self._changed.gradients_used)
+        elif kind == event_kinds.SCALER_UPDATE and not self._scales:
             self._scales = True
             self._safely.call(_SCALERS, self._scalers.updated, frames.caller())
         elif kind == event_kinds.SCALER_MADE:
@@ -247,6 +268,8 @@ class WatchLearning(Part):
         self._unsafe.append(frames.location_of(frames.caller()))
 
     def step_begins(self, optimizer: Any) -> None:
+        if self._changed.is_open:
+            self._safely.call(_CHANGED, self._changed.step_begins)
         if self._losses.has_waiting:
             self._losses.step_begins()
         if self._inputs.is_open:
@@ -285,7 +308,12 @@ class WatchLearning(Part):
     def _evaluation_facts(self) -> tuple[EvaluationFacts, ...]:
         return tuple(
             EvaluationFacts(
-                where, each.forwards, each.passes, each.in_training_mode, each.with_gradients
+                where,
+                each.forwards,
+                each.passes,
+                each.in_training_mode,
+                each.with_gradients,
+                is_evaluated=not each.modules.isdisjoint(self._in_evaluation),
             )
             for where, each in self._evaluated.items()
         )

@@ -161,8 +161,8 @@ class Watch(Part):
         recorder = self.recorder
         if recorder.setup_s == 0.0:
             recorder.begin()
-        recorder.clock.enter(DATA)
         known = getattr(iterator, "_hotlap_loader", None)
+        recorder.clock.enter(DATA if known is None or known.feeds_steps else OTHER)
         if known is not None and not known.where:
             known.where = frames.location_of(frames.caller())
             known.function = next(iter(frames.stack(frames.caller())), None)
@@ -204,6 +204,9 @@ class Watch(Part):
     def evaluation_forward_ends(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
         del args, kwargs, output
         self.recorder.note_evaluation(frames.caller(), is_training=module.training)
+        known = self._last_loader
+        if known is not None and not known.training:
+            known.feeds_steps = False
 
     def backward_begins(self, loss: Any) -> None:
         recorder = self.recorder
@@ -220,7 +223,7 @@ class Watch(Part):
             self._settings.finds_anomalies = True
         known = self._last_loader
         if known is not None and not known.training:
-            known.training = True
+            known.training = known.feeds_steps = True
             self._starts = [each.starts for each in self._training()]
         recorder.note_loss(loss)
 

@@ -20,6 +20,11 @@ from hotlap.track.run_file import seconds_since
 from hotlap.track.sampler import Sampler, start_sampler
 from hotlap.track.writer import Writer
 
+_MOST_OTHERS = 100
+"""Steps of other optimizers in a row after which losses are no longer those of the first one."""
+_MOST_BACKWARDS = 10_000
+"""Backward passes between two steps of the first one: each keeps a tensor."""
+
 
 class RecordLosses(Part):
     """Records a loss for each step of the optimizer that steps first: the mean over its backwards.
@@ -36,7 +41,7 @@ class RecordLosses(Part):
 
     def __init__(self, session: Session) -> None:
         self._options = session.config.options["record"]
-        self._steps = 0
+        self._steps = self._others = 0
         self._steppers = Steppers()
         self._seen: list[torch.Tensor] = []
         """Losses that were sent backward since the last step."""
@@ -73,11 +78,12 @@ class RecordLosses(Part):
         try:
             work()
         except Exception as error:
-            self._is_off = True
-            words = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self._problem = (
-                self._problem or f"after step {self._steps} nothing is recorded: {words}"
-            )
+            self._give_up(f"{type(error).__name__}: {error}".partition("\n")[0])
+
+    def _give_up(self, why: str) -> None:
+        self._is_off = True
+        self._seen.clear()
+        self._problem = self._problem or f"after step {self._steps} nothing is recorded: {why}"
 
     def _see(self, loss: Any) -> None:
         scaled, self._scaled = self._scaled, None
@@ -87,6 +93,10 @@ class RecordLosses(Part):
         # A gradient that is given for many numbers is no loss; a meta tensor has no number.
         if loss.numel() == 1 and not loss.is_meta and not loss.is_complex() and not is_captured:
             self._seen.append(number_of(loss).reshape(()))
+        if len(self._seen) >= _MOST_BACKWARDS:
+            self._give_up(
+                f"{_MOST_BACKWARDS:,} backward passes, and no step of the first optimizer"
+            )
 
     def _count(self, optimizer: Any) -> None:
         stepper = self._steppers.find(optimizer)
@@ -96,7 +106,12 @@ class RecordLosses(Part):
         stepper.steps += 1
         if stepper.number == 0:
             self._steps += 1
+            self._others = 0
             self._record()
+            return
+        self._others += 1
+        if self._others > _MOST_OTHERS:
+            self._seen.clear()
 
     def _record(self) -> None:
         seen, self._seen = self._seen, []
@@ -109,6 +124,11 @@ class RecordLosses(Part):
             self._losses.add(self._steps, None, loss)
 
     def _end(self) -> None:
+        if self._others > _MOST_OTHERS:
+            self._problem = self._problem or (
+                f"losses after step {self._steps} are not recorded: from there on, another "
+                "optimizer steps than the first one"
+            )
         if self._sampler is not None:
             self._sampler.close()
         if self._losses is not None and self._writer is not None:

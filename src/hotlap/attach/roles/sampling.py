@@ -1,18 +1,17 @@
 """Captures single steps of a script to be repeated: batches, RNG states, weights, updates."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from hotlap import nested
 from hotlap.attach.seams import known_optimizers
 from hotlap.distributed.shares import is_share
 from hotlap.rng import rng_states
 from hotlap.techniques import Refusal
+from hotlap.trial.step_files import write_step
 
 
 class StepSampler:
@@ -181,7 +180,10 @@ class StepSampler:
             "updates": self._updates,
             "takes_gradient": self._takes_gradient,
         }
-        save_file(self._tensors, path, metadata={"hotlap": json.dumps(meta)})
+        problem = write_step(self._tensors, path, meta)
+        if problem:
+            self._give_up(problem)
+            return
         updates = [update["update"] for update in self._updates]
         written = {"file": str(path), "updates": updates, "step": self._step}
         self.written.append(written | {"draws_itself": self._draws_itself})

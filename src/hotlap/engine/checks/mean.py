@@ -28,7 +28,7 @@ Gradient = Callable[[int, int], list[torch.Tensor] | None]
 """Of the samples from one place to another; None if the loss counts its items."""
 
 
-class _NotInEvaluation(Exception):
+class NotInEvaluation(Exception):
     """The loss cannot be taken in evaluation mode."""
 
 
@@ -47,7 +47,7 @@ def check_mean(
     What is compared is the gradient of the batch with that of its parts, weighted by their samples:
     halves, and the first sample with the others. A new model's loss itself shows nothing, it is
     about the same for any samples. Nor do these of a loss that draws, which is let pass, as is one
-    that raises in evaluation mode: models may give something else there.
+    that raises in evaluation mode, or gives no gradient: models may give something else there.
 
     Args:
         model: the model; nothing of it is changed.
@@ -76,12 +76,14 @@ def check_mean(
         return True
 
     def gradient(begin: int, end: int) -> list[torch.Tensor] | None:
-        part = rebuild(spec, iter([leaf[begin:end] for leaf in leaves]))
-        value, count = _try_forward(forward, part)
+        # The step takes the batch as it was: a loss may write into what it is given.
+        part = rebuild(spec, iter([leaf[begin:end].clone() for leaf in leaves]))
+        value, count = tried(forward, part)
         if count is not None:
             return None
         seen_narrow[0] = seen_narrow[0] or is_narrow_in(value)
-        found = torch.autograd.grad(value * scale, parameters, allow_unused=True)
+        # Reentrant checkpoints give no gradients this way, and some models none in this mode.
+        found = tried(torch.autograd.grad, value * scale, parameters, allow_unused=True)
         return [
             torch.zeros_like(p) if g is None else g.to_dense()
             for p, g in zip(parameters, found, strict=True)
@@ -102,25 +104,33 @@ def check_mean(
             if too_far and not _taken_again(gradient, samples) <= _DRAWN * allowed:
                 log.info("%s: its gradient is not repeatable", _NOT_CHECKED)
                 return True
-    except _NotInEvaluation as error:
-        cause = error.__cause__
-        log.info(
-            "%s: in evaluation mode it raised %s: %s", _NOT_CHECKED, type(cause).__name__, cause
-        )
+    except NotInEvaluation as error:
+        say_not_checked(error)
         return True
     if too_far:
         raise UsageError(_describe(samples, too_far[0], off[too_far[0]] / size))
     return True
 
 
-def _try_forward(forward: Callable[[Any], tuple[Any, Any]], batch: Any) -> tuple[Any, Any]:
+def say_not_checked(error: NotInEvaluation) -> None:
+    """Log why a loss was not looked at."""
+    cause = error.__cause__
+    log.info("%s: in evaluation mode it raised %s: %s", _NOT_CHECKED, type(cause).__name__, cause)
+
+
+def tried(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return what a function gives in evaluation mode.
+
+    Raises:
+        NotInEvaluation: it raised something else than that memory ran out, or what users are told.
+    """
     try:
-        return forward(batch)
+        return function(*arguments, **options)
     except Exception as error:
         if isinstance(error, HotlapError) or is_out_of_memory(error):
             raise
         # If it is not for the mode, the step that follows raises it as well.
-        raise _NotInEvaluation from error
+        raise NotInEvaluation from error
 
 
 def _describe(samples: int, place: int, share: float) -> str:

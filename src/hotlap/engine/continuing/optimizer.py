@@ -279,7 +279,8 @@ def _check_names(
     if not has_names(theirs):
         return
     for name, parameter in zip(theirs["param_names"], mine["params"], strict=True):
-        own, plain = names.get(id(parameter), ""), str(name).replace(_COMPILED, "")
+        both = names.get(id(parameter), ""), str(name)
+        own, plain = (each.replace(_COMPILED, "") for each in both)
         if plain != own and not plain.endswith(f".{own}"):
             raise UsageError(
                 f"the optimizer in '{run.path}' has the parameter '{plain}' where the recipe's has "

@@ -1,5 +1,6 @@
 """`Example`: inputs that the loss gives the model; exports with them, and compares outputs."""
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable
@@ -61,7 +62,7 @@ class Example:
         """Run both on these batches and on one sample; return in words how far they differ.
 
         Raises:
-            RunError: they differ by more than rounding.
+            RunError: they differ by more than rounding, or in the number of outputs.
         """
         given, sizes = [self.leaves], "these inputs, whose shapes do not depend on the batch size"
         if self._has_batch:
@@ -69,10 +70,14 @@ class Example:
             sizes = f"batch sizes {_SAMPLES}, {_SAMPLES + 1} and 1"
         worst = 0.0
         for leaves in given:
-            args, kwargs = pytree.tree_unflatten(leaves, self.nested)
             with torch.no_grad():
-                theirs = pytree.tree_leaves(other(*args, **kwargs))
-                ours = pytree.tree_leaves(model(*args, **kwargs))
+                ours, theirs = self._outputs(model, leaves), self._outputs(other, leaves)
+            if len(ours) != len(theirs):
+                raise RunError(
+                    f"the exported program has {len(theirs)} outputs, and the model {len(ours)}. "
+                    "Expected: as many. To export a state dict instead, pass --to with a file name "
+                    "that ends with .pt or .safetensors."
+                )
             for left, right in zip(ours, theirs, strict=True):
                 worst = max(worst, _relative_difference(left, right))
         if not worst <= _TOLERANCE:
@@ -82,6 +87,12 @@ class Example:
                 "instead, pass --to with a file name that ends with .pt or .safetensors."
             )
         return f"differs by at most {worst:.1e} of the largest output, for {sizes}"
+
+    def _outputs(self, program: Callable[..., Any], leaves: list[Any]) -> list[Any]:
+        # A forward may write into its inputs, and must not find what another one has written.
+        own = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        args, kwargs = pytree.tree_unflatten(own, self.nested)
+        return pytree.tree_leaves(program(*args, **kwargs))
 
 
 def _relative_difference(left: Any, right: Any) -> float:
@@ -137,6 +148,10 @@ def example_of(task: Task, model: Any) -> Example:
     return Example(nested, leaves, following, added)
 
 
+class _Seen(BaseException):
+    """Ends a loss once its model was called. No `Exception`: users' code catches these."""
+
+
 def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
     """Return what the loss calls the model with first, flat, and how it is nested."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -144,10 +159,12 @@ def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
     def record(module: Any, args: Any, kwargs: Any) -> None:
         del module
         seen.append((args, kwargs))
+        # What comes later may need gradients, or write into what was seen.
+        raise _Seen
 
     handle = model.register_forward_pre_hook(record, with_kwargs=True)
     try:
-        with torch.no_grad():
+        with contextlib.suppress(_Seen):
             task.loss(model, batch)
     finally:
         handle.remove()
@@ -156,7 +173,8 @@ def _record_inputs(task: Task, model: Any, batch: Any) -> tuple[list[Any], Any]:
             "loss(model, batch) does not call the model, so the model's input is unknown. Call "
             "`model(...)` in the loss."
         )
-    return pytree.tree_flatten(seen[0])
+    leaves, nested = pytree.tree_flatten(seen[0])
+    return [each.detach() if isinstance(each, torch.Tensor) else each for each in leaves], nested
 
 
 def _fixed_axis_message(what: str, before: Any, after: Any) -> str:

@@ -5,21 +5,22 @@ import importlib.util
 import io
 import logging
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.utils import _pytree as pytree
 
-from hotlap.checkpoint.foreign import fit_to_model, read_foreign
+from hotlap.checkpoint.foreign import by_plain_name, fit_to_model
 from hotlap.engine.build import seed_everything
-from hotlap.engine.export.example import example_of
+from hotlap.engine.export.example import Example, example_of
 from hotlap.engine.export.outfile import check_free, saving, write_atomically
 from hotlap.engine.export.stored_weights import read_stored_weights
-from hotlap.engine.state.weights import load_buffers, load_model
+from hotlap.engine.state.weights import load_buffers, load_model, versions_of, with_versions
 from hotlap.errors import MissingFile, RunError, UsageError
 from hotlap.task import Task
 
@@ -87,25 +88,40 @@ def export(
     load_model(model, {**weights, **found.extra})
     load_buffers(model, found.buffers)
     model.eval()
-    checked = write_atomically(path, lambda aside: _WRITERS[path.suffix](task, model, aside))
+    checked = write_atomically(path, _writer(task, model, path.suffix))
     return Exported(path, path.stat().st_size, checked, found.path)
+
+
+def _writer(task: Task, model: Any, suffix: str) -> Callable[[Path], str]:
+    """Return what writes the model into a file of a format, and says what it has checked.
+
+    The user's code has run by then: an error of the file system in it is no failed write.
+    """
+    if suffix in (".pt", ".safetensors"):
+        return lambda path: _state_dict(task, model, path)
+    example = example_of(task, model)
+    program = example.export_program(model)
+    save = _onnx if suffix == ".onnx" else _program
+    return lambda path: save(model, example, program, path)
 
 
 def _state_dict(task: Task, model: Any, path: Path) -> str:
     state = model.state_dict()
-    weights = {k: v.contiguous() for k, v in state.items() if isinstance(v, torch.Tensor)}
+    own = by_plain_name(state)
+    plain = {name: state[own[name]] for name in own}
+    weights = {k: v.contiguous() for k, v in plain.items() if isinstance(v, torch.Tensor)}
     # What modules give by `get_extra_state`: the other format holds tensors only.
-    others = {k: v for k, v in state.items() if k not in weights}
+    others = {k: v for k, v in plain.items() if k not in weights}
     if path.suffix == ".pt":
         with saving():
-            torch.save({**weights, **others}, path)
+            torch.save(with_versions({**weights, **others}, _plain_versions(state)), path)
         again = torch.load(path, weights_only=True)
     else:
         # Tied weights share memory, which that format does not hold.
         with saving():
             save_file({name: tensor.clone() for name, tensor in weights.items()}, path)
-        again = read_foreign(path)
-    load_model(task.model(), again)
+        again = load_file(path)
+    load_model(task.model(), {own[name]: value for name, value in again.items()})
     same = all(torch.equal(again[name], tensor) for name, tensor in weights.items())
     if not same:
         raise RunError(
@@ -116,9 +132,17 @@ def _state_dict(task: Task, model: Any, path: Path) -> str:
     return f"{len(weights)} tensors, equal when read back, and loaded into the plain model{without}"
 
 
-def _program(task: Task, model: Any, path: Path) -> str:
-    example = example_of(task, model)
-    program = example.export_program(model)
+def _plain_versions(state: Any) -> Any:
+    """Return the versions of a model's modules, by their names without torch.compile."""
+    versions = versions_of(state)
+    if versions is None:
+        return None
+    # What compiles comes before what it holds, and has the same name then: that of the plain model.
+    names = [(f"{name}.".replace("_orig_mod.", "")[:-1], name) for name in versions]
+    return OrderedDict((plain, versions[name]) for plain, name in names)
+
+
+def _program(model: Any, example: Example, program: Any, path: Path) -> str:
     # Torch's own writer ends the process where a file cannot be written to its end.
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
@@ -127,11 +151,8 @@ def _program(task: Task, model: Any, path: Path) -> str:
     return example.compare(model, again)
 
 
-def _onnx(task: Task, model: Any, path: Path) -> str:
+def _onnx(model: Any, example: Example, program: Any, path: Path) -> str:
     onnxruntime = importlib.import_module("onnxruntime")
-
-    example = example_of(task, model)
-    program = example.export_program(model)
     with torch.no_grad(), warnings.catch_warnings():
         # Torch warns of what its own exporter uses.
         warnings.simplefilter("ignore")
@@ -145,15 +166,11 @@ def _onnx(task: Task, model: Any, path: Path) -> str:
         outputs = session.run(None, dict(zip(names, tensors, strict=True)))
         return [torch.from_numpy(output) for output in outputs]
 
-    return f"{example.compare(model, run)}, in onnxruntime"
+    def tensors_of(*args: Any, **kwargs: Any) -> Any:
+        # The file has no output where the model gives None.
+        return [leaf for leaf in pytree.tree_leaves(model(*args, **kwargs)) if leaf is not None]
 
-
-_WRITERS: dict[str, Callable[[Task, Any, Path], str]] = {
-    ".pt": _state_dict,
-    ".safetensors": _state_dict,
-    ".pt2": _program,
-    ".onnx": _onnx,
-}
+    return f"{example.compare(tensors_of, run)}, in onnxruntime"
 
 
 def _need_onnx() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hotlap.device.accelerator import Device
+from hotlap.device.accelerator import Cuda, Device
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.host.memory import available_bytes, limited_memory, resident_bytes
 
@@ -61,17 +61,28 @@ def limit_of(hardware: Device, asked: int | None) -> Limit:
 def enforce(limit: Limit) -> Iterator[None]:
     """Let allocations above a limit fail, while entered. Libraries should be loaded before."""
     hardware = limit.hardware
-    if hardware.kind == "cuda":
-        total = torch.cuda.get_device_properties(hardware.name).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit.bytes / total), hardware.name)
+    if isinstance(hardware, Cuda):
+        total = torch.cuda.get_device_properties(hardware.number).total_memory
+        before = _share_of(hardware.number)
+        share = min(before, limit.bytes / total)
+        torch.cuda.set_per_process_memory_fraction(share, hardware.number)
         try:
             yield
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, hardware.name)
+            torch.cuda.set_per_process_memory_fraction(before, hardware.number)
         return
     _take_a_step()
     with limited_memory(limit.bytes):
         yield
+
+
+def _share_of(number: int) -> float:
+    """Return which share of a CUDA device's memory torch may take by now."""
+    try:
+        return torch.cuda.get_per_process_memory_fraction(number)
+    except RuntimeError:
+        # An allocator that is limited, but does not tell; nobody else limits it here.
+        return 1.0
 
 
 def ran_out(error: BaseException) -> bool:

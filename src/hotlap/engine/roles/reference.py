@@ -137,7 +137,8 @@ class _Sample:
         ):
             leaves = self.part(f"batch/{number}")
             ordered = [leaves[str(position)] for position in range(len(leaves))]
-            cast = [v.to(dtype) if v.is_floating_point() else v for v in ordered]
+            # Copies: a loss may write into its batch, and each repetition gets the same one.
+            cast = [v.to(dtype if v.is_floating_point() else v.dtype, copy=True) for v in ordered]
             there = iter([value.to(device) for value in cast])
             found.append((count, nested.rebuild(nested.from_json(spec), there)))
         return found

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from hotlap import nested
 from hotlap.checkpoint.shards import local_of
@@ -36,6 +35,7 @@ from hotlap.trial.averages import Averages
 from hotlap.trial.custody import Custody
 from hotlap.trial.gradient_custody import GradientCustody
 from hotlap.trial.hyperparameters import group_hyperparameters
+from hotlap.trial.step_files import write_step
 from hotlap.trial.update_follower import follower_of
 
 EVALUATED = 32
@@ -309,7 +309,7 @@ class _Digested:
 
     def digest(self) -> str:
         """Return the digest of all that was read."""
-        return digest.of_nested(self._read)
+        return digest.of_digests(self._read)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
@@ -388,10 +388,12 @@ class _Sampler:
         self._meta = {"step": step, "state": state}
 
     def _hand_over(self, kind: str, name: str) -> None:
-        path = self.folder / name
-        save_file(self._tensors, path, metadata={"hotlap": json.dumps(self._meta)})
-        self.channel.send(kind, file=str(path), step=self._meta["step"])
-        self.channel.receive()
+        self.reason = write_step(self._tensors, path := self.folder / name, self._meta)
+        if self.reason:
+            self.wanted = set()
+        else:
+            self.channel.send(kind, file=str(path), step=self._meta["step"])
+            self.channel.receive()
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         self._tensors[name] = tensor.detach().cpu().contiguous().clone()

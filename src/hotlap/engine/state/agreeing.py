@@ -48,7 +48,7 @@ def agree_on_parts(
     except ValueError as error:
         raise RunError(
             f"the ranks' parts of step {step} cannot be saved: {error}. Report this as a bug of "
-            "hotlap, with the run's plan; to go on, resume from the last checkpoint, as in "
+            "hotlap, with the run's plan, and resume from the last checkpoint, as in "
             "--resume auto."
         ) from error
     scalars: dict[str, Any] = {}

@@ -17,13 +17,15 @@ CHECKPOINTS = "ckpt"
 def run_folder(given: str | Path) -> Path:
     """Return a run's folder as a path, after a look whether there can be such a folder.
 
+    It is absolute: the user's code may change the current folder while it trains.
+
     Raises:
         UsageError: it is empty, or no file system takes the name.
     """
     if not str(given):
         raise UsageError("run_dir='' is empty. Expected: the path of a folder.")
     check_path(Path(given))
-    return Path(given)
+    return Path(given).absolute()
 
 
 def find(

@@ -73,8 +73,9 @@ def _wrong_numbers(
     built: BuiltRun, own: Mapping[str, Any], values: Mapping[str, Any]
 ) -> str | None:
     """Return a hyperparameter that is not the task's, or that torch's optimizer would refuse."""
-    # What a schedule of somebody else's changes is not known.
+    # What a schedule of somebody else's changes is not known, nor what a hook does in every step.
     is_fixed = built.scheduler is None or _is_torchs(built.scheduler)
+    is_fixed = is_fixed and not _has_hooks(built.optimizer)
     scheduled = _SCHEDULED if built.scheduler is not None else ("lr",)
     for key in sorted(own.keys() - {"params", *IMPLEMENTATION, *scheduled}):
         if is_fixed and not is_same(own[key], values[key]):
@@ -88,6 +89,11 @@ def _wrong_numbers(
     except ValueError as error:
         return str(error)
     return None
+
+
+def _has_hooks(optimizer: Any) -> bool:
+    """Return whether functions of somebody else's are called in every step."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
 
 
 def wrong_states(

@@ -9,7 +9,7 @@ from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
 from hotlap.distributed.shares import is_share
 from hotlap.engine.build import BuiltRun
-from hotlap.engine.state.rank_parts import VALUE, local_part
+from hotlap.engine.state.rank_parts import VALUE, group_name, local_part
 from hotlap.errors import UsageError
 from hotlap.trial.hyperparameters import IMPLEMENTATION
 
@@ -61,7 +61,7 @@ def capture_optimizer(built: BuiltRun) -> tuple[dict[str, torch.Tensor], dict[st
         kept = {}
         for key, value in group.items():
             if isinstance(value, torch.Tensor):
-                tensors[f"group {g}/{key}"] = value
+                tensors[group_name(g, key)] = value
             elif key != "params":
                 kept[key] = encode(value, f"the optimizer's {key}")
         groups.append(kept)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy
 import torch
 
+from hotlap import rng
 from hotlap.checkpoint.codec import decode, encode
 from hotlap.checkpoint.read import Checkpoint
 
@@ -20,6 +21,7 @@ def capture_random_states() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if torch.cuda.is_initialized():
         for number, device in enumerate(torch.cuda.get_rng_state_all()):
             tensors[f"cuda {number}"] = device
+    tensors |= rng.device_states(rng.other_accelerators())
     rest = [legacy["state"]["pos"], legacy["has_gauss"], legacy["gauss"]]
     return tensors, {
         "python": encode(random.getstate(), "Python's random"),
@@ -39,3 +41,4 @@ def load_random_states(checkpoint: Checkpoint) -> None:
     if devices and torch.cuda.is_available():
         # A checkpoint may come from a machine with more of them.
         torch.cuda.set_rng_state_all(devices[: torch.cuda.device_count()])
+    rng.set_device_states(tensors)

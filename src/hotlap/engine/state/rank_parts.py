@@ -26,14 +26,26 @@ def mark_parts(built: BuiltRun, tensors: Mapping[str, Mapping[str, torch.Tensor]
         return tensors
     if sharding.shares_parameters:
         return {file: _parts_of(group) for file, group in tensors.items()}
-    # The state that this rank has is that of the parameters which it owns.
+    # The state that this rank has is that of the parameters which it owns. All else all ranks have:
+    # parameters themselves, and what groups hold, such as a learning rate that is a tensor.
+    groups = enumerate(built.optimizer.param_groups)
+    whole = {group_name(number, key) for number, group in groups for key in group}
     own = {
         name: each
-        if name.endswith(f"/{VALUE}")
+        if name.endswith(f"/{VALUE}") or name in whole
         else Piece(each, tuple(each.shape), (0,) * each.dim())
         for name, each in tensors["optimizer"].items()
     }
     return {**tensors, "optimizer": own}
+
+
+def group_name(number: int, key: str) -> str:
+    """Return the name of a tensor that a group of the optimizer holds, not one of its parameters.
+
+    >>> group_name(0, "lr")
+    'group 0/lr'
+    """
+    return f"group {number}/{key}"
 
 
 def local_part(own: Any, whole: Any) -> Any:

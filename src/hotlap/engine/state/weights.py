@@ -1,5 +1,6 @@
 """Loads a checkpoint's weights, buffers and extra state; finds buffers a state dict leaves out."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,26 @@ def load_model(model: Any, weights: Mapping[str, Any]) -> None:
     now = model.state_dict()
     own = {k: v for k, v in now.items() if not isinstance(v, torch.Tensor)}
     given = {k: local_part(now[k], v) if k in now else v for k, v in weights.items()}
-    model.load_state_dict({**own, **given})
+    model.load_state_dict(with_versions({**own, **given}, versions_of(now)))
+
+
+def versions_of(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return what torch keeps beside a model's state dict: path of a module -> its version."""
+    return getattr(state, "_metadata", None)
+
+
+def with_versions(
+    weights: Mapping[str, Any], versions: Mapping[str, Any] | None
+) -> OrderedDict[str, Any]:
+    """Return weights as `load_state_dict` takes them from the model that they are of.
+
+    Without versions, modules believe weights to be older than all versions: torch's own add what
+    they lack by now, and others refuse them.
+    """
+    found = OrderedDict(weights)
+    if versions is not None:
+        vars(found)["_metadata"] = versions
+    return found
 
 
 def extra_of(state: Mapping[str, Any]) -> dict[str, Any]:

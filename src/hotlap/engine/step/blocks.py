@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.device.capture import Graph
+from hotlap.device.capture import Graph, in_one_line
 from hotlap.engine.step.device_decision import TakenFlag
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.rates_ahead import RatesAhead
@@ -147,8 +147,7 @@ class Blocks:
             graph = self._device.capture(lambda: self._steps(epoch, count), self._stream)
         except RuntimeError as error:
             log.info("blocks of steps refused", exc_info=True)
-            said = str(error).splitlines()[0]
-            self._wish.single = f"the capture of {count} steps failed: {said}"
+            self._wish.single = f"the capture of {count} steps failed: {in_one_line(error)}"
             self._update.forget_unscaling()
         else:
             trained = trained_tensors(self._update.optimizer)

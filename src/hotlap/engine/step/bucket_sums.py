@@ -120,13 +120,13 @@ class BucketSums:
         return made
 
     def _begin(self, bucket: _Bucket) -> None:
-        number = self._next
-        self._next += 1
         gradients = [
             torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
             for tensor in bucket.tensors
         ]
-        bucket.pending = self._reduce.begin_sum(gradients, number)
+        bucket.pending = self._reduce.begin_sum(gradients, self._next)
+        # Not before: a sum for which memory ran out is begun again, as other ranks take part in it.
+        self._next += 1
 
 
 def set_gradient(tensor: torch.Tensor, total: torch.Tensor) -> None:

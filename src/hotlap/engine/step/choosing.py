@@ -121,7 +121,7 @@ def make_step(
     if target.graph is None or decides_on != "device":
         return Step(passes, update, decision, attempt, ranks)
     assert isinstance(hardware, Cuda)
-    return Step(passes, update, decision, CapturedGraph(attempt, update, hardware))
+    return Step(passes, update, decision, CapturedGraph(model, attempt, update, hardware))
 
 
 def _place(

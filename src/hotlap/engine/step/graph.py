@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hotlap.device.accelerator import Cuda
-from hotlap.device.capture import Graph
+from hotlap.device.capture import Graph, in_one_line
 from hotlap.engine.step.blocks import Block, Blocks, Gradients
 from hotlap.engine.step.passes import MicroBatches, trained_tensors
 from hotlap.engine.step.update import Update
@@ -31,13 +31,18 @@ class CapturedGraph:
     Others, an epoch's last and shorter one, run as they are, with the same kernels.
 
     Args:
+        model: that is trained.
         attempt: takes a step, and returns tensors on the device only.
         update: of that step.
         device: a CUDA device.
     """
 
     def __init__(
-        self, attempt: Callable[[MicroBatches], torch.Tensor], update: Update, device: Cuda
+        self,
+        model: torch.nn.Module,
+        attempt: Callable[[MicroBatches], torch.Tensor],
+        update: Update,
+        device: Cuda,
     ) -> None:
         self._attempt, self._update, self._device = attempt, update, device
         self._wish = update.target.graph
@@ -46,9 +51,12 @@ class CapturedGraph:
         update.adapt_optimizer = self._rates.use_device_rates
         self._stream = device.new_stream()
         self._graph: Graph | None = None
+        self._model = model
         self.replayed: MicroBatches | None = None
         self._held: Any = None
         """Hyperparameters that the graph holds as constants."""
+        self._modes: _Modes | None = None
+        """Of the model, which the graph holds as well."""
         self._inputs: dict[Any, _Inputs] = {}
         """By the form of their batches; only the one that was captured, once one was."""
         self._gradients: Gradients = []
@@ -88,7 +96,15 @@ class CapturedGraph:
         return self._replay()
 
     def _why_not_replayed(self) -> str | None:
-        """Return which hyperparameter is another one than the graph was captured with."""
+        """Return what is no longer as it was when the graph was captured, None if all is."""
+        assert self._modes is not None
+        moved = self._modes.find_change()
+        if moved is not None:
+            self.forget()
+            return (
+                f"{moved} was changed during the run, and a graph repeats the step as it was "
+                "captured; change it before the first step, or use a plan without cuda_graph"
+            )
         now = self._rates.constant_hyperparameters()
         if now == self._held:
             return None
@@ -180,12 +196,20 @@ class CapturedGraph:
     def _warm_up(self, inputs: "_Inputs") -> torch.Tensor:
         inputs.warmed_up += 1
         self._wish.other_steps += 1
-        with self.on_stream(), self._device.host_reads() as reads:
+        device = self._device
+        with self.on_stream(), device.host_draws() as drawn, device.host_reads() as reads:
             result = self._attempt(inputs.micros)
-        self._device.hand_over(result)
-        # What is done once may read; what every step does may not.
-        if reads and inputs.warmed_up >= self._wish.warm_up:
-            self._wish.refused = f"the step synchronizes with the device at {reads[0]}"
+        device.hand_over(result)
+        # What is done once may read and draw; what every step does may not.
+        if inputs.warmed_up >= self._wish.warm_up:
+            if reads:
+                self._wish.refused = f"the step synchronizes with the device at {reads[0]}"
+            elif drawn:
+                self._wish.refused = (
+                    f"the step draws from {drawn[0]}, and a graph would repeat the number that was "
+                    f"drawn when it was captured; draw on the device (torch.rand(..., "
+                    "device=...)), or use a plan without cuda_graph"
+                )
         return result
 
     def _try_capture(self, inputs: "_Inputs") -> bool:
@@ -208,6 +232,7 @@ class CapturedGraph:
             return True
         self._inputs = {inputs.form: inputs}
         self._held = self._rates.constant_hyperparameters()
+        self._modes = _Modes(self._model)
         self._gradients = [(each, each.grad) for each in trained_tensors(self._update.optimizer)]
         self._shown = self._gradients
         return True
@@ -221,7 +246,7 @@ class CapturedGraph:
 
 
 def _in_words(error: RuntimeError) -> str:
-    said = str(error).splitlines()[0]
+    said = in_one_line(error)
     if "previous error" in said:
         said += "; a model or loss that keeps an output of an earlier step can be the cause"
     return said
@@ -243,6 +268,41 @@ class _Inputs:
         """Copy a step's tensors in."""
         for mine, given in zip(self._leaves, leaves, strict=True):
             mine.copy_(given, non_blocking=True)
+
+
+class _Modes:
+    """What of a model decides which kernels a step queues, and may be set between two steps.
+
+    To look at it takes 50 ns for a parameter and its module, a thousandth of what a step takes for
+    them.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._parameters = list(model.parameters())
+        self._modules = list(model.modules())
+        self._names = [
+            *(f"requires_grad of the parameter '{name}'" for name, _ in model.named_parameters()),
+            *(f"the mode (train or eval) of module '{name}'" for name, _ in model.named_modules()),
+        ]
+        self._at_capture = self._read()
+
+    def find_change(self) -> str | None:
+        """Return what has another mode than at first, None if all is as it was."""
+        now = self._read()
+        if now == self._at_capture:
+            return None
+        # The model itself comes before its modules, and has the mode of most of them.
+        moved = [
+            name
+            for name, old, new in zip(self._names, self._at_capture, now, strict=True)
+            if old != new
+        ]
+        return moved[0].replace("module ''", "the model")
+
+    def _read(self) -> list[bool]:
+        modes = [each.requires_grad for each in self._parameters]
+        modes += [each.training for each in self._modules]
+        return modes
 
 
 def _form(micros: MicroBatches) -> tuple[Any, list[torch.Tensor]]:

@@ -69,10 +69,16 @@ class Passes:
         value, count = self._forward(batch)
         self._backward(value if count is None else value / count)
 
-    def go_idle(self, batch: Any) -> None:
-        """Go forward and backward with a micro-batch that adds nothing to the gradients."""
+    def go_idle(self, batch: Any) -> torch.Tensor:
+        """Go forward and backward with a micro-batch that adds nothing to the gradients.
+
+        Returns:
+            What it adds to the loss: 0, or NaN where it has made the gradients so.
+        """
         value, _ = self._forward(batch)
-        self._backward(value * 0.0)
+        nothing = value * 0.0
+        self._backward(nothing)
+        return nothing.detach()
 
     def measure(self, batch: Any) -> float | None:
         """Return the loss of a batch, None if it comes as (sum, count)."""

@@ -4,6 +4,7 @@ A step is the same step for any number of ranks: each goes through its share of 
 one normalizer, and what they found is added up before anything is decided.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from hotlap.device.out_of_memory import is_out_of_memory
 from hotlap.distributed.reduce import Reduce
 from hotlap.engine.step.bucket_sums import BucketSums, set_gradient
+from hotlap.engine.step.learned_buffers import LearnedBuffers
 from hotlap.engine.step.passes import MicroBatches, Passes, trained_tensors
 from hotlap.errors import RunError
 from hotlap.feed.samples.order import derive_seed
@@ -46,9 +48,15 @@ class RankSum:
         """Any rank wanted to, at the newest step: the same on all of them."""
         self.is_repeated = False
         """All ranks take the newest step again, as one of them ran out of memory in its passes."""
+        self.is_finite = True
+        """The loss of the newest step is, over all ranks."""
+        self._idle_loss = 0.0
+        """Of this step's passes that add nothing; NaN if they have made the gradients so."""
+        self._learned = LearnedBuffers(passes.model, reduce)
 
     def __call__(self, micros: MicroBatches) -> torch.Tensor:
         """Add the gradients of a step to `.grad`; return its loss over all ranks."""
+        self._learned.take_first_ranks()
         self._seed_draws()
         self.is_repeated = False
         trained, sums = trained_tensors(self._optimizer), self._sums
@@ -58,7 +66,7 @@ class RankSum:
         if sums is not None:
             sums.begin_rest()
         row = [
-            0.0 if share is None else float(share),
+            (0.0 if share is None else float(share)) + self._idle_loss,
             0.0 if count is None else float(count),
             float(count is not None),
             float(share is not None and count is None),
@@ -69,7 +77,7 @@ class RankSum:
         total, counted, counts, means, failures, stops, stale, *used = self._reduce.sum_numbers(
             [*row, *self._find_used(trained)]
         )
-        self.is_stop_wanted = stops > 0
+        self.is_stop_wanted, self.is_finite = stops > 0, math.isfinite(total)
         if sums is not None:
             sums.wait()
         if failures:
@@ -145,7 +153,8 @@ class RankSum:
         seed = derive_seed(self._seed, self.number, self._reduce.rank)
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
-            torch.cuda.manual_seed(seed)
+            # Of all devices: this rank's need not be the current one.
+            torch.cuda.manual_seed_all(seed)
 
 
 def _gradients(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -42,14 +42,23 @@ class ShardedSum(RankSum):
         self._sums = None
         self._sharding, self._spare = sharding, spare
         self._batch: Any = None
-        """The newest batch, gone through once more where this rank has fewer than others."""
+        """The newest batch of a step with a finite loss: gone through once more in a step of which
+        this rank has no sample."""
         named = passes.model.named_parameters()
         self._names = {id(parameter): name for name, parameter in named}
         # Parts of a batch cannot be compared: only whole steps have gradients.
         passes.is_checked = True
 
+    def __call__(self, micros: MicroBatches) -> torch.Tensor:
+        loss = super().__call__(micros)
+        # Zero times what is not finite is NaN: such a batch would spoil the gradients of others.
+        if micros and (self.is_finite or self._batch is None):
+            self._batch = micros[-1][1]
+        return loss
+
     def _go_through(self, micros: MicroBatches) -> tuple[Any, Any, str]:
         self._sharding.begin_step()
+        self._idle_loss = 0.0
         passes = self._agree(len(micros))
         share: Any = None
         count: Any = None
@@ -57,10 +66,11 @@ class ShardedSum(RankSum):
             for number in range(passes):
                 self._sharding.begin_pass(is_last=number == passes - 1)
                 if number >= len(micros):
-                    self._passes.go_idle(self._batch)
+                    batch = micros[-1][1] if micros else self._batch
+                    # NaN leaves the step out on all ranks, as their sums of gradients are NaN.
+                    self._idle_loss += float(self._passes.go_idle(batch))
                     continue
                 part, items = self._passes.accumulate(micros[number : number + 1], self.samples)
-                self._batch = micros[number][1]
                 if number and (count is None) != (items is None):
                     raise RunError(
                         "loss() returned (sum, count) for some micro-batches of a step, and a "

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hotlap import rng
 from hotlap.engine.step.step import Step
 
 _WATCHED_STEPS = 2
@@ -33,6 +34,8 @@ class Transaction:
         self._torch = [torch.default_generator]
         if has_cuda:
             self._torch += torch.cuda.default_generators
+        self._others = rng.other_accelerators()
+        self._other_states: dict[str, torch.Tensor] = {}
         self._states: list[torch.Tensor] = []
         self._is_kept = False
         """False while, and if, keeping itself did not come to its end."""
@@ -49,6 +52,8 @@ class Transaction:
         """Remember everything, before a step."""
         self._is_kept = self._step.update.has_begun = False
         self._states = [generator.get_state() for generator in self._torch]
+        if self._others:
+            self._other_states = rng.device_states(self._others)
         for host in self._host:
             host.keep()
         for buffer in self._buffers:
@@ -73,6 +78,8 @@ class Transaction:
             buffer.put_back()
         for generator, state in zip(self._torch, self._states, strict=True):
             generator.set_state(state)
+        if self._others:
+            rng.set_device_states(self._other_states)
         return tuple(host.name for host in self._host if not host.put_back())
 
 

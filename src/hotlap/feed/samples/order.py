@@ -18,10 +18,11 @@ _OF_THE_REST = 1
 def epoch_order(length: int, *, seed: int, epoch: int, shuffle: bool) -> torch.Tensor:
     """Return the positions of an epoch's samples in their order, int64, shape (length,)."""
     if not shuffle:
-        return torch.arange(length)
+        return torch.arange(length, device="cpu")
     # One generator for each epoch: an epoch can be entered without going through those before it.
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    return torch.randperm(length, generator=generator)
+    # Named, here and below: a task may have set another default, and positions are the host's.
+    return torch.randperm(length, generator=generator, device="cpu")
 
 
 def epoch_batches(budget: Budget, *, seed: int, epoch: int, shuffle: bool) -> list[torch.Tensor]:
@@ -49,12 +50,13 @@ def through_buffer(items: Iterator[Item], size: int, *, seed: int, epoch: int) -
     drawn: list[int] = []
     for item in items:
         if not drawn:
-            drawn = torch.randint(size, (_DRAWN_AT_ONCE,), generator=generator).tolist()
+            draws = torch.randint(size, (_DRAWN_AT_ONCE,), generator=generator, device="cpu")
+            drawn = draws.tolist()
         place = drawn.pop()
         yield held[place]
         held[place] = item
     generator.manual_seed(derive_seed(seed, epoch, _OF_THE_REST))
-    for place in torch.randperm(len(held), generator=generator).tolist():
+    for place in torch.randperm(len(held), generator=generator, device="cpu").tolist():
         yield held[place]
 
 

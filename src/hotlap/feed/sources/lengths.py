@@ -52,8 +52,10 @@ class LengthSource(Source):
         self._begin(number)
         steps = self.steps(number)
         sizes = [len(micro) for micros in steps for micro in micros]
-        order = torch.cat([micro for micros in steps for micro in micros])
-        self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
+        # Of batches with fewer samples than ranks, the last ranks have none.
+        if sizes:
+            order = torch.cat([micro for micros in steps for micro in micros])
+            self.padding = padded_share(self.lengths[order.numpy()], sizes, self.to)
         given = self._read_in_background(number, first)
         if given is None:
             given = self._read_steps(self._reader(), steps[first:])
@@ -89,12 +91,14 @@ class LengthSource(Source):
         return self._counted[1][step]
 
     def largest(self) -> list[torch.Tensor]:
-        """Return the positions of the micro-batches that take most memory, one or two.
+        """Return the positions of the micro-batches that take most memory: none, one or two.
 
         They are that with the most tokens, padding included, and that with the longest sample:
         attention grows with the square of the length.
         """
         micros = [micro for micros in self.steps(0) for micro in micros]
+        if not micros:
+            return []
         longest = [int(self.lengths[micro.numpy()].max()) for micro in micros]
         tokens = [bucket(end, self.to) * len(m) for end, m in zip(longest, micros, strict=True)]
         numbers = range(len(micros))

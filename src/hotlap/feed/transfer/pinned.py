@@ -6,7 +6,7 @@ device. It draws nothing, and nothing that it does is seen before its event has 
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +44,38 @@ class _Sent:
     copied: Any = None
 
 
+class _Reuse:
+    """Whether a task fills the same memory for each batch: then one must be copied before the next
+    is read. That is seen in the first steps, in which every copy is waited for.
+
+    Args:
+        ahead: steps that are under way at once.
+    """
+
+    _LOOKED_AT = 8
+
+    def __init__(self, ahead: int) -> None:
+        self._left, self._is_seen = self._LOOKED_AT, False
+        # Held, so that their memory is nobody else's meanwhile.
+        self._recent: deque[Step] = deque(maxlen=ahead - 1)
+
+    @property
+    def is_possible(self) -> bool:
+        """True if the next step may be read into memory that is still being copied."""
+        return self._is_seen or self._left > 0
+
+    def look_at(self, step: Step) -> None:
+        """Look whether one of the first steps is in memory of one before it."""
+        if not self._left:
+            return
+        self._left -= 1
+        places = _places(step)
+        self._is_seen = self._is_seen or any(places & _places(each) for each in self._recent)
+        self._recent.append(step)
+        if not self._left:
+            self._recent.clear()
+
+
 class PinnedFeed:
     """Gives steps with their batches on the device, `ahead` of them under way.
 
@@ -62,6 +94,7 @@ class PinnedFeed:
         self._stream: Any = None
         self._number = 0
         self._buffers = [_Buffer() for _ in range(ahead)]
+        self._reuse = _Reuse(ahead)
 
     def __call__(self, steps: Iterator[Step]) -> Iterator[Step]:
         """Give the same steps; what reading one ahead of its time raises is raised in its turn."""
@@ -72,6 +105,8 @@ class PinnedFeed:
         with ThreadPoolExecutor(1, "hotlap-pinned") as thread:
             while True:
                 while is_open and len(under_way) < self.ahead:
+                    if self._reuse.is_possible:
+                        _wait_for_copies(under_way)
                     try:
                         step = next(steps, None)
                     except Exception as error:
@@ -81,6 +116,7 @@ class PinnedFeed:
                     is_open = step is not None
                     if step is not None:
                         under_way.append(self._start_copy(step, thread))
+                        self._reuse.look_at(step)
                 if not under_way:
                     return
                 yield self._receive(under_way.popleft())
@@ -131,7 +167,8 @@ class PinnedFeed:
                 here = here.as_strided(tensor.size(), tensor.stride())
                 here.copy_(tensor)
                 offset += _round_up(size)
-            device.copy(there, here)
+            # Memory that the task has pinned may be filled again, as soon as this has returned.
+            device.copy(there, here, waits=not fits and device.is_pinned(tensor))
             made.append(there)
             return there
 
@@ -154,6 +191,20 @@ class PinnedFeed:
         buffer.memory = self.device.allocate_pinned(needed)
         self.most_bytes = max(self.most_bytes, others + needed)
         return True
+
+
+def _wait_for_copies(under_way: Iterable[Any]) -> None:
+    """Wait until what was read is in memory of ours, or on the device."""
+    for sent in under_way:
+        if isinstance(sent, Future):
+            # What it has raised is raised in its turn.
+            sent.exception()
+
+
+def _places(step: Step) -> set[int]:
+    """Return where in memory the tensors of a step begin."""
+    sent = (t for _, batch in step for t in tensors(batch) if _can_be_sent(t))
+    return {tensor.data_ptr() for tensor in sent if tensor.numel()}
 
 
 def _can_be_sent(tensor: torch.Tensor) -> bool:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from hotlap import nested
 
 Step = list[tuple[int, Any]]
@@ -11,7 +13,17 @@ Step = list[tuple[int, Any]]
 
 def to_device(value: Any, device: str) -> Any:
     """Return a nested batch with its tensors on the device."""
-    return nested.map_tensors(value, lambda tensor: tensor.to(device, non_blocking=True))
+    return nested.map_tensors(
+        value, lambda tensor: tensor.to(device, non_blocking=not _may_be_filled_again(tensor))
+    )
+
+
+def _may_be_filled_again(tensor: torch.Tensor) -> bool:
+    """True of pinned memory, which the task has made: it is still read after a copy was queued.
+
+    Of other memory a copy that is not waited for is made by way of memory of the driver's own.
+    """
+    return tensor.layout == torch.strided and tensor.is_pinned()
 
 
 class DeviceTransfer:

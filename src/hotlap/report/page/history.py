@@ -9,6 +9,8 @@ from hotlap.report.page.curves import Curve
 from hotlap.report.page.view import Document, list_of, part_of
 
 MOST_POINTS = 200
+NOT_FINITE = "not finite"
+"""A document has no number for it: null stands where one was recorded."""
 
 
 def curve_of(
@@ -63,10 +65,12 @@ def names_of(runs: Sequence[Document], kind: str) -> list[str]:
     return [name.removeprefix(start) for name in dict.fromkeys(found)]
 
 
-def last_of(run: Document, name: str) -> Any:
-    """Return the last value of a curve, None if there is none."""
+def last_words(run: Document, name: str) -> str:
+    """Return the last value of a curve in words, `not known` if there is none."""
     values = values_of(part_of(part_of(run, "curves"), name))
-    return values[-1] if values else None
+    # A loss that became NaN is known.
+    is_lost = bool(values) and not wording.is_number(values[-1])
+    return NOT_FINITE if is_lost else wording.number(values[-1] if values else None)
 
 
 def extent_of(run: Document) -> tuple[int, float]:

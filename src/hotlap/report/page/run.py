@@ -7,11 +7,12 @@ from typing import Any
 from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve
 from hotlap.report.page.history import (
+    NOT_FINITE,
     curve_of,
     extent_of,
     in_mib,
     is_constant,
-    last_of,
+    last_words,
     names_of,
     values_of,
 )
@@ -68,14 +69,27 @@ def _answer(document: Document) -> str:
         return " ".join(["Nothing was trained here yet.", *answers_of_kept(document)])
     state = _STATES.get(str(info.get("state")), "left these records")
     words = f"The run {state}: {wording.number(steps)} steps in {wording.seconds(seconds)}"
-    losses = list_of(part_of(part_of(document, "curves"), "step/loss"), "values")
-    known = [value for value in losses if wording.is_number(value)]
-    if known:
-        words += f"; the training loss went from {wording.number(known[0])} to "
-        words += wording.number(known[-1])
+    words += _loss_in_words(part_of(part_of(document, "curves"), "step/loss"))
     if info.get("error"):
         words += f". {info['error']}"
     return wording.sentence(words)
+
+
+def _loss_in_words(found: Document) -> str:
+    """Return where the loss began and ended, and where it was not finite; empty without one."""
+    points = list(zip(list_of(found, "steps"), list_of(found, "values"), strict=False))
+    known = [place for place, (_, value) in enumerate(points) if wording.is_number(value)]
+    if not points:
+        return ""
+    if not known:
+        return f"; the training loss was {NOT_FINITE} from step {points[0][0]:,} on"
+    ends = [wording.number(points[place][1]) for place in (known[0], known[-1])]
+    words = f"; the training loss went from {ends[0]} to {ends[1]}"
+    if known[-1] + 1 < len(points):
+        return f"{words}, and was {NOT_FINITE} from step {points[known[-1] + 1][0]:,} on"
+    lost = len(points) - len(known)
+    steps = "1 step" if lost == 1 else f"{lost:,} steps"
+    return f"{words}, and was {NOT_FINITE} in {steps} before the end" if lost else words
 
 
 def _facts(document: Document) -> list[Fact]:
@@ -88,7 +102,7 @@ def _facts(document: Document) -> list[Fact]:
     for kind, words in (("epoch", "training"), ("evaluation", "held-out")):
         for name in names_of([document], kind)[:6]:
             if kind == "evaluation" or name in ("loss", "samples_per_s"):
-                value = wording.number(last_of(document, f"{kind}/{name}"))
+                value = last_words(document, f"{kind}/{name}")
                 shown = "samples/s" if name == "samples_per_s" else f"{words} {name}"
                 facts.append(
                     Fact(shown, value, "the last epoch" if kind == "epoch" else "at the end")

@@ -65,7 +65,7 @@ def _answer(document: Document) -> str:
     best, found = part_of(document, "best"), part_of(document, "comparison")
     name, _ = _objective(document)
     if not best:
-        return "No trial gave a value: see below why each has failed."
+        return _without_best(document)
     what = f"trial {best.get('number')}, {name} {wording.number(best.get('value'))}"
     front = list_of(document, "front")
     if front:
@@ -74,10 +74,7 @@ def _answer(document: Document) -> str:
         words = f"{len(front)} configuration{plural} that no other one beats in {names} at once."
         return f"{words} The best one in {name} is {what}."
     if not found:
-        return (
-            f"The best configuration is {what}. It was not compared with the recipe's own over "
-            "several seeds, so it may be the noise of one."
-        )
+        return f"The best configuration is {what}. {_not_compared(document)}"
     interval = f"{wording.bound(found['low'])} to {wording.bound(found['high'])}"
     words = f"over {found['seeds']} seeds by {wording.bound(found['gain'])} ({interval})"
     words += _failed_seeds(found)
@@ -89,6 +86,42 @@ def _answer(document: Document) -> str:
         f"Not beyond the noise of seeds: the best one, {what}, differs from the recipe's own "
         f"configuration {words}, an interval that contains 0."
     )
+
+
+def _without_best(document: Document) -> str:
+    """Return why there is no best configuration."""
+    ended = _ended(document)
+    if not ended and part_of(document, "failures"):
+        return "No trial gave a value: see below why each has failed."
+    if any(_last_rung(document) in part_of(trial, "rungs") for trial in ended):
+        return (
+            "No trial that was trained to the end stayed below the limit of memory, so there is no "
+            "best configuration."
+        )
+    return "No trial was trained to the end, so there is no best configuration."
+
+
+def _not_compared(document: Document) -> str:
+    """Return why the best configuration was not compared with the recipe's own."""
+    best, trials = part_of(document, "best"), list_of(document, "trials")
+    if part_of(document, "search").get("defaults") is None:
+        return "The recipe has no values of its own to compare with."
+    # The recipe's own are the first trial's.
+    if best.get("number") == 0:
+        return "The recipe's own values are the best ones that were found."
+    own = trials[0] if trials else {}
+    if own.get("error") and not wording.is_number(own.get("value")):
+        return f"The recipe's own values failed: {wording.ended(own['error'])}"
+    return (
+        "It was not compared with the recipe's own over several seeds, so it may be the noise of "
+        "one."
+    )
+
+
+def _last_rung(document: Document) -> str:
+    """Return the step at which trials end, as the values of a trial name it."""
+    rungs = list_of(part_of(document, "search"), "rungs")
+    return str(rungs[-1]) if rungs else ""
 
 
 def _failed_seeds(found: Document) -> str:
@@ -108,12 +141,11 @@ def _facts(document: Document) -> list[Fact]:
     share = ""
     if wording.is_number(full) and wording.is_number(taken) and full:
         share = f" ({taken / full:.0%})"
-    facts = [
-        Fact(
-            f"best {name}",
-            wording.number(best.get("value")),
-            f"trial {best.get('number')}; {'more' if is_more else 'less'} is better",
-        ),
+    facts = []
+    if best:
+        kind = f"trial {best.get('number')}; {'more' if is_more else 'less'} is better"
+        facts.append(Fact(f"best {name}", wording.number(best.get("value")), kind))
+    facts += [
         Fact("trials", str(len(trials)), f"{wording.number(stopped)} stopped early"),
         Fact(
             "steps",
@@ -187,10 +219,7 @@ def _history(document: Document) -> Section:
     ended, (name, is_more) = _ended(document), _objective(document)
     if not ended:
         return Section("History", [])
-    last = str(
-        max(map(int, (rung for trial in ended for rung in part_of(trial, "rungs"))), default=0)
-    )
-    whole = [trial for trial in ended if last in part_of(trial, "rungs")]
+    whole = [trial for trial in ended if _last_rung(document) in part_of(trial, "rungs")]
     other = [trial for trial in ended if trial not in whole]
     better = max if is_more else min
     steps: list[tuple[float, float]] = []

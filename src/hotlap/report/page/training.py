@@ -1,9 +1,11 @@
 """The HTML page of a training: losses, speed and memory of each epoch, and what the plan did."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from hotlap.report.page import wording
 from hotlap.report.page.curves import Curve, draw_curves, is_drawable
+from hotlap.report.page.history import NOT_FINITE
 from hotlap.report.page.machine import section_of_command, section_of_machine
 from hotlap.report.page.verdict import numbers_of
 from hotlap.report.page.view import (
@@ -32,12 +34,15 @@ def page_of_training(document: Document) -> Page:
 def _answer(document: Document) -> str:
     final, epochs = part_of(document, "final"), list_of(document, "epochs")
     words = "Stopped before its end after" if document.get("stopped") else "Trained for"
-    took = wording.seconds(document.get("seconds"))
-    words += f" {wording.number(document.get('steps'))} steps in {took}"
-    if wording.is_number(final.get("loss")):
-        first = epochs[0].get("loss") if epochs else None
-        fell = f", from {wording.number(first)} in the first epoch," if len(epochs) > 1 else ""
-        words += f": the training loss{fell} is {wording.number(final['loss'])}"
+    steps, begun = wording.number(document.get("steps")), document.get("begun_step")
+    if begun:
+        steps = f"{_steps_here(document)} of {steps}"
+    words += f" {steps} steps in {wording.seconds(document.get('seconds'))}"
+    words += f", resumed from step {wording.number(begun)}" if begun else ""
+    if epochs:
+        first, number = (epochs[0].get(key) for key in ("loss", "epoch"))
+        fell = f", from {_loss(first)} in epoch {number}," if len(epochs) > 1 else ""
+        words += f": the training loss{fell} is {_loss(final.get('loss'))}"
     metrics = ", ".join(
         f"{name} {wording.number(value)}" for name, value in part_of(final, "metrics").items()
     )
@@ -50,12 +55,26 @@ def _answer(document: Document) -> str:
     return wording.sentence(words)
 
 
+def _steps_here(document: Document) -> str:
+    """Return the steps that the process took which wrote the document."""
+    steps, begun = document.get("steps"), document.get("begun_step")
+    if not wording.is_number(steps) or not wording.is_number(begun):
+        return wording.NOTHING
+    return wording.number(steps - begun)
+
+
+def _loss(value: Any) -> str:
+    """Return the loss of an epoch; null stands for one that is not finite."""
+    return wording.number(value) if wording.is_number(value) else NOT_FINITE
+
+
 def _facts(document: Document) -> list[Fact]:
+    took = wording.seconds(document.get("seconds"))
+    if document.get("begun_step"):
+        took = f"{_steps_here(document)} of them in {took}"
     facts = [
         Fact("speed, steady", f"{wording.number(document.get('samples_per_s'))} samples/s"),
-        Fact(
-            "steps", wording.number(document.get("steps")), wording.seconds(document.get("seconds"))
-        ),
+        Fact("steps", wording.number(document.get("steps")), took),
         Fact("peak memory", wording.size(document.get("peak_memory_bytes"))),
     ]
     for name, value in part_of(part_of(document, "final"), "metrics").items():
@@ -110,7 +129,7 @@ def _epochs(document: Document) -> Section:
         (
             wording.number(row.get("epoch")),
             wording.number(row.get("steps")),
-            wording.number(row.get("loss")),
+            _loss(row.get("loss")),
             *(wording.number(part_of(row, "held_out").get(name)) for name in metrics),
             wording.number(row.get("samples_per_s")),
             wording.seconds(row.get("seconds")),

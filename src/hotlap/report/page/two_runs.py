@@ -5,7 +5,7 @@ from pathlib import PurePath
 from typing import Any
 
 from hotlap.report.page import wording
-from hotlap.report.page.history import curve_of, extent_of, last_of, names_of
+from hotlap.report.page.history import curve_of, extent_of, last_words, names_of
 from hotlap.report.page.kept import section_of_both
 from hotlap.report.page.run import value_in_words
 from hotlap.report.page.training import chart_of
@@ -20,8 +20,8 @@ from hotlap.report.page.view import (
     list_of,
     part_of,
 )
+from hotlap.track.comparing import PARTS, SAME, likeness
 
-_COMPARED = ("task", "plan", "host", "versions", "code")
 _KINDS = (
     ("step", "Each step"),
     ("epoch", "Each epoch"),
@@ -58,16 +58,17 @@ def _shortened(folders: list[str]) -> list[str]:
 def _answer(runs: list[Document]) -> str:
     differ = sorted({path.partition(".")[0] for path, *_ in _different(runs)})
     words = f"They differ in {', '.join(differ)}" if differ else "Their files name no difference"
+    doubts = [f"{part}: {said}" for part, said in _alike(runs).items() if said != SAME]
+    words += f" ({'; '.join(doubts)})" if doubts and not differ else ""
     losses = [_last_loss(run) for run in runs]
-    if all(wording.is_number(loss) for loss in losses):
-        values = " and ".join(map(wording.number, losses))
-        words += f". The last training losses are {values}"
+    if wording.NOTHING not in losses:
+        words += f". The last training losses are {' and '.join(losses)}"
     return wording.sentence(words)
 
 
-def _last_loss(run: Document) -> Any:
-    found = last_of(run, "epoch/loss")
-    return last_of(run, "step/loss") if found is None else found
+def _last_loss(run: Document) -> str:
+    found = last_words(run, "epoch/loss")
+    return last_words(run, "step/loss") if found == wording.NOTHING else found
 
 
 def _facts(runs: list[Document], names: list[str]) -> list[Fact]:
@@ -82,12 +83,24 @@ def _different(runs: list[Document]) -> list[tuple[str, str, str]]:
     flat = []
     for run in runs:
         info = part_of(run, "info")
-        flat.append(dict(_flatten({key: info.get(key) for key in _COMPARED})))
+        flat.append(dict(_flatten({key: info.get(key) for key in PARTS})))
     paths = dict.fromkeys([*flat[0], *flat[1]])
     rows = [
         (path, flat[0].get(path, "(not set)"), flat[1].get(path, "(not set)")) for path in paths
     ]
     return [row for row in rows if row[1] != row[2]]
+
+
+def _alike(runs: list[Document]) -> dict[str, str]:
+    """Return each part in which no difference is named -> how far that is known."""
+    differ = {path.partition(".")[0] for path, *_ in _different(runs)}
+    infos = [part_of(run, "info") for run in runs]
+    found = {}
+    for part in PARTS:
+        if part not in differ:
+            first, second = (part_of(info, part) if part in info else None for info in infos)
+            found[part] = likeness(part, first, second)
+    return found
 
 
 def _flatten(value: Any, path: str = "") -> list[tuple[str, str]]:
@@ -100,17 +113,22 @@ def _flatten(value: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def _differences(runs: list[Document], names: list[str]) -> Section:
-    rows = _different(runs)
-    block: Block = Text("Task, plan, host, versions and code are the same in both files.")
-    return Section("What differs", [Table(("what", *names), rows) if rows else block])
+    rows, alike = _different(runs), _alike(runs)
+    blocks: list[Block] = [Table(("what", *names), rows)] if rows else []
+    said = [
+        f"{', '.join(part for part in alike if alike[part] == words)}: {words}"
+        for words in dict.fromkeys(alike.values())
+    ]
+    blocks += [Text(wording.sentence(each)) for each in said]
+    return Section("What differs", blocks)
 
 
 def _last_values(runs: list[Document], names: list[str]) -> Section:
     rows = []
     for kind, _ in _KINDS[:3]:
         for name in names_of(runs, kind):
-            values = [last_of(run, f"{kind}/{name}") for run in runs]
-            rows.append((f"{kind}: {name}", *map(wording.number, values)))
+            values = [last_words(run, f"{kind}/{name}") for run in runs]
+            rows.append((f"{kind}: {name}", *values))
     return Section("The last values", [Table(("what", *names), rows)] if rows else [])
 
 

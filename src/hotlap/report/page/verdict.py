@@ -35,8 +35,8 @@ def blocks_of_verdict(verdict: Document) -> list[Block]:
     checks = list_of(verdict, "checks")
     states = [check.get("state") for check in checks]
     passed = f"{states.count('passed')} of {len(states)} checks passed"
-    for state, what in (("partial", "in part"), ("not_made", "not made"), ("failed", "failed")):
-        passed += f", {states.count(state)} {what}" if state in states else ""
+    for state, label in (("partial", "in part"), ("not_made", "not made"), ("failed", "failed")):
+        passed += f", {states.count(state)} {label}" if state in states else ""
     words = f"Verdict: {tier} over {wording.number(steps)} steps. What is learned is {what}."
     blocks.append(Text(f"{words} {passed}." if checks else words))
     blocks += _curves(part_of(verdict, "curves"))

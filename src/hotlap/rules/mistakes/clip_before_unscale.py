@@ -1,6 +1,7 @@
 """Gradients are clipped while they are still scaled.
 
-What it sees   with a `GradScaler`, clipping that comes before `unscale_` in the same step.
+What it sees   with a `GradScaler`, clipping that comes before every `unscale_` since its last
+               `update()`.
 Why it matters the gradients are scaled by up to 65536 then, so their norm is far above the limit:
                every step is cut to the same length, and after it is unscaled to almost nothing.
 What to do     `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
@@ -17,7 +18,8 @@ from hotlap.trace.schema import Trace
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the clipping of gradients that are unscaled later."""
     found, clipped = [], 0
-    for window in split(trace.events):
+    # With several optimizers, all of them may be unscaled before the first one is clipped.
+    for window in split(trace.events, event_kinds.SCALER_UPDATE):
         clips = [n for n, e in enumerate(window.events) if e.kind == event_kinds.CLIP]
         unscaled = [n for n, e in enumerate(window.events) if e.kind == event_kinds.UNSCALE]
         clipped += bool(clips)

@@ -9,7 +9,10 @@ What to do     step where `(index + 1) % n == 0`, and after the last batch of th
 Evidence       counts of backward passes and steps. It costs no time.
 """
 
+from collections.abc import Sequence
+
 from hotlap.rules.mistakes.windows import (
+    Window,
     has_one_optimizer,
     most_common,
     runs_closures,
@@ -17,16 +20,18 @@ from hotlap.rules.mistakes.windows import (
 )
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
+from hotlap.trace import event_kinds
 from hotlap.trace.schema import Trace
 
 
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the step of a loop whose first window is shorter than all others."""
-    counts = [len(window.backwards()) for window in split(trace.events)[:-1]]
+    windows = split(trace.events)[:-1]
+    counts = [len(window.backwards()) for window in windows]
     usual = most_common(counts[1:])
     if not has_one_optimizer(trace) or runs_closures(trace):
         return []
-    if len(counts) < 4 or counts[0] != 1 or usual < 2:
+    if len(counts) < 4 or counts[0] != 1 or usual < 2 or _grows(windows):
         return []
     return [
         mistake(
@@ -36,6 +41,14 @@ def nominate(trace: Trace) -> list[Nomination]:
             f"step where `(index + 1) % {usual} == 0`, and after the last batch of the epoch",
         )
     ]
+
+
+def _grows(windows: Sequence[Window]) -> bool:
+    """True if steps within an epoch have one micro-batch too, as in a warm-up of the batch size."""
+    return any(
+        len(window.backwards()) < 2 and not window.count(event_kinds.LOADER_BEGUN)
+        for window in windows[1:]
+    )
 
 
 def _lost_tail(trace: Trace, usual: int) -> str:

@@ -1,7 +1,9 @@
 """The input is far from normalized.
 
 What it sees   numbers that go into the first layer of a model with a mean or a standard deviation
-               far from those of normalized data (0 and 1).
+               far from those of normalized data (0 and 1). Not where that layer is not trained,
+               where a state dict was loaded before the first step, as weights that expect such
+               numbers are, or where a batch or instance norm comes next.
 Why it matters gradients of the first layer grow with its input. One learning rate does not fit them
                and those of the other layers: training is slow, or diverges; and features with large
                numbers hide the others.
@@ -13,6 +15,7 @@ Evidence       mean and standard deviation of the first batch, where the first l
 
 from hotlap.rules.nomination import Nomination, mistake
 from hotlap.rules.record import Rule
+from hotlap.trace import event_kinds
 from hotlap.trace.schema import Trace
 
 _FAR = 8.0
@@ -21,8 +24,13 @@ _FAR = 8.0
 def nominate(trace: Trace) -> list[Nomination]:
     """Nominate the forward with numbers that are too large."""
     found = []
+    loaded = any(
+        event.kind == event_kinds.LOAD_STATE_DICT and event.step == 0 for event in trace.events
+    )
+    if loaded:
+        return []
     for each in trace.learning.inputs:
-        if abs(each.mean) < _FAR and each.std < _FAR:
+        if not each.is_learned or (abs(each.mean) < _FAR and each.std < _FAR):
             continue
         norms = ""
         if each.gradient_norm is not None:

@@ -9,7 +9,7 @@ from hotlap.trace.schema import Event, Trace
 
 @dataclass
 class Window:
-    """What happened between two steps of an optimizer, the one at its end included."""
+    """What happened up to a step of an optimizer, or another event that ends it, that included."""
 
     events: list[Event] = field(default_factory=list)
 
@@ -31,12 +31,12 @@ class Window:
         return found
 
 
-def split(events: Sequence[Event]) -> list[Window]:
-    """Return the windows in order; the last one has no step at its end, and may be empty."""
+def split(events: Sequence[Event], end: str = event_kinds.OPTIMIZER_STEP) -> list[Window]:
+    """Return the windows in order; the last one has no such end, and may be empty."""
     windows = [Window()]
     for event in events:
         windows[-1].events.append(event)
-        if event.kind == event_kinds.OPTIMIZER_STEP:
+        if event.kind == end:
             windows.append(Window())
     return windows
 

@@ -1,0 +1,85 @@
+"""Of several optimizers, the losses of the first are recorded; what is kept for it is bounded."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hotlap.attach.roles import record
+from hotlap.attach.roles.record import RecordLosses
+from hotlap.track.run_file import now
+from hotlap.track.runs import read_run
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> RecordLosses:
+    (tmp_path / "run").mkdir()
+    options = {"folder": str(tmp_path / "run"), "began": now(), "every_s": 60.0}
+    session: Any = SimpleNamespace(config=SimpleNamespace(options={"record": options}))
+    return RecordLosses(session)
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
+def train(part: RecordLosses, optimizer: Any, *losses: float) -> None:
+    for loss in losses:
+        part.backward_begins(torch.tensor(loss))
+        part.step_done(optimizer)
+
+
+def losses_of(folder: Path) -> dict[int, float]:
+    curve = read_run(folder).curves["step/loss"]
+    return dict(zip(curve.steps, curve.values, strict=True))
+
+
+def test_what_another_optimizer_trains_after_the_first_is_not_kept_and_said(
+    part: RecordLosses, tmp_path: Path
+) -> None:
+    teacher = optimizer()
+    # After two steps alone, an optimizer that steps at the same line would replace it.
+    train(part, teacher, 3.0)
+    student = optimizer()
+    for _ in range(3 * record._MOST_OTHERS):
+        train(part, student, 0.5)
+        assert len(part._seen) <= record._MOST_OTHERS
+    (problem,) = part.report()["recorded"]["problems"]
+    assert problem.startswith("losses after step 1 are not recorded")
+    assert "another optimizer steps than the first one" in problem
+    assert losses_of(tmp_path / "run") == {1: 3.0}
+
+
+def test_an_optimizer_that_goes_on_later_is_recorded_with_its_own_losses(
+    part: RecordLosses, tmp_path: Path
+) -> None:
+    first = optimizer()
+    train(part, first, 3.0)
+    second = optimizer()
+    train(part, second, *[0.5] * (record._MOST_OTHERS + 1))
+    train(part, first, 2.0, 1.0)
+    # As of a GAN: what is sent backward between two steps of the first one is of its step.
+    train(part, second, 4.0)
+    train(part, first, 2.0)
+    assert part.report()["recorded"]["problems"] == []
+    assert losses_of(tmp_path / "run") == {1: 3.0, 2: 2.0, 3: 1.0, 4: 3.0}
+
+
+def test_backward_passes_without_a_step_are_kept_up_to_a_limit(
+    part: RecordLosses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_MOST_BACKWARDS", 5)
+    only = optimizer()
+    for loss in (1.0, 2.0, 3.0):
+        part.backward_begins(torch.tensor(loss))
+    part.step_done(only)
+    for _ in range(20):
+        part.backward_begins(torch.tensor(9.0))
+        assert len(part._seen) < 5
+    (problem,) = part.report()["recorded"]["problems"]
+    assert problem == (
+        "after step 1 nothing is recorded: 5 backward passes, and no step of the first optimizer"
+    )
+    assert losses_of(tmp_path / "run") == {1: 2.0}

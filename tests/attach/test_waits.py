@@ -1,0 +1,109 @@
+"""Waits for a loader belong to the phase `data` where training reads it, else to `other`."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from hotlap.attach.apply import PlanInProcess
+from hotlap.attach.roles.observe import Watch
+from hotlap.attach.roles.session import Session
+from hotlap.plan import Plan
+from hotlap.trace.clock import DATA, OTHER, PhaseClock
+from hotlap.trace.recorder import Limits
+from hotlap.trial.protocol import Config
+
+
+class Ticks:
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Iterator:
+    """Of a loader."""
+
+
+class Loop:
+    """A script's loop whose every wait takes so long, as a watch is told of it."""
+
+    def __init__(self) -> None:
+        self.ticks, channel = Ticks(), SimpleNamespace(send=lambda *_, **__: None)
+        config: Any = Config("observe", options={"started": 0.0})
+        self.watch = Watch(Session(config, channel, PlanInProcess(Plan())), Limits())  # pyright: ignore[reportArgumentType]
+        self.clock = self.watch.recorder.clock = PhaseClock(self.ticks)
+        self.watch.recorder.setup_s = 1.0
+
+    def begin(self, loader: Any) -> Any:
+        iterator = Iterator()
+        self.watch.iterator_made(loader, iterator)
+        return iterator
+
+    def wait(self, iterator: Any, ms: int) -> None:
+        self.watch.batch_begins(iterator)
+        self.ticks.now += ms
+        self.watch.batch_ends(iterator, 1)
+
+    def step(self) -> list[int]:
+        """Go backward, take a step, and return what it took by phase."""
+        self.watch.backward_begins(torch.tensor(1.0))
+        self.watch.backward_ends()
+        self.watch.recorder.count_step()
+        self.clock.mark_boundary()
+        return self.clock.take()
+
+    def evaluate(self) -> None:
+        self.watch.evaluation_forward_ends(torch.nn.Linear(1, 1).eval(), (), {}, None)
+
+
+def a_loader() -> Any:
+    return DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2)
+
+
+@pytest.mark.parametrize("is_begun_first", [False, True])
+def test_waits_of_an_evaluation_are_not_the_training_loops(is_begun_first: bool) -> None:
+    loop, training, held_out = Loop(), a_loader(), a_loader()
+    # As a sanity check, or an iterator that is kept.
+    evaluating = loop.begin(held_out) if is_begun_first else None
+    if evaluating is not None:
+        loop.wait(evaluating, 1)
+        loop.evaluate()
+    given = loop.begin(training)
+    for _ in range(2):
+        loop.wait(given, 5)
+        loop.step()
+    evaluating = evaluating or loop.begin(held_out)
+    for _ in range(2):
+        loop.wait(evaluating, 100)
+        loop.evaluate()
+    given = loop.begin(training)
+    loop.wait(given, 5)
+    row = loop.step()
+    assert (row[DATA], row[OTHER]) == (5, 200)
+
+
+def test_loaders_of_which_one_comes_last_are_all_waited_for() -> None:
+    """As in `zip(labelled, unlabelled)`: a backward follows the last one only."""
+    loop = Loop()
+    labelled, unlabelled = loop.begin(a_loader()), loop.begin(a_loader())
+    for _ in range(3):
+        loop.wait(labelled, 5)
+        loop.wait(unlabelled, 7)
+        row = loop.step()
+        assert (row[DATA], row[OTHER]) == (12, 0)
+
+
+def test_a_training_loader_that_is_begun_later_is_waited_for() -> None:
+    loop = Loop()
+    loop.wait(loop.begin(a_loader()), 5)
+    loop.step()
+    fold = loop.begin(a_loader())
+    rows = []
+    for _ in range(3):
+        loop.wait(fold, 5)
+        rows.append(loop.step()[DATA])
+    # Before its first backward nobody knows that it trains.
+    assert rows == [0, 5, 5]

@@ -13,13 +13,18 @@
         |-- StorageError            a checkpoint could not be written
         `-- CheckpointCorrupt       a checkpoint is not what its manifest says
 
-A message says what was given, what is expected, and what to do, in that order.
+A message says what was given, what is expected, and what to do, in that order. `SignalExit` is no
+error: the process was asked to end.
 """
 
 from collections.abc import Iterable
 
 DIFFERS = "WHAT WAS LEARNED DIFFERS"
 """In the reason of what was seen too late: no other one hides it."""
+
+
+class SignalExit(SystemExit):
+    """A signal has asked this process to end; the user's code may be running, and has not."""
 
 
 class HotlapError(Exception):

@@ -14,9 +14,15 @@ from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from hotlap.errors import HotlapError, MissingFile, UnknownName, UsageError, unknown_name
+from hotlap.errors import (
+    HotlapError,
+    MissingFile,
+    SignalExit,
+    UnknownName,
+    UsageError,
+    unknown_name,
+)
 from hotlap.task import Task
-from hotlap.usercode import is_hotlaps
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,9 @@ class Recipe:
         bound = self._bind(arguments, self.function)
         try:
             made = self.function(*bound.args, **bound.kwargs)
+        except SignalExit:
+            raise
         except SystemExit as error:
-            if is_of_signal(error):
-                raise
             raise UsageError(_exit_message(self.path, error, "in task()")) from error
         if not isinstance(made, Task):
             raise UsageError(
@@ -203,11 +209,6 @@ def as_command_line(path: str | Path, arguments: Sequence[str]) -> Iterator[None
         sys.argv = before
 
 
-def is_of_signal(error: SystemExit) -> bool:
-    """True if hotlap's own handler of a signal has raised it, wherever the signal has struck."""
-    return is_hotlaps(traceback.extract_tb(error.__traceback__)[-1].filename)
-
-
 def _exit_message(path: Path, error: SystemExit, when: str) -> str:
     """Return why a recipe that raised SystemExit cannot be trained."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -287,11 +288,9 @@ def _import_recipe(path: Path) -> ModuleType:
         sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except HotlapError:
+    except (HotlapError, SignalExit):
         raise
     except SystemExit as error:
-        if is_of_signal(error):
-            raise
         raise UsageError(_exit_message(path, error, "while it was imported")) from error
     except Exception as error:
         raise UsageError(

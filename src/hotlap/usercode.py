@@ -10,7 +10,7 @@ from typing import Any
 
 _FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """Where libraries lie, also those of another Python than this one."""
-_HOTLAP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HOTLAP = os.path.dirname(os.path.realpath(__file__))
 _LIBRARIES = tuple(
     {
         os.path.realpath(path)

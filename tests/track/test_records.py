@@ -83,13 +83,10 @@ def test_a_tail_that_is_longer_than_what_is_read_at_once_is_cut_off(tmp_path: Pa
     assert (tmp_path / METRICS).read_text() == whole
 
 
-def test_one_process_at_a_time_records_into_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotlap.track.metrics_file._PATIENCE_S", 0.0)
+def test_one_process_at_a_time_records_into_a_folder(tmp_path: Path) -> None:
     first = MetricsFile(tmp_path)
     with pytest.raises(UsageError, match="is in use: another run writes to it"):
-        MetricsFile(tmp_path)
+        MetricsFile(tmp_path, patience_s=0.0)
     first.close()
     MetricsFile(tmp_path).close()
 
@@ -107,10 +104,7 @@ def forked(work: Callable[[], None]) -> int:
     return pid
 
 
-def test_a_child_that_outlives_its_run_does_not_hold_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hotlap.track.metrics_file._PATIENCE_S", 0.0)
+def test_a_child_that_outlives_its_run_does_not_hold_the_file(tmp_path: Path) -> None:
     waits, ends = os.pipe()
 
     def wait() -> None:

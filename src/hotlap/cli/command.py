@@ -103,7 +103,7 @@ def check_values(
         count = len(os.fsencode(longest))
         is_text = takes_text and not equals and len(value.split()) > 1
         # As of --space: `lr=choice(1e-3,1e-2)` may have any number of values.
-        is_text = is_text or "=" in value
+        is_text = is_text or (name == "--space" and "=" in value)
         if count > _LONGEST_NAME and not is_text:
             raise UsageError(
                 f"{name} has a file name of {count} bytes, '{longest[:20]}...'. Expected: at most "

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotlap.cli.starting import say, script_of
 from hotlap.cli.target import Target
-from hotlap.errors import MissingFile, RunError, UsageError
+from hotlap.errors import MissingFile, RunError, SignalExit, UsageError
 from hotlap.host.facts import Host
 from hotlap.lab.subject import RecipeRun, Subject
 from hotlap.plan import Plan
@@ -18,7 +18,7 @@ from hotlap.recipe import as_command_line, load
 from hotlap.recipe_detection import is_recipe
 from hotlap.task import Task
 from hotlap.techniques import check, registry
-from hotlap.usercode import is_hotlaps, is_users
+from hotlap.usercode import is_users
 
 _LEAST_STEPS = 16
 
@@ -98,8 +98,7 @@ def task_and_values_of(target: Target) -> Iterator[tuple[Task, dict[str, Any]]]:
         except SystemExit as error:
             frames = traceback.extract_tb(error.__traceback__)
             users = [frame for frame in frames if is_users(frame.filename)]
-            # A signal's handler is hotlap's own, wherever the signal strikes.
-            if not users or is_hotlaps(frames[-1].filename):
+            if not users or isinstance(error, SignalExit):
                 raise
             last = users[-1]
             raise RunError(

@@ -10,6 +10,8 @@ import time
 import weakref
 from typing import Any
 
+from hotlap.errors import SignalExit
+
 NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
 _ONE_S = 0.3
 """In which signals are one: `timeout` and others send to the process and to its group."""
@@ -35,7 +37,7 @@ def _leave(number: int, frame: object) -> None:
     _asked.append(number)
     if number == signal.SIGINT:
         raise KeyboardInterrupt
-    raise SystemExit(128 + number)
+    raise SignalExit(128 + number)
 
 
 _open: "weakref.WeakSet[Stopping]" = weakref.WeakSet()

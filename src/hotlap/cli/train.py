@@ -134,6 +134,7 @@ def train(
         A third-party technique that the plan names, as module:NAME; may be given several times.
     """
     from hotlap.cli.stopping import Stopping
+    from hotlap.device.accelerator import kind_of
     from hotlap.engine.memory.advice import Run, room_for
     from hotlap.engine.train import train as train_task
     from hotlap.host.facts import Host
@@ -148,7 +149,9 @@ def train(
     code = None if estimate else ranks.launch(target.typed)
     if code is not None:
         return code
-    _check_device(device, estimate)
+    if device is not None:
+        # Whether it is there is asked once the recipe is imported: that may choose what CUDA shows.
+        kind_of(device)
     host = Host.detect()
     recipe = RecipeRun(path=path, args=target.args, cwd=start.folder, device=device)
     chosen = _choose(recipe, plan, host, technique)
@@ -190,14 +193,6 @@ def train(
         return 0
     say(text.stop_line(done, stopping.name))
     return stopping.exit_code
-
-
-def _check_device(device: str | None, estimate: bool) -> None:
-    """Refuse a device that is not there before the recipe is imported; an estimate needs none."""
-    from hotlap.device.accelerator import device_of, kind_of
-
-    if device is not None:
-        (kind_of if estimate else device_of)(device)
 
 
 def _resumed(resume: str | None, start: StartFolder) -> str | None:

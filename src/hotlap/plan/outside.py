@@ -1,11 +1,9 @@
 """Imports techniques and rules that are not part of the package, given as `module:NAME`."""
 
 import importlib
-import traceback
 from typing import Any
 
-from hotlap.errors import UsageError
-from hotlap.usercode import is_hotlaps
+from hotlap.errors import SignalExit, UsageError
 
 
 def is_from_outside(name: str) -> bool:
@@ -41,11 +39,9 @@ def load_object(spec: str, what: str, *kinds: type) -> Any:
             f"{what} '{spec}': no module named '{error.name}' was found. Check the name, or add "
             "the folder that contains it to PYTHONPATH."
         ) from error
+    except SignalExit:
+        raise
     except (Exception, SystemExit) as error:
-        is_exit = isinstance(error, SystemExit)
-        if is_exit and is_hotlaps(traceback.extract_tb(error.__traceback__)[-1].filename):
-            # Its handler of a signal: this process was asked to end.
-            raise
         raise UsageError(
             f"{what} '{spec}': importing '{module_name}' raised {type(error).__name__}: {error}. "
             f"Run `python -c 'import {module_name}'`, and correct what it reports."

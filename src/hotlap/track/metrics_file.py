@@ -22,6 +22,7 @@ class MetricsFile:
 
     Args:
         folder: the run's.
+        patience_s: how long to wait for a process that is just ending.
 
     Attributes:
         end: bytes of whole lines in it.
@@ -31,12 +32,12 @@ class MetricsFile:
         OSError: it cannot be opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:
         self.path = folder / METRICS
         self._descriptor, self._pid = os.open(self.path, _OPEN, 0o666), os.getpid()
         own(self._descriptor)
         try:
-            self._lock()
+            self._lock(patience_s)
             self.end = _end_of_lines(self._descriptor)
             # What a process that was killed had not written to its end.
             os.ftruncate(self._descriptor, self.end)
@@ -75,8 +76,8 @@ class MetricsFile:
         """False once it is closed, and in a forked child, whose descriptor may be another file."""
         return self._pid == os.getpid() and is_own(self._descriptor)
 
-    def _lock(self) -> None:
-        until = time.monotonic() + _PATIENCE_S
+    def _lock(self, patience_s: float) -> None:
+        until = time.monotonic() + patience_s
         while not _flock(self._descriptor, "LOCK_EX", "LOCK_NB"):
             if time.monotonic() > until:
                 raise UsageError(

@@ -139,7 +139,8 @@ class RecordLosses(Part):
         if rank_in_group() not in (None, 0):
             self._is_off = True
             return
-        file = MetricsFile(Path(self._options["folder"]))
+        # Of processes that know nothing of each other one records: the others wait for nothing.
+        file = MetricsFile(Path(self._options["folder"]), patience_s=0.0)
         writer = self._writer = Writer(file, seconds_since(self._options["began"]))
         writer.add(BEGAN, 0, None, {})
         self._losses = DeferredLosses(device_of(device), writer.add_loss, writer.now)
